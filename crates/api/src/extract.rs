@@ -15,33 +15,33 @@ use crate::problem::Problem;
 /// Size of a request's body at most.
 pub const BODY_BYTES_MAX: usize = 64 << 10;
 /// Time-out for receiving a whole body.
-const BODY_PATIENCE: Duration = Duration::from_secs(10);
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The name in a route's path.
-pub struct Named(pub String);
+pub struct PathName(pub String);
 
-impl<S: Send + Sync> FromRequestParts<S> for Named {
+impl<S: Send + Sync> FromRequestParts<S> for PathName {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         match Path::<String>::from_request_parts(parts, state).await {
-            Ok(Path(name)) => Ok(Named(name)),
+            Ok(Path(name)) => Ok(PathName(name)),
             Err(error) => Err(Problem::new(StatusCode::BAD_REQUEST, format!("the path cannot be read: {error}"))),
         }
     }
 }
 
 /// The query string of a request.
-pub struct Question<T>(pub T);
+pub struct QueryParameters<T>(pub T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Question<T> {
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryParameters<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         match Query::try_from_uri(&parts.uri) {
-            Ok(Query(question)) => Ok(Question(question)),
+            Ok(Query(parameters)) => Ok(QueryParameters(parameters)),
             Err(error) => {
-                let text = format!("what stands behind the question mark cannot be read: {error}");
+                let text = format!("the query string cannot be read: {error}");
                 Err(Problem::new(StatusCode::BAD_REQUEST, text))
             }
         }
@@ -61,11 +61,11 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
-        check_type(&request)?;
-        let bytes = read(request.into_body()).await?;
-        let read = serde_json::from_slice(&bytes);
-        let wrong = |error| Problem::new(StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}"));
-        read.map(Json).map_err(wrong)
+        check_content_type(&request)?;
+        let bytes = read_body(request.into_body()).await?;
+        let value = serde_json::from_slice(&bytes);
+        let unreadable = |error| Problem::new(StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}"));
+        value.map(Json).map_err(unreadable)
     }
 }
 
@@ -77,7 +77,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalJ
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        let bytes = read(body).await?;
+        let bytes = read_body(body).await?;
         if bytes.is_empty() {
             return Ok(OptionalJson(T::default()));
         }
@@ -87,23 +87,26 @@ impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalJ
 }
 
 /// Requires the media type JSON. Forms of another site can send only other types without the browser asking first.
-fn check_type(request: &Request) -> Result<(), Problem> {
-    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let essence = kind.split(';').next().unwrap_or_default().trim();
+fn check_content_type(request: &Request) -> Result<(), Problem> {
+    let content_type =
+        request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let essence = content_type.split(';').next().unwrap_or_default().trim();
     if essence.eq_ignore_ascii_case("application/json") {
         return Ok(());
     }
-    let text = format!("the body is \"{essence}\"; send JSON, and say so: Content-Type: application/json");
+    let text = format!("the body is \"{essence}\"; send JSON with Content-Type: application/json");
     Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text))
 }
 
-async fn read(body: Body) -> Result<axum::body::Bytes, Problem> {
-    match tokio::time::timeout(BODY_PATIENCE, to_bytes(body, BODY_BYTES_MAX)).await {
+async fn read_body(body: Body) -> Result<axum::body::Bytes, Problem> {
+    match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, BODY_BYTES_MAX)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(_)) => {
-            let text = format!("the body is longer than {BODY_BYTES_MAX} bytes, or broke off");
+            let text = format!("the body is longer than {BODY_BYTES_MAX} bytes, or incomplete");
             Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, text))
         }
-        Err(_) => Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "the body did not come in time; send it at once")),
+        Err(_) => {
+            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "the body was not received in time; send it without a pause"))
+        }
     }
 }

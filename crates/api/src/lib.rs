@@ -14,7 +14,7 @@
 //! ```
 
 pub mod access;
-mod asker;
+mod control_handle;
 mod extract;
 mod guard;
 mod metrics;

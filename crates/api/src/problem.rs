@@ -8,15 +8,15 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 /// The media type.
-pub const PROBLEM: &str = "application/problem+json";
+pub const CONTENT_TYPE: &str = "application/problem+json";
 
 /// An error answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub struct Problem {
-    /// Always `about:blank`: the status alone says the kind.
+    /// Always `about:blank`: the status alone identifies the kind.
     #[serde(rename = "type")]
-    about: &'static str,
+    kind: &'static str,
     /// The status in words.
     title: &'static str,
     /// The status.
@@ -32,7 +32,7 @@ impl Problem {
     /// A problem with this status.
     pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         let title = status.canonical_reason().unwrap_or("Error");
-        Problem { about: "about:blank", title, status: status.as_u16(), detail: detail.into(), retry_seconds: None }
+        Problem { kind: "about:blank", title, status: status.as_u16(), detail: detail.into(), retry_seconds: None }
     }
 
     /// Sets the time after which the client may retry.
@@ -63,9 +63,9 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response<Body> {
         let text = serde_json::to_vec(&self).expect("a problem has only text keys");
         let mut response = Response::new(Body::from(text));
-        *response.status_mut() = StatusCode::from_u16(self.status).expect("it was made of a status");
+        *response.status_mut() = StatusCode::from_u16(self.status).expect("it was built from a status");
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
         if self.status == StatusCode::UNAUTHORIZED.as_u16() {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"hotset\""));
         }

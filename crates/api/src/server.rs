@@ -1,4 +1,4 @@
-//! The HTTP server: accepts connections and limits their number, the sizes of requests and the times of waiting.
+//! The HTTP server: accepts connections and limits their number, the sizes of requests, and waits.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,30 +23,30 @@ use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 
 use crate::access::Access;
-use crate::asker::{self, Asker};
+use crate::control_handle::{self, ControlHandle};
 use crate::guard::Peer;
 use crate::routes;
 use crate::shared::{Options, Shared};
 use crate::stream::Hub;
 
-/// Connections at once; further ones wait until one ends.
+/// Maximum number of connections; further ones wait until one ends.
 const CONNECTIONS_MAX: usize = 256;
 /// Length of the kernel's queue of unaccepted connections.
 const BACKLOG: u32 = 128;
 /// Pause after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Bytes of a request's line and headers together, at most.
+/// Maximum size of a request's line and headers together.
 const HEADER_BYTES_MAX: usize = 16 << 10;
-/// Headers of a request at most.
+/// Maximum number of headers of a request.
 const HEADERS_MAX: usize = 64;
 /// Time-out of a TLS handshake.
-const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The only protocol under TLS, offered by ALPN.
 const PROTOCOL: &[u8] = b"http/1.1";
 /// Time-out for a request's headers, and for the next request on a connection.
-const HEADER_PATIENCE: Duration = Duration::from_secs(10);
-/// Time-out for a client that reads none of its answer.
-const WRITE_PATIENCE: Duration = Duration::from_secs(10);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time-out for a client that receives nothing of its response.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Completes a TLS configuration, made from a server's certificate and key, for this server.
 pub fn encrypted(mut config: ServerConfig) -> Arc<ServerConfig> {
@@ -72,12 +72,12 @@ pub async fn serve<H: Handler>(
     samples: watch::Receiver<Arc<Sampled>>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let (asker, questions) = Asker::new();
-    tokio::task::spawn_local(asker::answer(questions, handler));
+    let (control, queue) = ControlHandle::new();
+    tokio::task::spawn_local(control_handle::handle_requests(queue, handler));
     let hub = Arc::new(Hub::new(samples));
     let sampling = tokio::task::spawn_local(hub.clone().sample());
     let tls = options.tls.clone();
-    let router = routes::router(Arc::new(Shared { asker, access, hub, options }));
+    let router = routes::router(Arc::new(Shared { control, access, hub, options }));
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let accept = async {
@@ -93,7 +93,7 @@ pub async fn serve<H: Handler>(
                 let (router, stop) = (router.clone(), stop.clone());
                 let tls = tls.as_ref().map(|tls| tls.borrow().clone());
                 tokio::task::spawn_local(async move {
-                    welcome(stream, peer, tls, router, stop).await;
+                    serve_client(stream, peer, tls, router, stop).await;
                     drop(permit);
                 });
             }
@@ -107,37 +107,37 @@ pub async fn serve<H: Handler>(
     sampling.abort();
 }
 
-async fn welcome(
+async fn serve_client(
     stream: TcpStream,
     peer: SocketAddr,
     tls: Option<Arc<ServerConfig>>,
     router: Router,
     mut stop: watch::Receiver<bool>,
 ) {
-    // Answers are written whole, so Nagle's algorithm only delays them.
+    // Responses are written whole, so Nagle's algorithm only delays them.
     let _ = stream.set_nodelay(true);
-    let stream = with_write_timeout(stream, WRITE_PATIENCE);
-    let Some(config) = tls else { return converse(stream, peer, router, stop).await };
-    let handshake = tokio::time::timeout(HANDSHAKE_PATIENCE, TlsAcceptor::from(config).accept(stream));
-    let shaken = tokio::select! {
-        shaken = handshake => shaken,
+    let stream = with_write_timeout(stream, WRITE_TIMEOUT);
+    let Some(config) = tls else { return serve_http(stream, peer, router, stop).await };
+    let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(stream));
+    let handshaken = tokio::select! {
+        handshaken = handshake => handshaken,
         _ = stop.wait_for(|stop| *stop) => return,
     };
     // A client that was too slow, speaks no TLS or does not trust the certificate is dropped without a message.
-    if let Ok(Ok(stream)) = shaken {
-        converse(stream, peer, router, stop).await;
+    if let Ok(Ok(stream)) = handshaken {
+        serve_http(stream, peer, router, stop).await;
     }
 }
 
-/// A connection whose writes fail when none of their bytes could be sent for `patience`. Without it, answers to a
-/// client that reads nothing would be kept for ever.
-fn with_write_timeout<S: AsyncRead + AsyncWrite>(stream: S, patience: Duration) -> Pin<Box<TimeoutStream<S>>> {
+/// A connection whose writes fail when no byte could be sent for `timeout`. Without it, responses to a client that
+/// reads nothing would be kept for ever.
+fn with_write_timeout<S: AsyncRead + AsyncWrite>(stream: S, timeout: Duration) -> Pin<Box<TimeoutStream<S>>> {
     let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(patience));
+    stream.set_write_timeout(Some(timeout));
     Box::pin(stream)
 }
 
-async fn converse(
+async fn serve_http(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     peer: SocketAddr,
     router: Router,
@@ -150,12 +150,12 @@ async fn converse(
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_PATIENCE)
+        .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(HEADER_BYTES_MAX)
         .max_headers(HEADERS_MAX)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
-    // An error means a client that left or broke the protocol. Its connection is closed without a message.
+    // An error means that the client disconnected or broke the protocol. Its connection is closed without a message.
     tokio::select! {
         _ = connection.as_mut() => return,
         _ = stop.wait_for(|stop| *stop) => {}
@@ -172,18 +172,18 @@ mod tests {
 
     #[tokio::test]
     async fn writes_time_out_for_a_stalled_client_but_not_for_a_slow_one() {
-        let patience = Duration::from_millis(200);
+        let timeout = Duration::from_millis(200);
         let (mut client, server) = tokio::io::duplex(16);
-        let mut server = with_write_timeout(server, patience);
+        let mut server = with_write_timeout(server, timeout);
         let slow = async {
             let mut taken = [0; 8];
             for _ in 0..8 {
-                tokio::time::sleep(patience / 4).await;
-                client.read_exact(&mut taken).await.expect("it is sent");
+                tokio::time::sleep(timeout / 4).await;
+                client.read_exact(&mut taken).await.expect("the server sends");
             }
         };
         let (sent, ()) = tokio::join!(server.write_all(&[7; 64]), slow);
-        sent.expect("there was progress all the time");
+        sent.expect("each write makes progress");
         let failed = server.write_all(&[7; 64]).await.expect_err("the client reads nothing");
         assert_eq!(failed.kind(), io::ErrorKind::TimedOut);
     }

@@ -9,7 +9,7 @@ use rustls::ServerConfig;
 use tokio::sync::watch;
 
 use crate::access::Access;
-use crate::asker::Asker;
+use crate::control_handle::ControlHandle;
 use crate::problem::Problem;
 use crate::stream::Hub;
 
@@ -18,7 +18,7 @@ use crate::stream::Hub;
 pub struct Options {
     /// Host names of this server besides loopback.
     pub names: Vec<String>,
-    /// Volumes with metrics of their own, at most.
+    /// Maximum number of volumes with metrics of their own.
     pub metrics_volumes: usize,
     /// The current TLS configuration, which may be replaced; `None` for plain connections.
     pub tls: Option<watch::Receiver<Arc<ServerConfig>>>,
@@ -29,7 +29,7 @@ pub struct Options {
 /// State shared by all connections.
 pub struct Shared {
     /// Handle for requests to the daemon.
-    pub asker: Asker,
+    pub control: ControlHandle,
     /// Access control.
     pub access: Arc<Access>,
     /// The stream's samples.
@@ -40,39 +40,39 @@ pub struct Shared {
 
 impl Shared {
     pub(crate) async fn status(&self) -> Result<StatusReport, Problem> {
-        match self.asker.ask(Request::Status {}).await? {
+        match self.control.request(Request::Status {}).await? {
             Answer::Status(report) => Ok(*report),
             _ => Err(unexpected()),
         }
     }
 
     pub(crate) async fn flash(&self) -> Result<FlashReport, Problem> {
-        match self.asker.ask(Request::FlashList {}).await? {
+        match self.control.request(Request::FlashList {}).await? {
             Answer::Flash(report) => Ok(*report),
             _ => Err(unexpected()),
         }
     }
 
-    /// Sends a request that is answered with a volume's report.
+    /// Sends a request whose result is a volume's report.
     pub(crate) async fn volume(&self, request: Request) -> Result<VolumeReport, Problem> {
-        match self.asker.ask(request).await? {
+        match self.control.request(request).await? {
             Answer::Volume(report) => Ok(*report),
             _ => Err(unexpected()),
         }
     }
 
-    /// Sends a request that is answered with sentences.
-    pub(crate) async fn said(&self, request: Request) -> Result<Vec<String>, Problem> {
-        match self.asker.ask(request).await? {
-            Answer::Said(said) => Ok(said),
-            // Some requests are answered with a report instead.
+    /// Sends a request whose result is a list of messages.
+    pub(crate) async fn messages(&self, request: Request) -> Result<Vec<String>, Problem> {
+        match self.control.request(request).await? {
+            Answer::Said(messages) => Ok(messages),
+            // Some requests return a report instead.
             Answer::Volume(_) | Answer::Flash(_) => Ok(Vec::new()),
             _ => Err(unexpected()),
         }
     }
 }
 
-/// The problem of an answer of the wrong kind.
+/// The problem of a result of the wrong kind.
 pub(crate) fn unexpected() -> Problem {
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the daemon answered something unexpected; its log may say why")
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "unexpected result from the daemon; see its log")
 }

@@ -94,7 +94,7 @@ impl Totals {
         self.backing_read_bytes += volume.backing_read_bytes;
         self.backing_write_bytes += volume.backing_write_bytes;
         self.backing_errors += volume.backing_errors;
-        volume.backing_requests.iter().for_each(|asked| self.add_asked(asked));
+        volume.backing_requests.iter().for_each(|requests| self.add_backing_requests(requests));
         add_counts(&mut self.latency_counts.read, &volume.latency_counts.read);
         add_counts(&mut self.latency_counts.write, &volume.latency_counts.write);
     }
@@ -102,15 +102,15 @@ impl Totals {
 
 impl Totals {
     /// A linear search: there are only as many kinds as the engine has pairs of operation and cause.
-    fn add_asked(&mut self, asked: &BackingRequests) {
-        let same = |sum: &&mut BackingRequests| (&sum.op, &sum.cause) == (&asked.op, &asked.cause);
+    fn add_backing_requests(&mut self, added: &BackingRequests) {
+        let same = |sum: &&mut BackingRequests| (&sum.op, &sum.cause) == (&added.op, &added.cause);
         match self.backing_requests.iter_mut().find(same) {
             Some(sum) => {
-                sum.requests += asked.requests;
-                sum.bytes += asked.bytes;
-                add_counts(&mut sum.latency, &asked.latency);
+                sum.requests += added.requests;
+                sum.bytes += added.bytes;
+                add_counts(&mut sum.latency, &added.latency);
             }
-            None => self.backing_requests.push(asked.clone()),
+            None => self.backing_requests.push(added.clone()),
         }
     }
 }

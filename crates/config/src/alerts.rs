@@ -4,11 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use events::{Address, Receiver};
-use messages::moment;
+use messages::unix_time;
 use toml::de::DeValue;
 
 use super::problem::Source;
-use super::read::{At, Section, Setting, Wrong};
+use super::read::{Located, Section, Setting, ValueError};
 
 /// Default of `dirty_age`.
 const DIRTY_AGE: Duration = Duration::from_secs(900);
@@ -32,8 +32,8 @@ impl Default for AlertsConfig {
 
 pub(super) fn read_alerts(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> AlertsConfig {
     let dirty_age = section.get("dirty_age", source).map_or(DIRTY_AGE, |age| age.value);
-    let endurance_until = section.get::<String>("endurance_until", source).and_then(|At { value, span }| {
-        let date = moment::parse(&format!("{value}T00:00:00Z"), 0).ok();
+    let endurance_until = section.get::<String>("endurance_until", source).and_then(|Located { value, span }| {
+        let date = unix_time::parse(&format!("{value}T00:00:00Z"), 0).ok();
         if date.is_none() {
             source.problem(&span, format!("\"{value}\" is not a date"), "write it like \"2030-12-31\"");
         }
@@ -46,11 +46,11 @@ pub(super) fn read_alerts(section: &Section<'_>, folder: &Path, source: &mut Sou
 }
 
 impl Setting for Address {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
-        let text = value.as_str().ok_or(Wrong::Type("text in quotes"))?;
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        let text = value.as_str().ok_or(ValueError::Type("text in quotes"))?;
         text.parse().map_err(|error: String| {
             let (what, remedy) = error.split_once("; ").expect("the error has the form \"fault; remedy\"");
-            Wrong::Value(what.to_owned(), remedy.to_owned())
+            ValueError::Value(what.to_owned(), remedy.to_owned())
         })
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use super::problem::Source;
-use super::read::{At, Section};
+use super::read::{Located, Section};
 
 /// Default of `metrics_volumes`.
 const METRICS_VOLUMES: u32 = 1000;
@@ -24,9 +24,9 @@ pub struct ApiConfig {
 
 impl ApiConfig {
     /// True when a difference needs a restart. Other TLS files do not, as long as TLS is on before and after.
-    pub fn differs_for_good(&self, fresh: &ApiConfig) -> bool {
-        let kept = ApiConfig { tls: None, ..self.clone() };
-        kept != ApiConfig { tls: None, ..fresh.clone() } || self.tls.is_some() != fresh.tls.is_some()
+    pub fn needs_restart(&self, fresh: &ApiConfig) -> bool {
+        let without_tls = ApiConfig { tls: None, ..self.clone() };
+        without_tls != ApiConfig { tls: None, ..fresh.clone() } || self.tls.is_some() != fresh.tls.is_some()
     }
 }
 
@@ -37,7 +37,7 @@ impl Default for ApiConfig {
 }
 
 pub(super) fn read_api(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> ApiConfig {
-    let listen = section.get::<String>("listen", source).and_then(|At { value, span }| {
+    let listen = section.get::<String>("listen", source).and_then(|Located { value, span }| {
         let address = value.parse().ok();
         if address.is_none() {
             let what = format!("\"{value}\" is not a listen address");
@@ -45,8 +45,8 @@ pub(super) fn read_api(section: &Section<'_>, folder: &Path, source: &mut Source
         }
         address
     });
-    let names = section.get::<Vec<At<String>>>("names", source).map_or(Vec::new(), |list| list.value);
-    for At { value, span } in &names {
+    let names = section.get::<Vec<Located<String>>>("names", source).map_or(Vec::new(), |list| list.value);
+    for Located { value, span } in &names {
         let is_name = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
         let has_port = value.matches(':').count() == 1;
         if value.is_empty() || has_port || !value.chars().all(is_name) {

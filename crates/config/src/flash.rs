@@ -8,7 +8,7 @@ use seam::Nanos;
 
 use super::FlashConfig;
 use super::problem::Source;
-use super::read::{At, Rate, Section, Size, Thousandths};
+use super::read::{Located, Rate, Section, Size, Thousandths};
 use units::show_bytes;
 
 /// Maximum number of devices of a store; the first two carry the log.
@@ -26,27 +26,27 @@ const THRESHOLD: Threshold = Threshold::Latency(Nanos::from_millis(5));
 /// Reads the table; `None` if it is absent. Whether a device exists is checked when it is opened: a start without one
 /// of two devices still serves.
 pub(super) fn read_flash(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Option<FlashConfig> {
-    section.is_there().then_some(())?;
-    let devices = section.require::<Vec<At<String>>>("devices", source);
+    section.is_present().then_some(())?;
+    let devices = section.require::<Vec<Located<String>>>("devices", source);
     let size = section.get::<Size>("size", source);
     let allow_single_copy = section.get("allow_single_copy", source).is_some_and(|allow| allow.value);
-    if let Some(At { value: Size(bytes), span }) = &size
+    if let Some(Located { value: Size(bytes), span }) = &size
         && (*bytes == 0 || !bytes.is_multiple_of(4096))
     {
         source.problem(span, format!("a device of {} cannot be", show_bytes(*bytes)), "give a multiple of 4 KiB");
     }
-    let At { value: list, span } = devices?;
+    let Located { value: list, span } = devices?;
     if list.is_empty() || list.len() > DEVICES_MAX {
         let what = format!("{} flash devices are named", list.len());
         source.problem(&span, what, "name two to eight, or one and allow_single_copy = true; or remove the table");
     }
     let mut devices: Vec<PathBuf> = Vec::new();
-    for At { value, span } in &list {
+    for Located { value, span } in &list {
         let path = folder.join(value);
         // Symbolic links are resolved if the path exists.
-        let whole = path.canonicalize().ok();
+        let canonical = path.canonicalize().ok();
         let same =
-            |other: &PathBuf| *other == path || other.canonicalize().ok().is_some_and(|other| Some(other) == whole);
+            |other: &PathBuf| *other == path || other.canonicalize().ok().is_some_and(|other| Some(other) == canonical);
         if value.is_empty() || devices.iter().any(same) {
             source.problem(span, format!("\"{value}\" is no second device"), "name two different ones");
         }
@@ -80,8 +80,8 @@ impl FlashConfig {
     /// Fault and remedy for a missing device that is not to be created.
     pub fn missing(&self, device: &Path) -> Option<(String, String)> {
         // A crash between the creation of a file and its allocation leaves an empty file.
-        let is_there = std::fs::metadata(device).is_ok_and(|meta| !meta.is_file() || meta.len() > 0);
-        if is_there || self.create_bytes(device).is_some() {
+        let has_content = std::fs::metadata(device).is_ok_and(|meta| !meta.is_file() || meta.len() > 0);
+        if has_content || self.create_bytes(device).is_some() {
             return None;
         }
         let path = device.display();

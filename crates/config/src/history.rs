@@ -1,7 +1,7 @@
 //! `[history]`: the history of counters.
 
 use super::problem::Source;
-use super::read::{At, Section, Size};
+use super::read::{Located, Section, Size};
 use units::show_bytes;
 
 /// Default of `size` in bytes.
@@ -23,7 +23,7 @@ impl Default for HistoryConfig {
 }
 
 pub(super) fn read_history(section: &Section<'_>, source: &mut Source<'_>) -> HistoryConfig {
-    let Some(At { value: Size(size_bytes), span }) = section.get("size", source) else {
+    let Some(Located { value: Size(size_bytes), span }) = section.get("size", source) else {
         return HistoryConfig::default();
     };
     if (1..SIZE_MIN).contains(&size_bytes) {

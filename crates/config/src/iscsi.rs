@@ -8,7 +8,7 @@ use toml::de::DeValue;
 
 use super::backing::split_host_port;
 use super::problem::Source;
-use super::read::{At, Section, Setting, Wrong};
+use super::read::{Located, Section, Setting, ValueError};
 
 /// The port that IANA assigned to iSCSI.
 const PORT: u16 = 3260;
@@ -91,15 +91,16 @@ impl ChapConfig {
         let of_mutual = self.mutual.as_ref().zip(credentials.mutual.as_ref());
         let secrets = [(&self.secret_file, &credentials.secret)];
         let secrets = secrets.into_iter().chain(of_mutual.map(|((_, file), (_, secret))| (file, secret)));
-        let odd = secrets.filter(|(_, secret)| !SECRET_BYTES.contains(&secret.len()));
-        odd.map(|(file, secret)| {
-            format!(
-                "the CHAP secret in {} has {} bytes; Windows takes 12 to 16, and fewer than 12 are guessed",
-                file.display(),
-                secret.len()
-            )
-        })
-        .collect()
+        let unusual = secrets.filter(|(_, secret)| !SECRET_BYTES.contains(&secret.len()));
+        unusual
+            .map(|(file, secret)| {
+                format!(
+                    "the CHAP secret in {} has {} bytes; Windows takes 12 to 16, and fewer than 12 are guessed",
+                    file.display(),
+                    secret.len()
+                )
+            })
+            .collect()
     }
 }
 
@@ -117,14 +118,15 @@ fn read_secret(file: &Path) -> Result<Vec<u8>, String> {
 
 /// Reads the table; `None` if it is absent.
 pub(super) fn read_iscsi(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Option<IscsiConfig> {
-    section.is_there().then_some(())?;
-    let listen = section.require::<Vec<At<String>>>("listen", source);
+    section.is_present().then_some(())?;
+    let listen = section.require::<Vec<Located<String>>>("listen", source);
     let target = section.require::<String>("target", source);
-    let announce = portals(section.get("announce", source).map_or(Vec::new(), |list: At<Vec<_>>| list.value), source);
-    let chap = section.get::<Chaps>("chap", source).map_or(Vec::new(), |chap| chap.value.0);
+    let announce =
+        portals(section.get("announce", source).map_or(Vec::new(), |list: Located<Vec<_>>| list.value), source);
+    let chap = section.get::<ChapEntries>("chap", source).map_or(Vec::new(), |chap| chap.value.0);
     check_chap(&chap, source);
     let acl = read_acl(section, source);
-    if let Some(At { value: list, span }) = &listen
+    if let Some(Located { value: list, span }) = &listen
         && list.is_empty()
     {
         source.problem(
@@ -133,7 +135,7 @@ pub(super) fn read_iscsi(section: &Section<'_>, folder: &Path, source: &mut Sour
             "name an address, like \"10.0.0.5:3260\", or remove the table",
         );
     }
-    if let Some(At { value, span }) = &target
+    if let Some(Located { value, span }) = &target
         && let Err(why) = iscsi::check_name(value)
     {
         let remedy = "write it like \"iqn.2026-11.io.hotset:lab\": a date, a domain turned around, and what you like";
@@ -155,9 +157,9 @@ pub fn show_portal(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-fn portals(list: Vec<At<String>>, source: &mut Source<'_>) -> Vec<(String, u16)> {
+fn portals(list: Vec<Located<String>>, source: &mut Source<'_>) -> Vec<(String, u16)> {
     let mut found: Vec<(String, u16)> = Vec::new();
-    for At { value, span } in list {
+    for Located { value, span } in list {
         match split_host_port(&value, Some(PORT)) {
             Ok(portal) if found.contains(&portal) => {
                 source.problem(&span, format!("\"{value}\" is listed twice"), "remove one of them");
@@ -174,13 +176,13 @@ fn portals(list: Vec<At<String>>, source: &mut Source<'_>) -> Vec<(String, u16)>
 
 /// Reads the key `acl` of a table.
 pub(super) fn read_acl(section: &Section<'_>, source: &mut Source<'_>) -> Vec<String> {
-    let list = section.get::<Vec<At<String>>>("acl", source).map_or(Vec::new(), |list| list.value);
+    let list = section.get::<Vec<Located<String>>>("acl", source).map_or(Vec::new(), |list| list.value);
     check_initiators(&list, source);
     list.into_iter().map(|entry| entry.value).collect()
 }
 
-fn check_initiators(list: &[At<String>], source: &mut Source<'_>) {
-    for At { value, span } in list {
+fn check_initiators(list: &[Located<String>], source: &mut Source<'_>) {
+    for Located { value, span } in list {
         // A star may stand for any part of a name, also for its beginning.
         let as_name = value.replace('*', "x");
         if !value.contains('*') && iscsi::check_name(value).is_err()
@@ -195,7 +197,7 @@ fn check_initiators(list: &[At<String>], source: &mut Source<'_>) {
 }
 
 /// Checks that user names are unique.
-fn check_chap(users: &[At<Chap>], source: &mut Source<'_>) {
+fn check_chap(users: &[Located<ChapEntry>], source: &mut Source<'_>) {
     for (at, user) in users.iter().enumerate() {
         check_initiators(&user.value.initiators, source);
         if users[..at].iter().any(|other| other.value.user == user.value.user) {
@@ -206,14 +208,14 @@ fn check_chap(users: &[At<Chap>], source: &mut Source<'_>) {
 }
 
 /// An entry of `chap` as it is in the file.
-struct Chap {
+struct ChapEntry {
     user: String,
     secret_file: String,
     mutual: Option<(String, String)>,
-    initiators: Vec<At<String>>,
+    initiators: Vec<Located<String>>,
 }
 
-impl Chap {
+impl ChapEntry {
     fn in_folder(self, folder: &Path) -> ChapConfig {
         ChapConfig {
             user: self.user,
@@ -225,64 +227,67 @@ impl Chap {
 }
 
 /// `chap`: one table, or a list of them.
-struct Chaps(Vec<At<Chap>>);
+struct ChapEntries(Vec<Located<ChapEntry>>);
 
-impl Setting for Chaps {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
-        let Some(list) = value.as_array() else { return Ok(Chaps(vec![At { value: Chap::read(value)?, span: 0..0 }])) };
+impl Setting for ChapEntries {
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        let Some(list) = value.as_array() else {
+            return Ok(ChapEntries(vec![Located { value: ChapEntry::read(value)?, span: 0..0 }]));
+        };
         if list.is_empty() {
             let remedy = "name a user, or remove the key: then a name is believed".to_owned();
-            return Err(Wrong::Value("chap has no user".to_owned(), remedy));
+            return Err(ValueError::Value("chap has no user".to_owned(), remedy));
         }
-        let one = |entry: &toml::Spanned<DeValue<'_>>| match Chap::read(entry.get_ref()) {
-            Ok(value) => Ok(At { value, span: entry.span() }),
-            Err(Wrong::Value(what, remedy)) => Err(Wrong::Part(entry.span(), what, remedy)),
+        let read_entry = |entry: &toml::Spanned<DeValue<'_>>| match ChapEntry::read(entry.get_ref()) {
+            Ok(value) => Ok(Located { value, span: entry.span() }),
+            Err(ValueError::Value(what, remedy)) => Err(ValueError::Part(entry.span(), what, remedy)),
             Err(wrong) => Err(wrong),
         };
-        list.iter().map(one).collect::<Result<_, _>>().map(Chaps)
+        list.iter().map(read_entry).collect::<Result<_, _>>().map(ChapEntries)
     }
 }
 
-impl Setting for Chap {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
-        let table = value.as_table().ok_or(Wrong::Type("a table: { user = \"…\", secret_file = \"…\" }"))?;
+impl Setting for ChapEntry {
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        let table = value.as_table().ok_or(ValueError::Type("a table: { user = \"…\", secret_file = \"…\" }"))?;
         let known = ["user", "secret_file", "mutual_user", "mutual_secret_file", "initiators"];
         if let Some(key) = table.keys().find(|key| !known.contains(&key.get_ref().as_ref())) {
             let what = format!("chap knows no \"{}\"", key.get_ref());
-            return Err(Wrong::Part(key.span(), what, format!("it has {}", known.join(", "))));
+            return Err(ValueError::Part(key.span(), what, format!("it has {}", known.join(", "))));
         }
         let text = |key: &str| {
             let Some(value) = table.get(key) else { return Ok(None) };
             let text = value.get_ref().as_str().filter(|text| !text.is_empty());
-            let wrong = || Wrong::Part(value.span(), format!("\"{key}\" must be text"), format!("write {key} = \"…\""));
+            let wrong =
+                || ValueError::Part(value.span(), format!("\"{key}\" must be text"), format!("write {key} = \"…\""));
             text.map(|text| Some(text.to_owned())).ok_or_else(wrong)
         };
-        let both = |user, file| match (user, file) {
+        let pair = |user, file| match (user, file) {
             (Some(user), Some(file)) => Ok(Some((user, file))),
             (None, None) => Ok(None),
-            _ => Err(Wrong::Value(
+            _ => Err(ValueError::Value(
                 "a name without its secret, or a secret without its name".to_owned(),
                 "give user and secret_file, and mutual_user and mutual_secret_file together".to_owned(),
             )),
         };
-        let initiator = both(text("user")?, text("secret_file")?)?;
-        let mutual = both(text("mutual_user")?, text("mutual_secret_file")?)?;
+        let initiator = pair(text("user")?, text("secret_file")?)?;
+        let mutual = pair(text("mutual_user")?, text("mutual_secret_file")?)?;
         let (user, secret_file) = initiator.ok_or_else(|| {
             let what = "initiators have nothing to prove themselves with".to_owned();
-            Wrong::Value(what, "give user and secret_file".to_owned())
+            ValueError::Value(what, "give user and secret_file".to_owned())
         })?;
         let initiators = match table.get("initiators") {
             None => Vec::new(),
-            Some(list) => Vec::<At<String>>::read(list.get_ref()).map_err(|_| {
+            Some(list) => Vec::<Located<String>>::read(list.get_ref()).map_err(|_| {
                 let remedy = "write initiators = [\"iqn.…\"]".to_owned();
-                Wrong::Part(list.span(), "\"initiators\" must be a list of names".to_owned(), remedy)
+                ValueError::Part(list.span(), "\"initiators\" must be a list of names".to_owned(), remedy)
             })?,
         };
         if table.contains_key("initiators") && initiators.is_empty() {
             let remedy = "name some, or remove the key: then it proves all to which no other user is bound".to_owned();
-            return Err(Wrong::Value(format!("\"{user}\" is bound to no initiator"), remedy));
+            return Err(ValueError::Value(format!("\"{user}\" is bound to no initiator"), remedy));
         }
-        Ok(Chap { user, secret_file, mutual, initiators })
+        Ok(ChapEntry { user, secret_file, mutual, initiators })
     }
 }
 
@@ -313,8 +318,8 @@ mod tests {
         assert!(chap(&good, Some(&good)).read().expect_err("the same").contains("the same secret"));
         assert!(chap(&file("empty", "\n"), None).read().expect_err("empty").contains("0 bytes"));
         let both = [chap(&good, None), ChapConfig { user: "hyper".to_owned(), ..chap(&good, None) }];
-        let told = read_chap(&both).expect_err("the same");
-        assert!(told.contains("\"esx\" and \"hyper\" have the same secret"), "{told}");
+        let error = read_chap(&both).expect_err("the same");
+        assert!(error.contains("\"esx\" and \"hyper\" have the same secret"), "{error}");
         assert!(chap(&folder.path().join("none"), None).read().expect_err("missing").contains("cannot be read"));
     }
 }

@@ -664,7 +664,7 @@ pub fn set_by_command() -> impl Iterator<Item = &'static str> {
 }
 
 /// True when a change of that key in the file needs a restart.
-pub fn takes_restart(table: &str, name: &str) -> bool {
+pub fn needs_restart(table: &str, name: &str) -> bool {
     find_key(table, name).is_none_or(|key| key.takes_effect == Restart)
 }
 
@@ -702,8 +702,8 @@ mod tests {
     fn every_key_belongs_to_a_known_table_and_is_named_once() {
         for (at, key) in KEYS.iter().enumerate() {
             assert!(TABLES.iter().any(|table| table.name == key.table), "{}", key.name);
-            let twin = KEYS[..at].iter().any(|other| other.table == key.table && other.name == key.name);
-            assert!(!twin, "{}.{} is listed twice", key.table, key.name);
+            let is_repeated = KEYS[..at].iter().any(|other| other.table == key.table && other.name == key.name);
+            assert!(!is_repeated, "{}.{} is listed twice", key.table, key.name);
         }
     }
 

@@ -43,8 +43,8 @@ pub use iscsi::{IscsiConfig, read_chap, show_portal};
 pub use log::LogConfig;
 pub use names::check_name;
 pub use problem::{Problem, Problems};
-pub use qos::{FromRule, QosRule};
-use qos::{from_rules, qos_by_rules};
+pub use qos::{QosRule, RuleValue};
+use qos::{qos_by_rules, rule_values};
 pub use vhost_user::VhostUserConfig;
 use written::Written;
 
@@ -115,12 +115,12 @@ pub struct NbdConfig {
 
 impl NbdConfig {
     /// True when a difference needs a restart. Other TLS files do not, as long as the same kinds of files are given.
-    pub fn differs_for_good(&self, fresh: &NbdConfig) -> bool {
-        let kept = |of: &NbdConfig| {
-            let tls = of.tls.as_ref().map(|tls| (tls.required, tls.files.client_ca.is_some()));
-            (NbdConfig { tls: None, ..of.clone() }, tls)
+    pub fn needs_restart(&self, fresh: &NbdConfig) -> bool {
+        let without_files = |config: &NbdConfig| {
+            let tls = config.tls.as_ref().map(|tls| (tls.required, tls.files.client_ca.is_some()));
+            (NbdConfig { tls: None, ..config.clone() }, tls)
         };
-        kept(self) != kept(fresh)
+        without_files(self) != without_files(fresh)
     }
 }
 
@@ -208,16 +208,16 @@ impl VolumeConfig {
             lun: None,
             acl: Vec::new(),
             declared_lost: false,
-            memory_min: SizeOrPercent::NOTHING,
+            memory_min: SizeOrPercent::ZERO,
             memory_max: Ceiling::default(),
-            flash_min: SizeOrPercent::NOTHING,
+            flash_min: SizeOrPercent::ZERO,
             flash_max: Ceiling::default(),
             qos: VolumeQos::default(),
         }
     }
 
     /// The volume with the quality of service of these rules, as if it had no keys of its own.
-    pub fn by_rules(self, rules: &[QosRule]) -> Self {
+    pub fn with_rules(self, rules: &[QosRule]) -> Self {
         VolumeConfig { qos: qos_by_rules(rules, &self.name, &self.labels), ..self }
     }
 
@@ -235,26 +235,26 @@ impl VolumeConfig {
     }
 
     /// The configuration in force after a reload of `fresh`: keys that need a restart keep their value.
-    pub fn renewed(&self, fresh: &VolumeConfig) -> VolumeConfig {
-        let of = |key| if keys::takes_restart("volume", key) { self } else { fresh };
+    pub fn after_reload(&self, fresh: &VolumeConfig) -> VolumeConfig {
+        let source = |key| if keys::needs_restart("volume", key) { self } else { fresh };
         VolumeConfig {
-            name: of("name").name.clone(),
-            backing: of("backing").backing.clone(),
-            size_bytes: of("size").size_bytes,
-            policy: of("policy").policy,
-            defer: of("defer").defer,
-            datastore: of("datastore").datastore.clone(),
-            labels: of("labels").labels.clone(),
-            read_only: of("read_only").read_only,
-            flash: of("flash").flash,
-            lun: of("lun").lun,
-            acl: of("acl").acl.clone(),
-            declared_lost: of("declared_lost").declared_lost,
-            memory_min: of("memory_min").memory_min,
-            memory_max: of("memory_max").memory_max,
-            flash_min: of("flash_min").flash_min,
-            flash_max: of("flash_max").flash_max,
-            qos: of("shares").qos,
+            name: source("name").name.clone(),
+            backing: source("backing").backing.clone(),
+            size_bytes: source("size").size_bytes,
+            policy: source("policy").policy,
+            defer: source("defer").defer,
+            datastore: source("datastore").datastore.clone(),
+            labels: source("labels").labels.clone(),
+            read_only: source("read_only").read_only,
+            flash: source("flash").flash,
+            lun: source("lun").lun,
+            acl: source("acl").acl.clone(),
+            declared_lost: source("declared_lost").declared_lost,
+            memory_min: source("memory_min").memory_min,
+            memory_max: source("memory_max").memory_max,
+            flash_min: source("flash_min").flash_min,
+            flash_max: source("flash_max").flash_max,
+            qos: source("shares").qos,
         }
     }
 
@@ -312,9 +312,9 @@ pub struct Config {
 
 impl Config {
     /// The values that a volume of the file gets from `[[qos]]`.
-    pub fn from_qos(&self, volume: &VolumeConfig) -> Vec<FromRule> {
+    pub fn rule_values(&self, volume: &VolumeConfig) -> Vec<RuleValue> {
         let own = self.written.entries("volume").find(|(name, _)| **name == volume.name).map(|(_, entry)| entry);
-        from_rules(&self.qos, &volume.name, &volume.labels, |key| own.is_some_and(|own| own.contains_key(key)))
+        rule_values(&self.qos, &volume.name, &volume.labels, |key| own.is_some_and(|own| own.contains_key(key)))
     }
 }
 

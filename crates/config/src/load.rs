@@ -15,7 +15,7 @@ use super::iscsi::read_iscsi;
 use super::log::read_log;
 use super::problem::Source;
 use super::qos::{read_datastores, read_rules};
-use super::read::{At, Section, Setting, Size, Wrong, check_tables};
+use super::read::{Located, Section, Setting, Size, ValueError, check_tables};
 use super::socket::{read_group, read_owner, read_socket_mode};
 use super::vhost_user::read_vhost_user;
 use super::volumes::{read_arrays, read_volumes};
@@ -126,7 +126,7 @@ fn path(section: &Section<'_>, key: &'static str, default: &str, folder: &Path, 
 }
 
 fn read_memory(section: &Section<'_>, source: &mut Source<'_>) -> u64 {
-    let Some(At { value: Size(bytes), span }) = section.get("size", source) else { return DEFAULT_MEMORY_BYTES };
+    let Some(Located { value: Size(bytes), span }) = section.get("size", source) else { return DEFAULT_MEMORY_BYTES };
     if bytes < MEMORY_MIN_BYTES {
         let what = format!("{} of memory is too small to work with", show_bytes(bytes));
         source.problem(&span, what, format!("give at least {}", show_bytes(MEMORY_MIN_BYTES)));
@@ -144,7 +144,7 @@ fn read_memory(section: &Section<'_>, source: &mut Source<'_>) -> u64 {
 }
 
 fn read_keep_in(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> KeepIn {
-    let Some(At { value, .. }) = section.get::<String>("keep_in", source) else { return KeepIn::Auto };
+    let Some(Located { value, .. }) = section.get::<String>("keep_in", source) else { return KeepIn::Auto };
     match value.as_str() {
         "auto" => KeepIn::Auto,
         "none" => KeepIn::Nowhere,
@@ -160,8 +160,8 @@ fn machine_bytes() -> Option<u64> {
 }
 
 impl Setting for Cores {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
-        const EXPECTED: Wrong = Wrong::Type("\"auto\" or a list of processor numbers");
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        const EXPECTED: ValueError = ValueError::Type("\"auto\" or a list of processor numbers");
         if let Some(text) = value.as_str() {
             return if text == "auto" { Ok(Cores::Auto) } else { Err(EXPECTED) };
         }
@@ -172,10 +172,10 @@ impl Setting for Cores {
         list.dedup();
         if list.is_empty() || list.len() < count {
             let what = if list.is_empty() { "no processor is named" } else { "a processor is named twice" };
-            return Err(Wrong::Value(what.to_owned(), "name each processor once, or write \"auto\"".to_owned()));
+            return Err(ValueError::Value(what.to_owned(), "name each processor once, or write \"auto\"".to_owned()));
         }
         match list.iter().find(|core| **core >= 1024) {
-            Some(core) => Err(Wrong::Value(
+            Some(core) => Err(ValueError::Value(
                 format!("there is no processor {core}"),
                 "processors are numbered from 0; `nproc` says how many there are".to_owned(),
             )),
@@ -185,22 +185,22 @@ impl Setting for Cores {
 }
 
 impl Setting for TlsMode {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
         match value.as_str() {
             Some("off") => Ok(TlsMode::Off),
             Some("allowed") => Ok(TlsMode::Allowed),
             Some("required") => Ok(TlsMode::Required),
-            _ => Err(Wrong::Type("\"off\", \"allowed\" or \"required\"")),
+            _ => Err(ValueError::Type("\"off\", \"allowed\" or \"required\"")),
         }
     }
 }
 
 fn read_nbd(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> NbdConfig {
-    let listen = match section.get::<Vec<At<String>>>("listen", source) {
+    let listen = match section.get::<Vec<Located<String>>>("listen", source) {
         None => vec![Address::Unix(DEFAULT_NBD_SOCKET.into())],
         Some(list) => {
             let mut listen = Vec::new();
-            for At { value, span } in &list.value {
+            for Located { value, span } in &list.value {
                 match parse_listen(value, folder) {
                     Ok(address) if listen.contains(&address) => {
                         source.problem(span, format!("\"{value}\" is listed twice"), "remove one of them");
@@ -221,7 +221,7 @@ fn read_tls(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Op
     let mode = section.get::<TlsMode>("tls", source);
     let mut file = |key| Some(folder.join(section.get::<String>(key, source)?.value));
     let (certificate, key, client_ca) = (file("tls_certificate"), file("tls_key"), file("tls_client_ca"));
-    let At { value: mode, span } = mode?;
+    let Located { value: mode, span } = mode?;
     if mode == TlsMode::Off {
         return None;
     }

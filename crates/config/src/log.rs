@@ -5,7 +5,7 @@ use toml::de::DeValue;
 
 use super::keys::nearest;
 use super::problem::Source;
-use super::read::{At, Section, Setting, Wrong};
+use super::read::{Located, Section, Setting, ValueError};
 
 /// The daemon's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct LogConfig {
 pub(super) fn read_log(section: &Section<'_>, source: &mut Source<'_>) -> LogConfig {
     let level = section.get("level", source).map_or(LevelFilter::INFO, |level| level.value);
     let mut filter = Filter::new(level);
-    if let Some(At { value, span }) = section.get::<String>("filter", source) {
+    if let Some(Located { value, span }) = section.get::<String>("filter", source) {
         match filter.clone().with(&value) {
             Ok(changed) => filter = changed,
             Err(error) => source.problem(&span, error.to_string(), remedy(&error)),
@@ -41,23 +41,23 @@ fn remedy(error: &FilterError) -> String {
 }
 
 impl Setting for LevelFilter {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
         match value.as_str() {
             Some("error") => Ok(LevelFilter::ERROR),
             Some("warn") => Ok(LevelFilter::WARN),
             Some("info") => Ok(LevelFilter::INFO),
             Some("debug") => Ok(LevelFilter::DEBUG),
-            _ => Err(Wrong::Type("\"error\", \"warn\", \"info\" or \"debug\"")),
+            _ => Err(ValueError::Type("\"error\", \"warn\", \"info\" or \"debug\"")),
         }
     }
 }
 
 impl Setting for Format {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
         match value.as_str() {
             Some("text") => Ok(Format::Text),
             Some("json") => Ok(Format::Json),
-            _ => Err(Wrong::Type("\"text\" or \"json\"")),
+            _ => Err(ValueError::Type("\"text\" or \"json\"")),
         }
     }
 }

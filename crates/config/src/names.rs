@@ -3,14 +3,14 @@
 use std::ops::Range;
 
 use super::problem::Source;
-use super::read::{At, Section, Wrong, split_advice};
+use super::read::{Located, Section, ValueError, split_message};
 
 const NAME_BYTES_MAX: usize = 255;
 
 /// Checks a volume's name: it has to be valid as an export's name, a file's name and a label.
 pub fn check_name(name: &str) -> Result<(), String> {
-    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.:@+".contains(c);
-    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.starts_with('.') || !name.chars().all(fits) {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.:@+".contains(c);
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.starts_with('.') || !name.chars().all(is_allowed) {
         return Err(format!(
             "\"{name}\" cannot be a name; use up to {NAME_BYTES_MAX} letters, digits and - _ . : @ +, not starting \
              with a dot"
@@ -20,12 +20,16 @@ pub fn check_name(name: &str) -> Result<(), String> {
 }
 
 /// Reads the name of an entry of a repeated table, which no name in `taken` may equal.
-pub(super) fn read_name(section: &Section<'_>, taken: &[At<String>], source: &mut Source<'_>) -> Option<At<String>> {
+pub(super) fn read_name(
+    section: &Section<'_>,
+    taken: &[Located<String>],
+    source: &mut Source<'_>,
+) -> Option<Located<String>> {
     let name = section.require::<String>("name", source)?;
     if let Err(error) = check_name(&name.value) {
-        advise(source, &name.span, &error);
-    } else if let Some(twin) = taken.iter().find(|other| other.value == name.value) {
-        let line = source.line_of(twin.span.start);
+        report_error(source, &name.span, &error);
+    } else if let Some(same) = taken.iter().find(|other| other.value == name.value) {
+        let line = source.line_of(same.span.start);
         let what = format!("the name \"{}\" is taken by the one at line {line}", name.value);
         source.problem(&name.span, what, "give each a name of its own");
     }
@@ -33,8 +37,8 @@ pub(super) fn read_name(section: &Section<'_>, taken: &[At<String>], source: &mu
 }
 
 /// Reports an error that carries its remedy.
-pub(super) fn advise(source: &mut Source<'_>, span: &Range<usize>, error: &str) {
-    if let Wrong::Value(what, remedy) = split_advice(error) {
+pub(super) fn report_error(source: &mut Source<'_>, span: &Range<usize>, error: &str) {
+    if let ValueError::Value(what, remedy) = split_message(error) {
         source.problem(span, what, remedy);
     }
 }

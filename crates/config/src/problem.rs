@@ -34,13 +34,13 @@ impl<'a> Source<'a> {
 
     /// Adds a problem with the bytes of `span`.
     pub fn problem(&mut self, span: &Range<usize>, what: impl Into<String>, remedy: impl Into<String>) {
-        let problem = self.at(span, what.into(), remedy.into());
+        let problem = self.locate(span, what.into(), remedy.into());
         self.problems.push(problem);
     }
 
     /// Adds a backing that is absent now and may appear later: a daemon refuses that volume alone.
     pub fn absent(&mut self, span: &Range<usize>, what: impl Into<String>, remedy: impl Into<String>) {
-        let problem = self.at(span, what.into(), remedy.into());
+        let problem = self.locate(span, what.into(), remedy.into());
         self.absent.push(problem);
     }
 
@@ -49,7 +49,7 @@ impl<'a> Source<'a> {
         std::mem::take(&mut self.absent)
     }
 
-    fn at(&self, span: &Range<usize>, what: String, remedy: String) -> Problem {
+    fn locate(&self, span: &Range<usize>, what: String, remedy: String) -> Problem {
         let (line, column) = self.line_column(span.start);
         Problem { line, column, what, remedy }
     }

@@ -10,8 +10,8 @@ use toml::de::DeValue;
 
 use super::names::read_name;
 use super::problem::Source;
-use super::read::{At, Section, Setting, Wrong, split_advice};
-use crate::volume_qos::{BURST_BYTES, BURST_IOPS, Flow, KEYS, LIMIT_BYTES, SHARES, Shares, VolumeQos};
+use super::read::{Located, Section, Setting, ValueError, split_message};
+use crate::volume_qos::{BURST_BYTES, BURST_IOPS, ByteLimit, KEYS, LIMIT_BYTES, SHARES, Shares, VolumeQos};
 
 const THRESHOLD_MIN: Duration = Duration::from_micros(100);
 const THRESHOLD_MAX: Duration = Duration::from_secs(10);
@@ -21,7 +21,7 @@ const NAME: &str = "name";
 
 /// A key of quality of service that a table sets.
 #[derive(Clone, Debug)]
-pub(super) struct Given {
+pub(super) struct QosSetting {
     key: &'static str,
     value: String,
     span: Range<usize>,
@@ -31,8 +31,8 @@ pub(super) struct Given {
 #[derive(Clone, Debug)]
 pub struct QosRule {
     /// Patterns by label; all of them have to match.
-    wanted: BTreeMap<String, String>,
-    given: Vec<Given>,
+    patterns: BTreeMap<String, String>,
+    settings: Vec<QosSetting>,
     /// Its line in the file.
     line: usize,
 }
@@ -40,26 +40,27 @@ pub struct QosRule {
 /// The line number is not compared.
 impl PartialEq for QosRule {
     fn eq(&self, other: &Self) -> bool {
-        let said =
-            |rule: &QosRule| -> Vec<_> { rule.given.iter().map(|given| (given.key, given.value.clone())).collect() };
-        self.wanted == other.wanted && said(self) == said(other)
+        let values = |rule: &QosRule| -> Vec<_> {
+            rule.settings.iter().map(|setting| (setting.key, setting.value.clone())).collect()
+        };
+        self.patterns == other.patterns && values(self) == values(other)
     }
 }
 
 impl Eq for QosRule {}
 
 impl QosRule {
-    fn fits(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
-        self.wanted.iter().all(|(label, pattern)| match label.as_str() {
-            NAME => fits(pattern, name),
-            label => labels.get(label).is_some_and(|value| fits(pattern, value)),
+    fn matches(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
+        self.patterns.iter().all(|(label, pattern)| match label.as_str() {
+            NAME => matches_pattern(pattern, name),
+            label => labels.get(label).is_some_and(|value| matches_pattern(pattern, value)),
         })
     }
 }
 
 /// A value that a volume has from a `[[qos]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FromRule {
+pub struct RuleValue {
     /// The key.
     pub key: &'static str,
     /// Its value.
@@ -69,20 +70,20 @@ pub struct FromRule {
 }
 
 /// True when `text` matches `pattern`, where `*` matches any text and `?` one character.
-fn fits(pattern: &str, text: &str) -> bool {
+fn matches_pattern(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
-    // `again` is the position to continue from after a mismatch behind the last `*`: one character later.
-    let (mut at, mut place, mut again) = (0, 0, None);
+    // `retry` is the position to continue from after a mismatch behind the last `*`: one character later.
+    let (mut at, mut place, mut retry) = (0, 0, None);
     while place < text.len() {
         match pattern.get(at) {
             Some('*') => {
-                again = Some((at + 1, place));
+                retry = Some((at + 1, place));
                 at += 1;
             }
             Some(c) if *c == '?' || *c == text[place] => (at, place) = (at + 1, place + 1),
             _ => {
-                let Some((after, from)) = again else { return false };
-                again = Some((after, from + 1));
+                let Some((after, from)) = retry else { return false };
+                retry = Some((after, from + 1));
                 (at, place) = (after, from + 1);
             }
         }
@@ -93,23 +94,23 @@ fn fits(pattern: &str, text: &str) -> bool {
 /// Quality of service from rules alone.
 pub(super) fn qos_by_rules(rules: &[QosRule], name: &str, labels: &BTreeMap<String, String>) -> VolumeQos {
     let mut qos = VolumeQos::default();
-    for given in rules.iter().filter(|rule| rule.fits(name, labels)).flat_map(|rule| &rule.given) {
-        qos.set(given.key, &given.value).expect("the rule was checked when it was read");
+    for setting in rules.iter().filter(|rule| rule.matches(name, labels)).flat_map(|rule| &rule.settings) {
+        qos.set(setting.key, &setting.value).expect("the rule was checked when it was read");
     }
     qos
 }
 
-/// Values that a volume gets from rules, except the keys that its own entry sets (`is_own`).
-pub(super) fn from_rules(
+/// Values that a volume gets from rules, except the keys that its own entry sets (`is_set_by_volume`).
+pub(super) fn rule_values(
     rules: &[QosRule],
     name: &str,
     labels: &BTreeMap<String, String>,
-    is_own: impl Fn(&str) -> bool,
-) -> Vec<FromRule> {
-    let mut last: BTreeMap<&str, FromRule> = BTreeMap::new();
-    for rule in rules.iter().filter(|rule| rule.fits(name, labels)) {
-        for Given { key, value, .. } in rule.given.iter().filter(|given| !is_own(given.key)) {
-            last.insert(key, FromRule { key, value: value.clone(), line: rule.line });
+    is_set_by_volume: impl Fn(&str) -> bool,
+) -> Vec<RuleValue> {
+    let mut last: BTreeMap<&str, RuleValue> = BTreeMap::new();
+    for rule in rules.iter().filter(|rule| rule.matches(name, labels)) {
+        for QosSetting { key, value, .. } in rule.settings.iter().filter(|setting| !is_set_by_volume(setting.key)) {
+            last.insert(key, RuleValue { key, value: value.clone(), line: rule.line });
         }
     }
     last.into_values().collect()
@@ -124,38 +125,38 @@ pub(super) fn read_qos(
     source: &mut Source<'_>,
 ) -> VolumeQos {
     let (name, labels) = volume;
-    let own = read_given(section, source);
+    let own = read_settings(section, source);
     let mut qos = qos_by_rules(rules, name, labels);
-    for given in &own {
-        qos.set(given.key, &given.value).expect("the value was checked when it was read");
+    for setting in &own {
+        qos.set(setting.key, &setting.value).expect("the value was checked when it was read");
     }
-    let is_own = |key| own.iter().find(|given| given.key == key);
-    let bursts = is_own(BURST_IOPS).is_some() || is_own(BURST_BYTES).is_some();
+    let own_setting = |key| own.iter().find(|setting| setting.key == key);
+    let bursts = own_setting(BURST_IOPS).is_some() || own_setting(BURST_BYTES).is_some();
     if let Some((key, what, remedy)) = qos.fault(has_datastore, bursts) {
         let by_rule = || {
-            let mut fitting = rules.iter().filter(|rule| rule.fits(name, labels)).flat_map(|rule| &rule.given);
-            fitting.rfind(|given| given.key == key)
+            let mut matching = rules.iter().filter(|rule| rule.matches(name, labels)).flat_map(|rule| &rule.settings);
+            matching.rfind(|setting| setting.key == key)
         };
-        let (what, given) = match is_own(key) {
-            Some(given) => (what, Some(given)),
+        let (what, setting) = match own_setting(key) {
+            Some(setting) => (what, Some(setting)),
             None => (format!("volume \"{name}\" has {what}"), by_rule()),
         };
-        source.problem(given.map_or(&section.span, |given| &given.span), what, remedy);
+        source.problem(setting.map_or(&section.span, |setting| &setting.span), what, remedy);
     }
     qos
 }
 
-fn read_given(section: &Section<'_>, source: &mut Source<'_>) -> Vec<Given> {
+fn read_settings(section: &Section<'_>, source: &mut Source<'_>) -> Vec<QosSetting> {
     let mut all = Vec::new();
     for key in KEYS {
         let read = match key {
-            SHARES => section.get::<Shares>(key, source).map(|At { value, span }| (value.to_string(), span)),
+            SHARES => section.get::<Shares>(key, source).map(|Located { value, span }| (value.to_string(), span)),
             LIMIT_BYTES | BURST_BYTES => {
-                section.get::<Flow>(key, source).map(|At { value, span }| (value.to_string(), span))
+                section.get::<ByteLimit>(key, source).map(|Located { value, span }| (value.to_string(), span))
             }
-            _ => section.get::<u32>(key, source).map(|At { value, span }| (value.to_string(), span)),
+            _ => section.get::<u32>(key, source).map(|Located { value, span }| (value.to_string(), span)),
         };
-        all.extend(read.map(|(value, span)| Given { key, value, span }));
+        all.extend(read.map(|(value, span)| QosSetting { key, value, span }));
     }
     all
 }
@@ -163,9 +164,9 @@ fn read_given(section: &Section<'_>, source: &mut Source<'_>) -> Vec<Given> {
 pub(super) fn read_rules(sections: &[Section<'_>], source: &mut Source<'_>) -> Vec<QosRule> {
     let mut rules = Vec::new();
     for section in sections {
-        let wanted = section.require::<BTreeMap<String, String>>("match", source);
-        let given = read_given(section, source);
-        if let Some(At { span, .. }) = wanted.as_ref().filter(|wanted| wanted.value.is_empty()) {
+        let patterns = section.require::<BTreeMap<String, String>>("match", source);
+        let settings = read_settings(section, source);
+        if let Some(Located { span, .. }) = patterns.as_ref().filter(|patterns| patterns.value.is_empty()) {
             let remedy = "name a label, or write match = { name = \"*\" } for all volumes";
             source.problem(span, "an empty match says nothing of whom it means", remedy);
         }
@@ -173,16 +174,16 @@ pub(super) fn read_rules(sections: &[Section<'_>], source: &mut Source<'_>) -> V
             source.problem(&section.span, "[[qos]] gives nothing", format!("add one of {}", KEYS.join(", ")));
         }
         let mut alone = VolumeQos::default();
-        for given in &given {
-            alone.set(given.key, &given.value).expect("the value was checked when it was read");
+        for setting in &settings {
+            alone.set(setting.key, &setting.value).expect("the value was checked when it was read");
         }
         // Whether there is a datastore is checked for each volume.
         if let Some((key, what, remedy)) = alone.fault(true, true) {
-            let at = given.iter().find(|given| given.key == key);
-            source.problem(at.map_or(&section.span, |given| &given.span), what, remedy);
+            let setting = settings.iter().find(|setting| setting.key == key);
+            source.problem(setting.map_or(&section.span, |setting| &setting.span), what, remedy);
         }
         let line = source.line_of(section.span.start);
-        rules.extend(wanted.map(|wanted| QosRule { wanted: wanted.value, given, line }));
+        rules.extend(patterns.map(|patterns| QosRule { patterns: patterns.value, settings, line }));
     }
     rules
 }
@@ -192,7 +193,7 @@ pub(super) fn read_datastores(sections: &[Section<'_>], source: &mut Source<'_>)
     for section in sections {
         let name = read_name(section, &names, source);
         let threshold = section.get::<Threshold>("congestion_threshold", source);
-        let write_cost = section.get::<u32>("write_cost", source).map_or(1, |At { value, span }| {
+        let write_cost = section.get::<u32>("write_cost", source).map_or(1, |Located { value, span }| {
             if !(1..=WRITE_COST_MAX).contains(&value) {
                 let remedy = "give 1, 2 for RAID 1 and 10, 4 for RAID 5, 6 for RAID 6; at most 16";
                 source.problem(&span, format!("a small write cannot cost {value} accesses"), remedy);
@@ -209,35 +210,35 @@ pub(super) fn read_datastores(sections: &[Section<'_>], source: &mut Source<'_>)
 }
 
 impl Setting for Threshold {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
-        let text = value.as_str().ok_or(Wrong::Type("\"auto\", or a time with its unit, in quotes"))?;
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        let text = value.as_str().ok_or(ValueError::Type("\"auto\", or a time with its unit, in quotes"))?;
         if text == "auto" {
             return Ok(Threshold::Auto);
         }
-        let time = units::parse_time(text).map_err(|what| split_advice(&what))?;
+        let time = units::parse_time(text).map_err(|what| split_message(&what))?;
         if !(THRESHOLD_MIN..=THRESHOLD_MAX).contains(&time) {
             let what = format!("\"{text}\" is not a valid congestion threshold");
-            return Err(Wrong::Value(what, "give 100us to 10s, or \"auto\"".to_owned()));
+            return Err(ValueError::Value(what, "give 100us to 10s, or \"auto\"".to_owned()));
         }
         Ok(Threshold::Latency(Nanos(u64::try_from(time.as_nanos()).expect("ten seconds at most"))))
     }
 }
 
 impl Setting for Shares {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
         let text = match value {
             DeValue::String(text) => text.to_string(),
             DeValue::Integer(_) => u32::read(value)?.to_string(),
-            _ => return Err(Wrong::Type("\"low\", \"normal\", \"high\" or a number")),
+            _ => return Err(ValueError::Type("\"low\", \"normal\", \"high\" or a number")),
         };
-        text.parse().map_err(|error: String| split_advice(&error))
+        text.parse().map_err(|error: String| split_message(&error))
     }
 }
 
-impl Setting for Flow {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
-        let text = value.as_str().ok_or(Wrong::Type("a size with its unit, in quotes"))?;
-        text.parse().map_err(|error: String| split_advice(&error))
+impl Setting for ByteLimit {
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        let text = value.as_str().ok_or(ValueError::Type("a size with its unit, in quotes"))?;
+        text.parse().map_err(|error: String| split_message(&error))
     }
 }
 
@@ -250,10 +251,10 @@ mod tests {
         for (pattern, text) in
             [("", ""), ("*", ""), ("*", "x"), ("sql*", "sql"), ("s?l*", "sql01"), ("*a*b?", "xaxaby"), ("é", "é")]
         {
-            assert!(fits(pattern, text), "{pattern} {text}");
+            assert!(matches_pattern(pattern, text), "{pattern} {text}");
         }
         for (pattern, text) in [("", "x"), ("?", ""), ("sql", "sql1"), ("*a", "ab"), ("a*a", "a"), ("SQL*", "sql")] {
-            assert!(!fits(pattern, text), "{pattern} {text}");
+            assert!(!matches_pattern(pattern, text), "{pattern} {text}");
         }
     }
 }

@@ -22,8 +22,8 @@ pub enum SizeOrPercent {
 }
 
 impl SizeOrPercent {
-    /// Nothing.
-    pub const NOTHING: SizeOrPercent = SizeOrPercent::Bytes(0);
+    /// Zero bytes.
+    pub const ZERO: SizeOrPercent = SizeOrPercent::Bytes(0);
 
     /// Bytes, if the whole is `all`.
     pub fn of(self, all: u64) -> u64 {
@@ -47,17 +47,17 @@ impl FromStr for SizeOrPercent {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let Some(number) = text.strip_suffix('%') else { return parse_size(text).map(SizeOrPercent::Bytes) };
-        let wrong = || {
+        let error = || {
             format!(
                 "\"{text}\" is neither a size nor a percentage; write it like \"10%\", \"12.5%\" or \
                                 \"20 GiB\""
             )
         };
         let (whole, tenths) = number.trim().split_once('.').unwrap_or((number.trim(), "0"));
-        let whole: u32 = whole.parse().map_err(|_| wrong())?;
-        let tenths: u32 = if tenths.len() == 1 { tenths.parse().map_err(|_| wrong())? } else { return Err(wrong()) };
+        let whole: u32 = whole.parse().map_err(|_| error())?;
+        let tenths: u32 = if tenths.len() == 1 { tenths.parse().map_err(|_| error())? } else { return Err(error()) };
         let part = whole.checked_mul(10).map(|part| part + tenths);
-        part.filter(|part| *part <= 1000).map(SizeOrPercent::PerMille).ok_or_else(wrong)
+        part.filter(|part| *part <= 1000).map(SizeOrPercent::PerMille).ok_or_else(error)
     }
 }
 
@@ -107,25 +107,25 @@ impl Pinned {
 
     /// Adds a range of bytes, rounded outwards to pages.
     pub fn with(&self, bytes: Range<u64>) -> Result<Pinned, String> {
-        let mut fresh = bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES);
+        let mut added = bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES);
         let mut ranges = Vec::with_capacity(self.0.len() + 1);
         for range in &self.0 {
-            if range.end < fresh.start || fresh.end < range.start {
+            if range.end < added.start || added.end < range.start {
                 ranges.push(range.clone());
             } else {
-                fresh = fresh.start.min(range.start)..fresh.end.max(range.end);
+                added = added.start.min(range.start)..added.end.max(range.end);
             }
         }
-        ranges.push(fresh);
+        ranges.push(added);
         ranges.sort_by_key(|range| range.start);
         Pinned::bounded(ranges)
     }
 
     /// Removes all pages that a range of bytes touches.
     pub fn without(&self, bytes: Range<u64>) -> Result<Pinned, String> {
-        let gone = bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES);
+        let removed = bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES);
         let left = self.0.iter().flat_map(|range| {
-            let (before, behind) = (range.start..range.end.min(gone.start), range.start.max(gone.end)..range.end);
+            let (before, behind) = (range.start..range.end.min(removed.start), range.start.max(removed.end)..range.end);
             [before, behind].into_iter().filter(|part| !part.is_empty())
         });
         Pinned::bounded(left.collect())
@@ -142,8 +142,8 @@ impl Pinned {
 /// In bytes: `0..65536,1048576..2097152`.
 impl fmt::Display for Pinned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, range) in self.0.iter().enumerate() {
-            let comma = if place > 0 { "," } else { "" };
+        for (index, range) in self.0.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
             write!(f, "{comma}{}..{}", range.start * PAGE_BYTES, range.end * PAGE_BYTES)?;
         }
         Ok(())
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!("".parse(), Ok(Pinned::default()));
         "5..3".parse::<Pinned>().expect_err("backwards");
         let many = (0..=RANGES_MAX as u64).try_fold(pinned, |pinned, at| pinned.with(at * 3 * page..at * 3 * page + 1));
-        many.expect_err("there is a bound");
+        many.expect_err("too many ranges");
     }
 
     #[test]

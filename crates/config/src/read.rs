@@ -10,8 +10,8 @@ use toml::de::{DeTable, DeValue};
 use super::keys::{KEYS, TABLES, find_key, find_table, nearest, show_table};
 use super::problem::Source;
 
-/// The reason why a value is rejected.
-pub enum Wrong {
+/// The reason for rejecting a value.
+pub enum ValueError {
     /// Wrong type; the text names the expected one.
     Type(&'static str),
     /// Wrong value; fault and remedy.
@@ -23,12 +23,12 @@ pub enum Wrong {
 /// A type of a key's value.
 pub trait Setting: Sized {
     /// Reads the value.
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong>;
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError>;
 }
 
 /// A value and its place in the file.
 #[derive(Clone, Debug)]
-pub struct At<T> {
+pub struct Located<T> {
     /// The value.
     pub value: T,
     /// Its bytes in the file.
@@ -57,19 +57,19 @@ pub fn check_tables(root: &DeTable<'_>, source: &mut Source<'_>) {
 }
 
 fn unknown(source: &mut Source<'_>, table: &str, name: &str, span: &Range<usize>, is_table: bool) {
-    let own = KEYS.iter().filter(|key| key.table == table).map(|key| key.name);
+    let known_keys = KEYS.iter().filter(|key| key.table == table).map(|key| key.name);
     let tables = TABLES.iter().filter(|_| table.is_empty()).map(|table| table.name);
     let what = match table {
         "" if is_table => format!("unknown table [{name}]"),
         "" => format!("unknown key \"{name}\" at the top of the file"),
         _ => format!("unknown key \"{name}\" in {}", show_table(table)),
     };
-    let elsewhere = KEYS.iter().find(|key| key.name == name && key.table != table);
-    let remedy = match (nearest(name, own.clone().chain(tables.clone())), elsewhere) {
+    let other_table = KEYS.iter().find(|key| key.name == name && key.table != table);
+    let remedy = match (nearest(name, known_keys.clone().chain(tables.clone())), other_table) {
         (Some(near), _) => format!("did you mean \"{near}\"?"),
         (None, Some(key)) => format!("\"{name}\" belongs to {}", show_table(key.table)),
         (None, None) => {
-            let known: Vec<_> = own.chain(tables).filter(|name| !name.is_empty()).collect();
+            let known: Vec<_> = known_keys.chain(tables).filter(|name| !name.is_empty()).collect();
             format!("known here: {}", known.join(", "))
         }
     };
@@ -130,25 +130,25 @@ impl<'a> Section<'a> {
     }
 
     /// The value of a key; `None` if it is absent or wrong. A wrong value is reported.
-    pub fn get<T: Setting>(&self, name: &'static str, source: &mut Source<'_>) -> Option<At<T>> {
+    pub fn get<T: Setting>(&self, name: &'static str, source: &mut Source<'_>) -> Option<Located<T>> {
         let key = find_key(self.name, name).expect("the key is in the list of keys");
         let value = self.table?.get(name)?;
         let span = value.span();
         match T::read(value.get_ref()) {
-            Ok(value) => return Some(At { value, span }),
-            Err(Wrong::Type(expected)) => source.problem(
+            Ok(value) => return Some(Located { value, span }),
+            Err(ValueError::Type(expected)) => source.problem(
                 &span,
                 format!("\"{name}\" must be {expected}, not {}", show_type(value.get_ref())),
                 format!("write it like {name} = {}", key.form),
             ),
-            Err(Wrong::Value(what, remedy)) => source.problem(&span, what, remedy),
-            Err(Wrong::Part(part, what, remedy)) => source.problem(&part, what, remedy),
+            Err(ValueError::Value(what, remedy)) => source.problem(&span, what, remedy),
+            Err(ValueError::Part(part, what, remedy)) => source.problem(&part, what, remedy),
         }
         None
     }
 
     /// True when the table is in the file.
-    pub fn is_there(&self) -> bool {
+    pub fn is_present(&self) -> bool {
         self.table.is_some()
     }
 
@@ -158,7 +158,7 @@ impl<'a> Section<'a> {
     }
 
     /// As [`Section::get`], but an absent key is reported.
-    pub fn require<T: Setting>(&self, name: &'static str, source: &mut Source<'_>) -> Option<At<T>> {
+    pub fn require<T: Setting>(&self, name: &'static str, source: &mut Source<'_>) -> Option<Located<T>> {
         if !self.has(name) {
             let form = find_key(self.name, name).expect("the key is in the list of keys").form;
             let remedy = format!("add {name} = {form}");
@@ -181,26 +181,26 @@ fn show_type(value: &DeValue<'_>) -> &'static str {
 }
 
 impl Setting for String {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
-        let text = value.as_str().ok_or(Wrong::Type("text in quotes"))?;
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        let text = value.as_str().ok_or(ValueError::Type("text in quotes"))?;
         if text.chars().any(messages::is_control) {
-            return Err(odd_text());
+            return Err(control_characters_error());
         }
         Ok(text.to_owned())
     }
 }
 
 impl Setting for bool {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
-        value.as_bool().ok_or(Wrong::Type("true or false"))
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        value.as_bool().ok_or(ValueError::Type("true or false"))
     }
 }
 
 impl Setting for u32 {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
-        let integer = value.as_integer().ok_or(Wrong::Type("a whole number"))?;
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        let integer = value.as_integer().ok_or(ValueError::Type("a whole number"))?;
         Self::from_str_radix(integer.as_str(), integer.radix())
-            .map_err(|_| Wrong::Value(format!("{integer} is out of range"), format!("use 0 to {}", u32::MAX)))
+            .map_err(|_| ValueError::Value(format!("{integer} is out of range"), format!("use 0 to {}", u32::MAX)))
     }
 }
 
@@ -209,15 +209,15 @@ impl Setting for u32 {
 pub struct Thousandths(pub u32);
 
 impl Setting for Thousandths {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
         let number = match value {
             DeValue::Integer(integer) => integer.as_str().parse::<f64>().ok(),
             DeValue::Float(float) => float.as_str().parse::<f64>().ok(),
-            _ => return Err(Wrong::Type("a number")),
+            _ => return Err(ValueError::Type("a number")),
         };
-        let fits = number.filter(|number| (0.0..=1000.0).contains(number));
-        let out = || Wrong::Value("the number is out of range".to_owned(), "use 0 to 1000".to_owned());
-        fits.map(|number| Thousandths((number * 1000.0).round() as u32)).ok_or_else(out)
+        let in_range = number.filter(|number| (0.0..=1000.0).contains(number));
+        let out_of_range = || ValueError::Value("the number is out of range".to_owned(), "use 0 to 1000".to_owned());
+        in_range.map(|number| Thousandths((number * 1000.0).round() as u32)).ok_or_else(out_of_range)
     }
 }
 
@@ -226,9 +226,9 @@ impl Setting for Thousandths {
 pub struct Size(pub u64);
 
 impl Setting for Size {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
-        let text = value.as_str().ok_or(Wrong::Type("a size with its unit, in quotes"))?;
-        units::parse_size(text).map(Size).map_err(|what| split_advice(&what))
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        let text = value.as_str().ok_or(ValueError::Type("a size with its unit, in quotes"))?;
+        units::parse_size(text).map(Size).map_err(|what| split_message(&what))
     }
 }
 
@@ -236,34 +236,34 @@ impl Setting for Size {
 pub struct Rate(pub Option<u64>);
 
 impl Setting for Rate {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
-        let text = value.as_str().ok_or(Wrong::Type("\"off\", or a size a second with its unit, in quotes"))?;
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        let text = value.as_str().ok_or(ValueError::Type("\"off\", or a size a second with its unit, in quotes"))?;
         match text {
             "off" => Ok(Rate(None)),
-            _ => units::parse_size(text).map(|bytes| Rate(Some(bytes))).map_err(|what| split_advice(&what)),
+            _ => units::parse_size(text).map(|bytes| Rate(Some(bytes))).map_err(|what| split_message(&what)),
         }
     }
 }
 
 impl Setting for Duration {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
-        let text = value.as_str().ok_or(Wrong::Type("a time with its unit, in quotes"))?;
-        units::parse_time(text).map_err(|what| split_advice(&what))
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        let text = value.as_str().ok_or(ValueError::Type("a time with its unit, in quotes"))?;
+        units::parse_time(text).map_err(|what| split_message(&what))
     }
 }
 
 impl Setting for BTreeMap<String, String> {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
-        let table = value.as_table().ok_or(Wrong::Type("a table of texts"))?;
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        let table = value.as_table().ok_or(ValueError::Type("a table of texts"))?;
         let pair = |(name, value): (&Spanned<_>, &Spanned<DeValue<'_>>)| {
             let name: &std::borrow::Cow<'_, str> = name.get_ref();
-            let wrong = || {
+            let error = || {
                 let what = format!("the label \"{name}\" must be text");
-                Wrong::Part(value.span(), what, format!("write {name} = \"…\""))
+                ValueError::Part(value.span(), what, format!("write {name} = \"…\""))
             };
-            let text = value.get_ref().as_str().ok_or_else(wrong)?;
+            let text = value.get_ref().as_str().ok_or_else(error)?;
             if name.chars().chain(text.chars()).any(messages::is_control) {
-                return Err(odd_text());
+                return Err(control_characters_error());
             }
             Ok((name.to_string(), text.to_owned()))
         };
@@ -271,34 +271,37 @@ impl Setting for BTreeMap<String, String> {
     }
 }
 
-/// A list whose entries have their place.
-impl Setting for Vec<At<String>> {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
-        let array = value.as_array().ok_or(Wrong::Type("a list of texts"))?;
+/// A list whose entries are located in the file.
+impl Setting for Vec<Located<String>> {
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        let array = value.as_array().ok_or(ValueError::Type("a list of texts"))?;
         let entry = |entry: &Spanned<DeValue<'_>>| {
             let text = entry.get_ref().as_str().ok_or_else(|| {
-                Wrong::Part(
+                ValueError::Part(
                     entry.span(),
                     "every entry of the list must be text".to_owned(),
                     "put it in quotes".to_owned(),
                 )
             })?;
             if text.chars().any(messages::is_control) {
-                return Err(odd_text());
+                return Err(control_characters_error());
             }
-            Ok(At { value: text.to_owned(), span: entry.span() })
+            Ok(Located { value: text.to_owned(), span: entry.span() })
         };
         array.iter().map(entry).collect()
     }
 }
 
 /// Rejects text with control characters: a terminal that shows it would execute them.
-fn odd_text() -> Wrong {
-    Wrong::Value("the text holds control characters".to_owned(), "write it without \\u, \\e and line ends".to_owned())
+fn control_characters_error() -> ValueError {
+    ValueError::Value(
+        "the text holds control characters".to_owned(),
+        "write it without \\u, \\e and line ends".to_owned(),
+    )
 }
 
 /// Splits a message of the form `fault; remedy`.
-pub fn split_advice(message: &str) -> Wrong {
+pub fn split_message(message: &str) -> ValueError {
     let (what, remedy) = message.split_once("; ").unwrap_or((message, "see docs/admin/configuration.md"));
-    Wrong::Value(what.to_owned(), remedy.to_owned())
+    ValueError::Value(what.to_owned(), remedy.to_owned())
 }

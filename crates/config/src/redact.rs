@@ -1,5 +1,5 @@
-//! Redaction of secrets. A configuration keeps only values that are known to be harmless; any other text loses whatever
-//! looks like a secret.
+//! Redaction of secrets. A configuration keeps only values that are known to be harmless; in any other text, everything
+//! that looks like a secret is redacted.
 
 use serde_json::Value;
 use toml::Table;
@@ -7,8 +7,8 @@ use toml::Table;
 use crate::keys::{find_key, find_table};
 
 /// Placeholder for a redacted value.
-pub const GONE: &str = "(redacted)";
-/// Words in the name of a key whose value is secret, in any spelling of the joints. A key that ends in "file" is
+pub const REDACTED: &str = "(redacted)";
+/// Words in the name of a key whose value is secret, with or without `-` and `_`. A key that ends in "file" is
 /// exempt: its value is a path.
 const SECRET_NAMES: [&str; 10] =
     ["secret", "token", "passw", "passphrase", "credential", "psk", "cookie", "bearer", "apikey", "accesskey"];
@@ -20,7 +20,7 @@ const WEBHOOK: &str = "webhook";
 /// store has 32.
 const SECRET_DIGITS_MIN: usize = 48;
 /// Characters that end a URL in a text.
-const ENDS: [char; 6] = [' ', '\n', '"', '\'', '<', '>'];
+const URL_ENDS: [char; 6] = [' ', '\n', '"', '\'', '<', '>'];
 
 /// True when a value of that name is secret.
 fn is_secret(name: &str) -> bool {
@@ -31,49 +31,50 @@ fn is_secret(name: &str) -> bool {
         && (SECRET_NAMES.iter().any(|word| joined.contains(word)) || name.split(['-', '_']).any(is_word))
 }
 
-fn leads_to_the_web(before: &str) -> bool {
+fn ends_in_web_scheme(before: &str) -> bool {
     let before = before.to_ascii_lowercase();
     before.ends_with("http://") || before.ends_with("https://")
 }
 
 /// As [`text`] for a value by itself: a URL extends to the end of the value, whatever characters its password has.
-pub fn whole(told: &str) -> String {
-    let scheme_end = told.find("://").map(|at| at + 3);
-    let is_scheme = |scheme: &str| !scheme.contains(|letter: char| letter.is_whitespace() || ENDS.contains(&letter));
-    match scheme_end.map(|end| told.split_at(end)) {
-        Some((scheme, behind)) if is_scheme(scheme) && (behind.contains('@') || !behind.contains(ENDS)) => {
-            scheme.to_owned() + &digits(&url(behind, leads_to_the_web(scheme)))
+pub fn value(value: &str) -> String {
+    let scheme_end = value.find("://").map(|at| at + 3);
+    let is_scheme =
+        |scheme: &str| !scheme.contains(|letter: char| letter.is_whitespace() || URL_ENDS.contains(&letter));
+    match scheme_end.map(|end| value.split_at(end)) {
+        Some((scheme, behind)) if is_scheme(scheme) && (behind.contains('@') || !behind.contains(URL_ENDS)) => {
+            scheme.to_owned() + &hex_runs(&url(behind, ends_in_web_scheme(scheme)))
         }
-        _ => text(told),
+        _ => text(value),
     }
 }
 
 /// `text` without users and passwords in URLs, without the path of a web address, and without possible tokens or keys.
 pub fn text(text: &str) -> String {
     if text.contains("PRIVATE KEY") {
-        return GONE.to_owned();
+        return REDACTED.to_owned();
     }
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("://") {
         let (before, behind) = rest.split_at(at + 3);
         out += before;
-        let end = behind.find(ENDS).unwrap_or(behind.len());
-        out += &url(&behind[..end], leads_to_the_web(before));
+        let end = behind.find(URL_ENDS).unwrap_or(behind.len());
+        out += &url(&behind[..end], ends_in_web_scheme(before));
         rest = &behind[end..];
     }
-    digits(&(out + rest))
+    hex_runs(&(out + rest))
 }
 
 /// Redacts a URL without its scheme. A password may contain any character, so everything up to the last `@` is removed.
 fn url(behind: &str, is_web: bool) -> String {
-    let (user, place) = behind.rsplit_once('@').map_or(("", behind), |(_, place)| (GONE, place));
+    let (user, place) = behind.rsplit_once('@').map_or(("", behind), |(_, place)| (REDACTED, place));
     let at = if user.is_empty() { "" } else { "@" };
     let host_end = place.find(['/', '?', '#']).unwrap_or(place.len());
     let (host, path) = place.split_at(host_end);
     let path = match path {
         "" | "/" => path.to_owned(),
-        _ if is_web => format!("/{GONE}"),
+        _ if is_web => format!("/{REDACTED}"),
         _ => query(path),
     };
     format!("{user}{at}{host}{path}")
@@ -83,18 +84,19 @@ fn url(behind: &str, is_web: bool) -> String {
 fn query(path: &str) -> String {
     let Some((path, parameters)) = path.split_once('?') else { return path.to_owned() };
     let shown = parameters.split('&').map(|parameter| match parameter.split_once('=') {
-        Some((name, _)) if is_secret(name) => format!("{name}={GONE}"),
+        Some((name, _)) if is_secret(name) => format!("{name}={REDACTED}"),
         _ => parameter.to_owned(),
     });
     format!("{path}?{}", shown.collect::<Vec<_>>().join("&"))
 }
 
-fn digits(text: &str) -> String {
+/// Redacts runs of hexadecimal digits that may be tokens.
+fn hex_runs(text: &str) -> String {
     let is_digit = |byte: &u8| byte.is_ascii_hexdigit();
     // The text is split into runs of digits and the parts between them.
     let runs = text.as_bytes().chunk_by(|one, next| is_digit(one) == is_digit(next));
     let shown = runs.map(|run| match run.len() >= SECRET_DIGITS_MIN && is_digit(&run[0]) {
-        true => GONE.as_bytes(),
+        true => REDACTED.as_bytes(),
         false => run,
     });
     String::from_utf8(shown.flatten().copied().collect()).expect("cutting out ASCII digits leaves valid UTF-8")
@@ -103,11 +105,11 @@ fn digits(text: &str) -> String {
 /// A JSON value without secrets.
 pub fn json(value: Value) -> Value {
     match value {
-        Value::String(told) => Value::String(whole(&told)),
+        Value::String(text) => Value::String(self::value(&text)),
         Value::Array(values) => values.into_iter().map(json).collect(),
         Value::Object(fields) => {
             let field = |(name, value): (String, Value)| {
-                let value = if is_secret(&name) { GONE.into() } else { json(value) };
+                let value = if is_secret(&name) { REDACTED.into() } else { json(value) };
                 (name, value)
             };
             fields.into_iter().map(field).collect()
@@ -121,7 +123,7 @@ pub fn json(value: Value) -> Value {
 pub fn configuration(text: &str) -> Result<String, String> {
     let mut root: Table = text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(0, |span| text[..span.start].matches('\n').count() + 1);
-        format!("line {line} is not TOML; `hotset check-config` says what is wrong")
+        format!("line {line} is not TOML; `hotset check-config` lists the errors")
     })?;
     for (name, value) in &mut root {
         let is_used = find_table(name).is_some();
@@ -129,7 +131,7 @@ pub fn configuration(text: &str) -> Result<String, String> {
             toml::Value::Table(table) if is_used => keys(name, table),
             toml::Value::Array(tables) if is_used => tables.iter_mut().for_each(|entry| match entry {
                 toml::Value::Table(table) => keys(name, table),
-                other => *other = GONE.into(),
+                other => *other = REDACTED.into(),
             }),
             value => key("", name, value),
         }
@@ -145,16 +147,16 @@ fn key(table: &str, name: &str, value: &mut toml::Value) {
     if find_key(table, name).is_some() {
         values(name, value);
     } else {
-        *value = GONE.into();
+        *value = REDACTED.into();
     }
 }
 
 /// Redacts the value of the key `name`.
 pub fn values(name: &str, value: &mut toml::Value) {
     match value {
-        value if is_secret(name) => *value = GONE.into(),
-        toml::Value::String(told) if name == WEBHOOK && !told.contains("://") => *told = GONE.to_owned(),
-        toml::Value::String(told) => *told = whole(told),
+        value if is_secret(name) => *value = REDACTED.into(),
+        toml::Value::String(text) if name == WEBHOOK && !text.contains("://") => *text = REDACTED.to_owned(),
+        toml::Value::String(text) => *text = self::value(text),
         toml::Value::Array(entries) => entries.iter_mut().for_each(|entry| values(name, entry)),
         toml::Value::Table(entries) => entries.iter_mut().for_each(|(name, value)| values(name, value)),
         _ => {}
@@ -167,7 +169,7 @@ mod tests {
 
     #[test]
     fn urls_keep_the_host_and_lose_credentials_and_web_paths() {
-        for (told, shown) in [
+        for (original, redacted) in [
             ("nbd://10.0.0.5:10809/disk", "nbd://10.0.0.5:10809/disk"),
             ("nbd://me:pa@ss/word@10.0.0.5/disk", "nbd://(redacted)@10.0.0.5/disk"),
             ("nbds://h/d?tls-psk-file=/etc/psk&tls-username=u", "nbds://h/d?tls-psk-file=/etc/psk&tls-username=u"),
@@ -179,18 +181,18 @@ mod tests {
             ("/dev/sdb", "/dev/sdb"),
             ("://", "://"),
         ] {
-            assert_eq!(text(told), shown);
+            assert_eq!(text(original), redacted);
         }
         let token = format!("hotset_{}", "0123456789abcdef".repeat(4));
         assert_eq!(text(&format!("Bearer {token}, ü")), "Bearer hotset_(redacted), ü");
-        assert_eq!(text("-----BEGIN PRIVATE KEY-----\nMC4CAQ"), GONE);
+        assert_eq!(text("-----BEGIN PRIVATE KEY-----\nMC4CAQ"), REDACTED);
         let store = "0123456789abcdef".repeat(2);
         assert_eq!(text(&store), store);
     }
 
     #[test]
     fn only_known_configuration_keys_keep_their_values() {
-        let told = r#"
+        let original = r#"
             cores = "auto"     # PLANTED-comment
             colour = "PLANTED-key"
             [memory]
@@ -211,9 +213,9 @@ mod tests {
             [later]
             directory = "PLANTED-later"
         "#;
-        let shown = configuration(told).expect("it is TOML");
+        let shown = configuration(original).expect("it is TOML");
         assert!(!shown.contains("PLANTED"), "{shown}");
-        for kept in [
+        for visible in [
             "10.0.0.6/web02",
             "north",
             "\"auto\"",
@@ -224,7 +226,7 @@ mod tests {
             "sice",
             "colour",
         ] {
-            assert!(shown.contains(kept), "{kept} is missing in\n{shown}");
+            assert!(shown.contains(visible), "{visible} is missing in\n{shown}");
         }
         let bare = configuration("[alerts]\nwebhook = \"hooks.example/PLANTED\"\n").expect("it is TOML");
         assert!(!bare.contains("PLANTED"), "{bare}");
@@ -234,10 +236,10 @@ mod tests {
 
     #[test]
     fn json_keeps_everything_but_secrets() {
-        let told = serde_json::json!({ "reads": 7, "backing": "nbd://u:PLANTED@h/d",
+        let original = serde_json::json!({ "reads": 7, "backing": "nbd://u:PLANTED@h/d",
             "labels": { "vm": "a", "api-token": "PLANTED" },
             "alerts": ["webhook http://h/PLANTED is refused"], "dirty": null });
-        let shown = json(told);
+        let shown = json(original);
         assert!(!shown.to_string().contains("PLANTED"), "{shown}");
         assert_eq!((&shown["reads"], &shown["labels"]["vm"]), (&7.into(), &"a".into()));
     }

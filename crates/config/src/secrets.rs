@@ -29,15 +29,15 @@ impl Config {
 
 fn exposed(what: &str, file: &Path) -> Option<String> {
     let mode = std::fs::metadata(file).ok()?.mode();
-    let how = match (mode & READ != 0, mode & WRITE != 0) {
+    let access = match (mode & READ != 0, mode & WRITE != 0) {
         (_, true) => "changed",
         (true, false) => "read",
         (false, false) => return None,
     };
     let shown = file.display();
     Some(format!(
-        "the {what} in {shown} can be {how} by every user of this machine; give it to the daemon's user or group, and: \
-         chmod 0640 {shown}"
+        "the {what} in {shown} can be {access} by every user of this machine; give it to the daemon's user or group, \
+         and: chmod 0640 {shown}"
     ))
 }
 
@@ -55,10 +55,10 @@ mod tests {
         std::fs::write(&file, "123456789012").expect("written");
         for (mode, word) in [(0o600, None), (0o640, None), (0o644, Some("read")), (0o666, Some("changed"))] {
             std::fs::set_permissions(&file, Permissions::from_mode(mode)).expect("the test owns the file");
-            let said = exposed("CHAP secret", &file);
-            assert_eq!(said.is_some(), word.is_some(), "{mode:o}: {said:?}");
-            if let (Some(said), Some(word)) = (said, word) {
-                assert!(said.contains(word) && said.contains("chmod 0640"), "{said}");
+            let warning = exposed("CHAP secret", &file);
+            assert_eq!(warning.is_some(), word.is_some(), "{mode:o}: {warning:?}");
+            if let (Some(warning), Some(word)) = (warning, word) {
+                assert!(warning.contains(word) && warning.contains("chmod 0640"), "{warning}");
             }
         }
         assert_eq!(exposed("CHAP secret", &folder.path().join("missing")), None);

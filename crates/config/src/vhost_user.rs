@@ -28,7 +28,7 @@ pub(super) fn read_vhost_user(
     folder: &Path,
     source: &mut Source<'_>,
 ) -> Option<VhostUserConfig> {
-    section.is_there().then_some(())?;
+    section.is_present().then_some(())?;
     let directory = section.get::<String>("directory", source).map(|directory| folder.join(directory.value));
     let (socket_owner, socket_mode) = (read_owner(section, source), read_socket_mode(section, source));
     Some(VhostUserConfig {

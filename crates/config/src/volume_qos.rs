@@ -22,7 +22,7 @@ pub const RESERVATION_IOPS: &str = "reservation_iops";
 /// All keys.
 pub const KEYS: [&str; 6] = [SHARES, LIMIT_IOPS, LIMIT_BYTES, BURST_IOPS, BURST_BYTES, RESERVATION_IOPS];
 
-const NAMED: [(&str, u32); 3] = [("low", 500), ("normal", Qos::NORMAL_SHARES), ("high", 2_000)];
+const NAMED_SHARES: [(&str, u32); 3] = [("low", 500), ("normal", Qos::NORMAL_SHARES), ("high", 2_000)];
 const SHARES_MAX: u32 = 100_000;
 /// Minimum of a limit in bytes. A smaller value probably lacks its unit: one long request would wait for a minute.
 const LIMIT_BYTES_MIN: u64 = 64 << 10;
@@ -41,7 +41,7 @@ impl FromStr for Shares {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let named = NAMED.iter().find(|(name, _)| *name == text).map(|(_, shares)| *shares);
+        let named = NAMED_SHARES.iter().find(|(name, _)| *name == text).map(|(_, shares)| *shares);
         let shares = named.or_else(|| text.parse().ok()).filter(|shares| (1..=SHARES_MAX).contains(shares));
         shares.map(Shares).ok_or_else(|| {
             format!(
@@ -54,7 +54,7 @@ impl FromStr for Shares {
 
 impl fmt::Display for Shares {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match NAMED.iter().find(|(_, shares)| *shares == self.0) {
+        match NAMED_SHARES.iter().find(|(_, shares)| *shares == self.0) {
             Some((name, _)) => f.write_str(name),
             None => self.0.fmt(f),
         }
@@ -63,9 +63,9 @@ impl fmt::Display for Shares {
 
 /// Bytes a second, or bytes of a burst; 0: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flow(pub u64);
+pub struct ByteLimit(pub u64);
 
-impl FromStr for Flow {
+impl FromStr for ByteLimit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -73,11 +73,11 @@ impl FromStr for Flow {
         if (1..LIMIT_BYTES_MIN).contains(&bytes) {
             return Err(format!("\"{text}\" is too low; give at least 64 KiB, or 0 for no limit"));
         }
-        Ok(Flow(bytes))
+        Ok(ByteLimit(bytes))
     }
 }
 
-impl fmt::Display for Flow {
+impl fmt::Display for ByteLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Network rates use powers of ten, and a value written so is displayed so.
         let bytes = self.0;
@@ -98,11 +98,11 @@ pub struct VolumeQos {
     /// Requests a second at most; 0: no limit.
     pub limit_iops: u32,
     /// Bytes a second at most.
-    pub limit_bytes: Flow,
+    pub limit_bytes: ByteLimit,
     /// Requests of unused limit that can be saved up.
     pub burst_iops: u32,
     /// Bytes of unused limit that can be saved up.
-    pub burst_bytes: Flow,
+    pub burst_bytes: ByteLimit,
     /// Requests of 4 KiB a second that its datastore serves first; 0: no reservation.
     pub reservation_iops: u32,
 }
@@ -213,11 +213,15 @@ mod tests {
 
     #[test]
     fn contradictory_settings_are_reported() {
-        let qos =
-            VolumeQos { limit_iops: 100, reservation_iops: 101, burst_bytes: Flow(1 << 20), ..VolumeQos::default() };
+        let qos = VolumeQos {
+            limit_iops: 100,
+            reservation_iops: 101,
+            burst_bytes: ByteLimit(1 << 20),
+            ..VolumeQos::default()
+        };
         let fault = |qos: VolumeQos, bursts| qos.fault(true, bursts).map(|(key, ..)| key);
         assert_eq!((fault(qos, true), fault(qos, false)), (Some(BURST_BYTES), Some(RESERVATION_IOPS)));
-        let sound = VolumeQos { reservation_iops: 100, limit_bytes: Flow(1 << 20), ..qos };
-        assert_eq!((fault(sound, true), sound.fault(false, true).map(|(key, ..)| key)), (None, Some(RESERVATION_IOPS)));
+        let valid = VolumeQos { reservation_iops: 100, limit_bytes: ByteLimit(1 << 20), ..qos };
+        assert_eq!((fault(valid, true), valid.fault(false, true).map(|(key, ..)| key)), (None, Some(RESERVATION_IOPS)));
     }
 }

@@ -12,10 +12,10 @@ use super::array::default_array;
 use super::backing::is_device;
 use super::iscsi::read_acl;
 use super::keys::nearest;
-use super::names::{advise, read_name};
+use super::names::{read_name, report_error};
 use super::problem::Source;
 use super::qos::{QosRule, read_qos};
-use super::read::{At, Section, Setting, Size, Wrong, split_advice};
+use super::read::{Located, Section, Setting, Size, ValueError, split_message};
 use super::{ArrayConfig, BackingSpec, VolumeConfig};
 use crate::quota::{Ceiling, SizeOrPercent};
 use units::show_bytes;
@@ -24,24 +24,24 @@ use units::show_bytes;
 pub(super) const DEFER_DEFAULT: Duration = Duration::from_secs(10);
 
 impl Setting for WritePolicy {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
-        let text = value.as_str().ok_or(Wrong::Type("a policy's name in quotes"))?;
-        text.parse().map_err(|error: String| split_advice(&error))
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        let text = value.as_str().ok_or(ValueError::Type("a policy's name in quotes"))?;
+        text.parse().map_err(|error: String| split_message(&error))
     }
 }
 
 impl Setting for DiskType {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
-        let text = value.as_str().ok_or(Wrong::Type("a disk's name in quotes"))?;
-        text.parse().map_err(|error: String| split_advice(&error))
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        let text = value.as_str().ok_or(ValueError::Type("a disk's name in quotes"))?;
+        text.parse().map_err(|error: String| split_message(&error))
     }
 }
 
 impl Setting for RaidLevel {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
         let number = u32::read(value)?;
         RaidLevel::from_number(number)
-            .ok_or_else(|| split_advice(&format!("RAID {number} is not modelled; use 0, 1, 5, 6 or 10")))
+            .ok_or_else(|| split_message(&format!("RAID {number} is not modelled; use 0, 1, 5, 6 or 10")))
     }
 }
 
@@ -53,13 +53,15 @@ pub(super) fn read_arrays(sections: &[Section<'_>], source: &mut Source<'_>) -> 
         let defaults = default_array();
         let spec = ArraySpec {
             level: section.get("raid", source).map_or(defaults.level, |raid| raid.value),
-            disks: section.get("disks", source).map_or(defaults.disks, |disks: At<u32>| disks.value as usize),
+            disks: section.get("disks", source).map_or(defaults.disks, |disks: Located<u32>| disks.value as usize),
             disk: section.get("disk", source).map_or(defaults.disk, |disk| disk.value),
-            stripe_bytes: section.get("stripe", source).map_or(defaults.stripe_bytes, |size: At<Size>| size.value.0),
+            stripe_bytes: section
+                .get("stripe", source)
+                .map_or(defaults.stripe_bytes, |size: Located<Size>| size.value.0),
             ..defaults
         };
         if let Err(error) = spec.check() {
-            advise(source, &section.span, &error.to_string());
+            report_error(source, &section.span, &error.to_string());
         }
         if let Some(name) = name {
             arrays.push(ArrayConfig { name: name.value.clone(), spec });
@@ -70,7 +72,7 @@ pub(super) fn read_arrays(sections: &[Section<'_>], source: &mut Source<'_>) -> 
 }
 
 /// The backing of an earlier volume: as written, with symbolic links resolved, and its line.
-struct Place {
+struct EarlierBacking {
     written: PathBuf,
     real: PathBuf,
     line: usize,
@@ -84,17 +86,17 @@ pub(super) fn read_volumes(
     memory_bytes: u64,
     source: &mut Source<'_>,
 ) -> Vec<VolumeConfig> {
-    let mut names: Vec<At<String>> = Vec::new();
+    let mut names: Vec<Located<String>> = Vec::new();
     let mut luns: BTreeMap<u16, usize> = BTreeMap::new();
-    let mut promised = 0;
-    let mut places: Vec<Place> = Vec::new();
+    let mut guaranteed = 0;
+    let mut earlier: Vec<EarlierBacking> = Vec::new();
     let mut volumes = Vec::new();
     for section in sections {
         let name = read_name(section, &names, source);
         let backing = read_backing(section, folder, arrays, source);
         let size = read_size(section, backing.as_ref(), source);
         if let Some(backing) = &backing {
-            check_place(backing, &mut places, source);
+            check_backing_unused(backing, &mut earlier, source);
         }
         let policy = section.get::<WritePolicy>("policy", source);
         let defer = section.get::<Duration>("defer", source);
@@ -104,8 +106,8 @@ pub(super) fn read_volumes(
         }
         let datastore = read_datastore(section, datastores, source);
         let labels = section.get::<BTreeMap<_, _>>("labels", source).map_or(BTreeMap::new(), |labels| labels.value);
-        let called = name.as_ref().map_or("", |name| name.value.as_str());
-        let qos = read_qos(section, rules, (called, &labels), !datastore.is_empty(), source);
+        let volume_name = name.as_ref().map_or("", |name| name.value.as_str());
+        let qos = read_qos(section, rules, (volume_name, &labels), !datastore.is_empty(), source);
         let read_only = section.get("read_only", source).is_some_and(|read_only| read_only.value);
         let flash = section.get("flash", source).is_none_or(|flash| flash.value);
         let lun = read_lun(section, &mut luns, source);
@@ -113,10 +115,10 @@ pub(super) fn read_volumes(
         let declared_lost = section.get("declared_lost", source).is_some_and(|lost| lost.value);
         let memory_min = section.get::<SizeOrPercent>("memory_min", source);
         let memory_max = section.get::<Ceiling>("memory_max", source);
-        check_memory(memory_min.as_ref(), memory_max.as_ref(), memory_bytes, &mut promised, source);
+        check_memory(memory_min.as_ref(), memory_max.as_ref(), memory_bytes, &mut guaranteed, source);
         let flash_min = section.get::<SizeOrPercent>("flash_min", source);
         let flash_max = section.get::<Ceiling>("flash_max", source);
-        check_share(flash_min.as_ref(), flash_max.as_ref(), source);
+        check_flash_quota(flash_min.as_ref(), flash_max.as_ref(), source);
         names.extend(name.clone());
         if let (Some(name), Some(backing)) = (name, backing) {
             volumes.push(VolumeConfig {
@@ -132,9 +134,9 @@ pub(super) fn read_volumes(
                 lun,
                 acl,
                 declared_lost,
-                memory_min: memory_min.map_or(SizeOrPercent::NOTHING, |part| part.value),
+                memory_min: memory_min.map_or(SizeOrPercent::ZERO, |part| part.value),
                 memory_max: memory_max.map_or(Ceiling::default(), |most| most.value),
-                flash_min: flash_min.map_or(SizeOrPercent::NOTHING, |part| part.value),
+                flash_min: flash_min.map_or(SizeOrPercent::ZERO, |part| part.value),
                 flash_max: flash_max.map_or(Ceiling::default(), |most| most.value),
                 qos,
             });
@@ -145,7 +147,7 @@ pub(super) fn read_volumes(
 
 /// Reads a volume's LUN number, which must be unique in the file; `taken` has the earlier ones with their lines.
 fn read_lun(section: &Section<'_>, taken: &mut BTreeMap<u16, usize>, source: &mut Source<'_>) -> Option<u16> {
-    let At { value, span } = section.get::<u32>("lun", source)?;
+    let Located { value, span } = section.get::<u32>("lun", source)?;
     let Some(lun) = u16::try_from(value).ok().filter(|lun| *lun <= scsi::Lun::MAX) else {
         source.problem(&span, format!("there is no LUN {value}"), format!("give 0 to {}", scsi::Lun::MAX));
         return None;
@@ -162,26 +164,26 @@ fn read_lun(section: &Section<'_>, taken: &mut BTreeMap<u16, usize>, source: &mu
 }
 
 impl Setting for SizeOrPercent {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
-        let text = value.as_str().ok_or(Wrong::Type("a size with its unit or percent, in quotes"))?;
-        text.parse().map_err(|error: String| split_advice(&error))
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        let text = value.as_str().ok_or(ValueError::Type("a size with its unit or percent, in quotes"))?;
+        text.parse().map_err(|error: String| split_message(&error))
     }
 }
 
 impl Setting for Ceiling {
-    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
-        let text = value.as_str().ok_or(Wrong::Type("a size with its unit, percent or \"none\", in quotes"))?;
-        text.parse().map_err(|error: String| split_advice(&error))
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        let text = value.as_str().ok_or(ValueError::Type("a size with its unit, percent or \"none\", in quotes"))?;
+        text.parse().map_err(|error: String| split_message(&error))
     }
 }
 
-/// Reports a minimum above its maximum, or minima whose sum exceeds the memory; `promised` is the sum of the earlier
+/// Reports a minimum above its maximum, or minima whose sum exceeds the memory; `guaranteed` is the sum of the earlier
 /// volumes.
 fn check_memory(
-    min: Option<&At<SizeOrPercent>>,
-    max: Option<&At<Ceiling>>,
+    min: Option<&Located<SizeOrPercent>>,
+    max: Option<&Located<Ceiling>>,
     all: u64,
-    promised: &mut u64,
+    guaranteed: &mut u64,
     source: &mut Source<'_>,
 ) {
     let Some(min) = min else { return };
@@ -192,11 +194,11 @@ fn check_memory(
         let what = format!("memory_min {} is above memory_max {max}", min.value);
         source.problem(&min.span, what, "lower the one or raise the other");
     }
-    let before = std::mem::replace(promised, promised.saturating_add(bytes));
-    if before <= all && *promised > all {
+    let before = std::mem::replace(guaranteed, guaranteed.saturating_add(bytes));
+    if before <= all && *guaranteed > all {
         let what = format!(
             "the sum of the volumes' memory_min up to here is {}, and memory is {}",
-            show_bytes(*promised),
+            show_bytes(*guaranteed),
             show_bytes(all)
         );
         source.problem(&min.span, what, "lower some, or raise [memory] size");
@@ -204,14 +206,14 @@ fn check_memory(
 }
 
 /// Reports a minimum above its maximum, if they can be compared without the size of the devices.
-fn check_share(min: Option<&At<SizeOrPercent>>, max: Option<&At<Ceiling>>, source: &mut Source<'_>) {
+fn check_flash_quota(min: Option<&Located<SizeOrPercent>>, max: Option<&Located<Ceiling>>, source: &mut Source<'_>) {
     let (Some(min), Some(Ceiling(Some(max)))) = (min, max.map(|max| max.value)) else { return };
-    let above = match (min.value, max) {
+    let is_above = match (min.value, max) {
         (SizeOrPercent::Bytes(min), SizeOrPercent::Bytes(max)) => min > max,
         (SizeOrPercent::PerMille(min), SizeOrPercent::PerMille(max)) => min > max,
         _ => false,
     };
-    if above {
+    if is_above {
         let what = format!("flash_min {} is above flash_max {max}", min.value);
         source.problem(&min.span, what, "lower the one or raise the other");
     }
@@ -222,12 +224,12 @@ fn read_backing(
     folder: &Path,
     arrays: &[ArrayConfig],
     source: &mut Source<'_>,
-) -> Option<At<BackingSpec>> {
+) -> Option<Located<BackingSpec>> {
     let text = section.require::<String>("backing", source)?;
     let backing = match BackingSpec::parse(&text.value, folder) {
         Ok(backing) => backing,
         Err(error) => {
-            advise(source, &text.span, &error);
+            report_error(source, &text.span, &error);
             return None;
         }
     };
@@ -242,12 +244,12 @@ fn read_backing(
         };
         source.problem(&text.span, format!("there is no [[array]] named \"{name}\""), remedy);
     }
-    Some(At { value: backing, span: text.span })
+    Some(Located { value: backing, span: text.span })
 }
 
-fn read_size(section: &Section<'_>, backing: Option<&At<BackingSpec>>, source: &mut Source<'_>) -> Option<u64> {
+fn read_size(section: &Section<'_>, backing: Option<&Located<BackingSpec>>, source: &mut Source<'_>) -> Option<u64> {
     let size = section.get::<Size>("size", source);
-    if let Some(At { value: Size(bytes), span }) = &size
+    if let Some(Located { value: Size(bytes), span }) = &size
         && (*bytes == 0 || !bytes.is_multiple_of(512))
     {
         let what = format!("a volume of {} cannot be", show_bytes(*bytes));
@@ -288,7 +290,7 @@ fn read_size(section: &Section<'_>, backing: Option<&At<BackingSpec>>, source: &
 /// Reports a backing that an earlier volume has: two volumes would overwrite each other's data. If only symbolic links
 /// lead to the same backing, the problem depends on the machine's present state. A daemon then refuses the second
 /// volume alone, by the backing's identity.
-fn check_place(backing: &At<BackingSpec>, places: &mut Vec<Place>, source: &mut Source<'_>) {
+fn check_backing_unused(backing: &Located<BackingSpec>, earlier: &mut Vec<EarlierBacking>, source: &mut Source<'_>) {
     let (written, real) = match &backing.value {
         BackingSpec::Path(path) => (path.clone(), path.canonicalize().unwrap_or_else(|_| PathBuf::clone(path))),
         BackingSpec::Nbd(_) => (backing.value.to_string().into(), backing.value.to_string().into()),
@@ -296,18 +298,19 @@ fn check_place(backing: &At<BackingSpec>, places: &mut Vec<Place>, source: &mut 
     };
     let line = source.line_of(backing.span.start);
     let remedy = "give each volume a backing of its own; two on one destroy its data";
-    let taken =
-        |first: &Place| format!("{} is the backing of the volume at line {} already", backing.value, first.line);
-    if let Some(first) = places.iter().find(|other| other.written == written) {
+    let taken = |first: &EarlierBacking| {
+        format!("{} is the backing of the volume at line {} already", backing.value, first.line)
+    };
+    if let Some(first) = earlier.iter().find(|other| other.written == written) {
         source.problem(&backing.span, taken(first), remedy);
-    } else if let Some(first) = places.iter().find(|other| other.real == real) {
+    } else if let Some(first) = earlier.iter().find(|other| other.real == real) {
         source.absent(&backing.span, taken(first), remedy);
     } else {
-        places.push(Place { written, real, line });
+        earlier.push(EarlierBacking { written, real, line });
     }
 }
 
-fn check_defer(defer: &At<Duration>, policy: WritePolicy, source: &mut Source<'_>) {
+fn check_defer(defer: &Located<Duration>, policy: WritePolicy, source: &mut Source<'_>) {
     if policy != WritePolicy::WriteBackVolatile {
         let remedy = "remove it, or ask for policy = \"write-back-volatile\"";
         source.problem(&defer.span, format!("\"defer\" means nothing with the policy {policy}"), remedy);

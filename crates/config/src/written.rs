@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use toml::{Table, Value};
 
-use super::keys::{KEYS, Key, TABLES, TakesEffect, takes_restart};
+use super::keys::{KEYS, Key, TABLES, TakesEffect, needs_restart};
 use crate::redact;
 
 /// Keys of a table, or of an entry of a repeated table, and their values.
@@ -55,13 +55,13 @@ impl Written {
     }
 
     /// The values in force after a reload of `fresh`: keys that need a restart keep their value.
-    pub fn renewed(&self, fresh: Written) -> Written {
+    pub fn after_reload(&self, fresh: Written) -> Written {
         let Written { tables: fresh, mut repeated } = fresh;
         let arrays = self.repeated.get("array").cloned();
         repeated.insert("array".to_owned(), arrays.unwrap_or_default());
         for (name, entry) in repeated.get_mut("volume").into_iter().flatten() {
             let Some(before) = self.repeated.get("volume").and_then(|volumes| volumes.get(name)) else { continue };
-            take_over(before, entry, |key| takes_restart("volume", key));
+            keep_values(before, entry, |key| needs_restart("volume", key));
         }
         let mut tables = self.tables.clone();
         for Key { table, name, .. } in KEYS.iter().filter(|key| key.takes_effect == TakesEffect::Renewal) {
@@ -74,8 +74,8 @@ impl Written {
     }
 }
 
-/// Replaces the keys in `now` that `is_kept` selects by their values in `before`.
-fn take_over(before: &Entry, now: &mut Entry, is_kept: impl Fn(&str) -> bool) {
+/// Replaces the values in `now` of the keys that `is_kept` selects by those in `before`.
+fn keep_values(before: &Entry, now: &mut Entry, is_kept: impl Fn(&str) -> bool) {
     now.retain(|key, _| !is_kept(key));
     let kept = before.iter().filter(|(key, _)| is_kept(key));
     now.extend(kept.map(|(key, value)| (key.clone(), value.clone())));
@@ -157,7 +157,8 @@ mod tests {
         let before = Written::of(FILE);
         let changed = FILE.replace("4 GiB", "8 GiB").replace("\"shelf\"", "\"rack\"").replace("\"sas\"", "\"nl\"");
         let changed = changed.replace("10.0.0.5", "10.0.0.6").replace("vm = \"a\"", "vm = \"b\"");
-        let now = before.renewed(Written::of(&format!("{changed}\n[[volume]]\nname = \"new\"\nbacking = \"/x\"\n")));
+        let now =
+            before.after_reload(Written::of(&format!("{changed}\n[[volume]]\nname = \"new\"\nbacking = \"/x\"\n")));
         assert_eq!(now.value(key("memory", "size")), Some("4 GiB"));
         let names = |table| now.entries(table).map(|(name, _)| name.as_str()).collect::<Vec<_>>();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Messages for broken configurations; values read from a sound one.
+//! Messages for broken configurations; values read from a valid one.
 
 use std::path::Path;
 
@@ -14,13 +14,13 @@ fn problems_of(text: &str) -> String {
 const VOLUME: &str = "[[volume]]\nname = \"a\"\nbacking = \"sim://raid5?size=1GiB\"\n";
 
 #[test]
-fn text_that_is_no_toml_is_located() {
+fn syntax_errors_are_located() {
     assert_snapshot!(problems_of("[memory]\nsize = 4 GiB\n"));
     assert_snapshot!(problems_of("[memory\nsize = \"4 GiB\"\n[[volume]\n"));
 }
 
 #[test]
-fn an_unknown_key_is_told_the_nearest_known_one() {
+fn unknown_key_error_names_the_nearest_known_key() {
     assert_snapshot!(problems_of(&format!("{VOLUME}polcy = \"none\"\n")));
     assert_snapshot!(problems_of("[memroy]\nsize = \"4 GiB\"\n"));
     assert_snapshot!(problems_of("[memory]\nlisten = []\nxyzzy = 1\n"));
@@ -44,7 +44,7 @@ fn quality_of_service_that_contradicts_itself_is_refused() {
 }
 
 #[test]
-fn a_volume_has_its_own_keys_and_then_those_of_the_last_rule_that_fits() {
+fn own_keys_take_precedence_over_those_of_the_last_matching_rule() {
     let text = r#"
 [[datastore]]
 name = "sas"
@@ -77,28 +77,28 @@ labels = { vm = "sql01" }
 limit_iops = 0
 "#;
     let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), text).unwrap_or_else(|error| panic!("{error}"));
-    let told: Vec<_> =
+    let datastores: Vec<_> =
         config.datastores.iter().map(|spec| (spec.name.as_str(), spec.threshold, spec.write_cost)).collect();
     let at_30_ms = Threshold::Latency(Nanos::from_millis(30));
-    assert_eq!(told, [("sas", at_30_ms, 4), ("nl", Threshold::Auto, 1)]);
-    let said = |at: usize| {
+    assert_eq!(datastores, [("sas", at_30_ms, 4), ("nl", Threshold::Auto, 1)]);
+    let settings = |at: usize| {
         let volume = &config.volumes[at];
         let keys = config::volume_qos::KEYS.iter().map(|key| volume.setting(key));
         keys.collect::<Vec<_>>().join(" ")
     };
-    assert_eq!(said(0), "3000 400 0 500 0 300");
+    assert_eq!(settings(0), "3000 400 0 500 0 300");
     // A burst without a limit is accepted and has no effect.
-    assert_eq!(said(1), "high 0 20 MB 500 0 0");
-    let given = |at: usize| {
-        let told = config.from_qos(&config.volumes[at]).into_iter();
-        told.map(|given| format!("{}={}:{}", given.key, given.value, given.line)).collect::<Vec<_>>()
+    assert_eq!(settings(1), "high 0 20 MB 500 0 0");
+    let rule_values = |at: usize| {
+        let values = config.rule_values(&config.volumes[at]).into_iter();
+        values.map(|value| format!("{}={}:{}", value.key, value.value, value.line)).collect::<Vec<_>>()
     };
-    assert_eq!(given(0), ["burst_iops=500:8", "reservation_iops=300:13", "shares=3000:13"]);
-    assert_eq!(given(1), ["burst_iops=500:8", "limit_bytes=20 MB:17", "shares=high:8"]);
+    assert_eq!(rule_values(0), ["burst_iops=500:8", "reservation_iops=300:13", "shares=3000:13"]);
+    assert_eq!(rule_values(1), ["burst_iops=500:8", "limit_bytes=20 MB:17", "shares=high:8"]);
 }
 
 #[test]
-fn a_target_has_a_name_and_portals_and_no_two_volumes_have_one_lun() {
+fn target_needs_a_name_and_portals_and_luns_are_unique() {
     assert_snapshot!(problems_of(&format!(
         "[iscsi]\nlisten = [\"10.0.0.5:x\", \"10.0.0.5\", \"10.0.0.5:3260\"]\ntarget = \"lab\"\nacl = [\"esx 1\"]\n\
          chap = {{ user = \"esx\" }}\n{VOLUME}lun = 3\n[[volume]]\nname = \"b\"\nbacking = \"sim://raid5?size=1GiB\"\n\
@@ -127,7 +127,7 @@ fn a_target_has_a_name_and_portals_and_no_two_volumes_have_one_lun() {
 }
 
 #[test]
-fn alerts_have_bounds_a_date_and_an_address() {
+fn alert_settings_are_validated() {
     let problems = problems_of(
         "[alerts]\ndirty_age = \"old\"\nendurance_until = \"2030-02-30\"\nwebhook = \"ftp://a/\"\nvolume = 11\n",
     );
@@ -152,7 +152,7 @@ fn alerts_have_bounds_a_date_and_an_address() {
 }
 
 #[test]
-fn a_history_has_room_or_is_none() {
+fn history_size_is_zero_or_large_enough() {
     assert_snapshot!(problems_of("[history]\nsize = \"1 MiB\"\nkeep = 3\n"));
     let size =
         |text: &str| Config::parse(Path::new("/etc/hotset/hotset.toml"), text).map(|config| config.history.size_bytes);
@@ -161,7 +161,7 @@ fn a_history_has_room_or_is_none() {
 }
 
 #[test]
-fn the_http_interface_has_an_address_and_plain_names() {
+fn http_interface_has_an_address_and_plain_names() {
     assert_snapshot!(problems_of(
         "[api]\nlisten = \"7400\"\nnames = [\"a:80\", \"\", \"cache.example\", \"fd00::7\"]\n"
     ));
@@ -198,8 +198,8 @@ fn memory_quotas_fit_into_the_memory() {
         let second = VOLUME.replace("\"a\"", "\"b\"").replace("a.img", "b.img");
         format!("[memory]\nsize = \"64 MiB\"\n{VOLUME}{one}\n{second}{other}\n")
     };
-    let sound = text("memory_min = \"25%\"\nmemory_max = \"none\"", "memory_min = \"48 MiB\"");
-    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), &sound).expect("the configuration is valid");
+    let valid = text("memory_min = \"25%\"\nmemory_max = \"none\"", "memory_min = \"48 MiB\"");
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), &valid).expect("the configuration is valid");
     assert_eq!(config.volumes[0].setting("memory_min"), "25%");
     assert_eq!(config.volumes[1].setting("memory_max"), "none");
     let above = problems_of(&text("memory_min = \"50%\"\nmemory_max = \"16 MiB\"", ""));
@@ -212,7 +212,7 @@ fn memory_quotas_fit_into_the_memory() {
 fn relative_flash_device_starts_at_folder_of_the_file() {
     let text = "[flash]\ndevices = [\"a\", \"/dev/b\"]\nsize = \"1 GiB\"\n";
     let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), text).expect("the configuration is valid");
-    let flash = config.flash.expect("the table is there");
+    let flash = config.flash.expect("the table is present");
     assert_eq!(flash.devices, [Path::new("/etc/hotset/a"), Path::new("/dev/b")]);
     assert!(!flash.allow_single_copy);
     let created = flash.devices.iter().map(|device| flash.create_bytes(device));
@@ -220,7 +220,7 @@ fn relative_flash_device_starts_at_folder_of_the_file() {
 }
 
 #[test]
-fn a_value_of_the_wrong_type_is_told_the_right_one() {
+fn wrong_type_error_names_the_expected_type() {
     assert_snapshot!(problems_of(
         "cores = true\n[memory]\nsize = 4096\n[nbd]\nlisten = \"unix:/x\"\nsocket_mode = 660\n[control]\nsocket = 1.5\n\
          [[volume]]\nname = 7\nbacking = [\"x\"]\nread_only = \"yes\"\nlabels = \"vm\"\npolicy = 1\ndefer = 10\n"
@@ -230,7 +230,7 @@ fn a_value_of_the_wrong_type_is_told_the_right_one() {
 }
 
 #[test]
-fn a_bad_size_is_shown_how_to_write_one() {
+fn size_error_shows_the_syntax() {
     assert_snapshot!(problems_of(
         "[memory]\nsize = \"4 gigs\"\n[[volume]]\nname = \"a\"\nbacking = \"/nonexistent/a.img\"\nsize = \"1000 B\"\n"
     ));
@@ -248,7 +248,7 @@ fn too_little_memory_is_refused() {
 }
 
 #[test]
-fn a_bad_policy_is_told_the_good_ones() {
+fn policy_error_lists_the_policies() {
     assert_snapshot!(problems_of(&format!("{VOLUME}policy = \"writeback\"\n")));
 }
 
@@ -264,12 +264,12 @@ fn names_are_given_once_and_are_plain() {
 }
 
 #[test]
-fn a_volume_needs_a_name_and_a_backing() {
+fn volume_needs_a_name_and_a_backing() {
     assert_snapshot!(problems_of("[[volume]]\n\n[[volume]]\nname = \"x\"\n"));
 }
 
 #[test]
-fn a_backing_without_a_size_of_its_own_needs_one() {
+fn backing_without_a_size_needs_the_size_key() {
     assert_snapshot!(problems_of(
         "[[array]]\nname = \"shelf\"\n[[volume]]\nname = \"a\"\nbacking = \"sim://shelf\"\n\
          [[volume]]\nname = \"b\"\nbacking = \"sim://raid5\"\n[[volume]]\nname = \"c\"\nbacking = \"missing.img\"\n\
@@ -288,7 +288,7 @@ fn two_volumes_on_one_backing_are_refused() {
 }
 
 #[test]
-fn an_array_must_exist_and_be_buildable() {
+fn array_must_exist_and_be_valid() {
     assert_snapshot!(problems_of(
         "[[array]]\nname = \"shelf\"\nraid = 5\ndisks = 2\n[[array]]\nname = \"odd\"\ndisk = \"floppy\"\nstripe = \"5 \
          KiB\"\n\
@@ -298,12 +298,12 @@ fn an_array_must_exist_and_be_buildable() {
 }
 
 #[test]
-fn a_datastore_must_exist() {
+fn datastore_must_exist() {
     assert_snapshot!(problems_of(&format!("{VOLUME}datastore = \"pol\"\n[[datastore]]\nname = \"pool\"\n")));
 }
 
 #[test]
-fn a_bad_listen_address_is_shown_how_to_write_one() {
+fn listen_address_error_shows_the_syntax() {
     assert_snapshot!(problems_of(
         "[nbd]\nlisten = \
          [\"/run/nbd.sock\", \"tcp:1234\", \"tcp:host:99999\", \"unix:\", \"tcp:[::1]:1\", \"tcp:[::1]:1\", 5]\n"
@@ -312,7 +312,7 @@ fn a_bad_listen_address_is_shown_how_to_write_one() {
 }
 
 #[test]
-fn a_bad_socket_mode_is_refused() {
+fn invalid_socket_mode_is_refused() {
     assert_snapshot!(problems_of("[nbd]\nsocket_mode = \"rw-rw----\"\n"));
 }
 
@@ -322,14 +322,14 @@ fn tls_needs_its_files() {
 }
 
 #[test]
-fn bad_processors_are_refused() {
+fn invalid_processor_lists_are_refused() {
     assert_snapshot!(problems_of("cores = []\n"));
     assert_snapshot!(problems_of("cores = [1, 1]\n"));
     assert_snapshot!(problems_of("cores = [99999]\n"));
 }
 
 #[test]
-fn a_missing_file_is_one_readable_line() {
+fn missing_file_error_is_one_readable_line() {
     assert_snapshot!(Config::load(Path::new("/nonexistent/hotset.toml")).expect_err("missing").to_string());
 }
 

@@ -1,4 +1,4 @@
-//! The packaged files, an example configuration with every key explained and a JSON schema, are generated from the
+//! The packaged files, an example configuration with every key example_file and a JSON schema, are generated from the
 //! parser's list of keys; and the schema agrees with the parser.
 
 use std::path::Path;
@@ -11,11 +11,11 @@ use serde_json::{Map, Value, json};
 const WIDTH: usize = 110;
 
 /// Keys that the file sets instead of commenting them out, so that a new installation has a page to open.
-const SAID: [(&str, &str, &str); 1] = [("api", "listen", r#""127.0.0.1:7400""#)];
+const SET_VALUES: [(&str, &str, &str); 1] = [("api", "listen", r#""127.0.0.1:7400""#)];
 
 /// Tables whose mere presence changes nothing: they are not commented out, so that a key can be enabled by editing one
 /// line.
-const THERE: [&str; 8] = ["state", "memory", "control", "api", "history", "alerts", "log", "nbd"];
+const ACTIVE_TABLES: [&str; 8] = ["state", "memory", "control", "api", "history", "alerts", "log", "nbd"];
 
 const HEAD: &str = "#:schema /usr/share/hotset/hotset.schema.json
 # Configuration of Hotset. No volume is served before a [[volume]] table is added; `hotset init` proposes some.
@@ -59,7 +59,7 @@ fn without_links(text: &str) -> String {
 
 /// Splits the example of a value into its alternatives: `"auto" or [0, 1]` has two.
 fn alternatives(form: &str) -> Vec<&str> {
-    let (mut found, mut rest) = (Vec::new(), form);
+    let (mut alternatives, mut rest) = (Vec::new(), form);
     while !rest.is_empty() {
         let (mut depth, mut quoted) = (0, false);
         let end = rest.char_indices().find(|(at, c)| {
@@ -72,10 +72,10 @@ fn alternatives(form: &str) -> Vec<&str> {
             depth == 0 && !quoted && (rest[*at..].starts_with(", ") || rest[*at..].starts_with(" or "))
         });
         let (one, after) = rest.split_at(end.map_or(rest.len(), |(at, _)| at));
-        found.push(one);
+        alternatives.push(one);
         rest = after.strip_prefix(", ").or(after.strip_prefix(" or ")).unwrap_or(after);
     }
-    found
+    alternatives
 }
 
 fn value_of(text: &str) -> Option<Value> {
@@ -88,16 +88,17 @@ fn default_of(key: &Key) -> Option<&'static str> {
     value_of(key.default).is_some().then_some(key.default)
 }
 
-fn explained() -> String {
+fn example_file() -> String {
     let mut text = HEAD.to_owned();
     for table in TABLES {
         let keys: Vec<&Key> = KEYS.iter().filter(|key| key.table == table.name).collect();
-        let said = |key: &Key| SAID.iter().find(|(of, name, _)| (*of, *name) == (key.table, key.name));
+        let set_value = |key: &Key| SET_VALUES.iter().find(|(table, name, _)| (*table, *name) == (key.table, key.name));
         if !table.name.is_empty() {
-            let mark = if THERE.contains(&table.name) { "" } else { "#" };
+            let mark = if ACTIVE_TABLES.contains(&table.name) { "" } else { "#" };
             let name = if table.repeated { format!("[[{}]]", table.name) } else { format!("[{}]", table.name) };
             text += "\n\n";
-            text += &NOTES.iter().find(|(of, _)| *of == table.name).map_or(String::new(), |(_, note)| wrapped(note));
+            text +=
+                &NOTES.iter().find(|(name, _)| *name == table.name).map_or(String::new(), |(_, note)| wrapped(note));
             text += &format!("{mark}{name}\n");
         }
         for key in keys {
@@ -110,7 +111,7 @@ fn explained() -> String {
             text += "\n";
             text += &wrapped(&without_links(key.doc));
             text += &wrapped(&format!("{written}{restart}"));
-            text += &match said(key) {
+            text += &match set_value(key) {
                 Some((_, name, value)) => format!("{name} = {value}\n"),
                 None => format!("#{} = {}\n", key.name, default_of(key).unwrap_or(alternatives(key.form)[0])),
             };
@@ -177,7 +178,10 @@ fn schema() -> Value {
     for table in TABLES {
         let own = schema_of_table(table);
         match (table.name, table.repeated) {
-            ("", _) => whole.as_object_mut().expect("it is one").extend(own.as_object().expect("it is one").clone()),
+            ("", _) => whole
+                .as_object_mut()
+                .expect("it is an object")
+                .extend(own.as_object().expect("it is an object").clone()),
             (name, true) => whole["properties"][name] = json!({ "type": "array", "items": own }),
             (name, false) => whole["properties"][name] = own,
         }
@@ -186,37 +190,39 @@ fn schema() -> Value {
 }
 
 /// True when the schema rejects `value`, for the part of JSON schema that [`schema`] uses.
-fn refused(schema: &Value, value: &Value) -> bool {
+fn is_rejected(schema: &Value, value: &Value) -> bool {
     let Some(all) = schema.as_object() else { return schema == &json!(false) };
-    let of_type = |name: &str| match name {
+    let is_type = |name: &str| match name {
         "string" => value.is_string(),
         "boolean" => value.is_boolean(),
         "integer" => value.is_i64() || value.is_u64(),
         "number" => value.is_number(),
         "array" => value.is_array(),
         "object" => value.is_object(),
-        other => panic!("no type {other} is known"),
+        other => panic!("unknown type {other}"),
     };
     let entries = || value.as_array().into_iter().flatten();
     let members = || value.as_object().into_iter().flatten();
-    all.iter().any(|(word, says)| match word.as_str() {
+    all.iter().any(|(keyword, argument)| match keyword.as_str() {
         "$schema" | "title" | "description" | "examples" | "default" => false,
-        "type" => !of_type(says.as_str().expect("one type")),
-        "enum" => !says.as_array().expect("a list").contains(value),
-        "minimum" => value.as_f64().is_some_and(|number| number < says.as_f64().expect("a number")),
-        "maximum" => value.as_f64().is_some_and(|number| number > says.as_f64().expect("a number")),
-        "minItems" => value.is_array() && entries().count() < says.as_u64().expect("a count") as usize,
-        "anyOf" => says.as_array().expect("a list").iter().all(|one| refused(one, value)),
-        "items" => entries().any(|entry| refused(says, entry)),
+        "type" => !is_type(argument.as_str().expect("one type")),
+        "enum" => !argument.as_array().expect("a list").contains(value),
+        "minimum" => value.as_f64().is_some_and(|number| number < argument.as_f64().expect("a number")),
+        "maximum" => value.as_f64().is_some_and(|number| number > argument.as_f64().expect("a number")),
+        "minItems" => value.is_array() && entries().count() < argument.as_u64().expect("a count") as usize,
+        "anyOf" => argument.as_array().expect("a list").iter().all(|one| is_rejected(one, value)),
+        "items" => entries().any(|entry| is_rejected(argument, entry)),
         "required" => {
-            says.as_array().expect("a list").iter().any(|name| value.get(name.as_str().expect("a name")).is_none())
+            argument.as_array().expect("a list").iter().any(|name| value.get(name.as_str().expect("a name")).is_none())
         }
-        "properties" => members().any(|(name, member)| says.get(name).is_some_and(|says| refused(says, member))),
+        "properties" => {
+            members().any(|(name, member)| argument.get(name).is_some_and(|argument| is_rejected(argument, member)))
+        }
         "additionalProperties" => {
             let known = |name: &String| schema["properties"].get(name).is_some();
-            members().any(|(name, member)| !known(name) && refused(says, member))
+            members().any(|(name, member)| !known(name) && is_rejected(argument, member))
         }
-        other => panic!("the word {other} is not known"),
+        other => panic!("unknown keyword {other}"),
     })
 }
 
@@ -252,24 +258,24 @@ fn check(name: &str, made: &str) {
         return std::fs::write(&file, made).expect("the file can be written");
     }
     let found = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(found == made, "packaging/{name} is behind the code; UPDATE_DOCS=1 writes it anew");
+    assert!(found == made, "packaging/{name} is outdated; write it with UPDATE_DOCS=1");
 }
 
 #[test]
 fn packaged_file_explains_every_key_and_is_valid() {
-    let text = explained();
+    let text = example_file();
     check("hotset.toml", &text);
     assert_eq!(problems(&text), Vec::<String>::new());
     // With all commented keys and tables enabled, the file has all keys and no other.
-    let is_said = |line: &&str| !line.starts_with("# ") && !line.starts_with("#:") && *line != "#";
-    let whole: Vec<&str> = text.lines().filter(is_said).map(|line| line.strip_prefix('#').unwrap_or(line)).collect();
+    let is_setting = |line: &&str| !line.starts_with("# ") && !line.starts_with("#:") && *line != "#";
+    let whole: Vec<&str> = text.lines().filter(is_setting).map(|line| line.strip_prefix('#').unwrap_or(line)).collect();
     let whole = parsed(&whole.join("\n"));
     for key in KEYS {
         let table = if key.table.is_empty() { &whole } else { &whole[key.table] };
         let table = table.get(0).unwrap_or(table);
-        assert!(table.get(key.name).is_some(), "{}.{} is not there", key.table, key.name);
+        assert!(table.get(key.name).is_some(), "{}.{} is missing", key.table, key.name);
     }
-    assert!(!refused(&schema(), &whole), "the schema refuses what the file explains");
+    assert!(!is_rejected(&schema(), &whole), "the schema rejects the example file");
 }
 
 #[test]
@@ -301,9 +307,9 @@ fn documented_examples_are_valid_by_the_schema() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let mut found = 0;
     for page in ["admin/configuration.md", "admin/iscsi.md", "admin/qos.md", "user/getting-started.md"] {
-        let text = std::fs::read_to_string(docs.join(page)).expect("the page is there");
-        for example in text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().expect("it ends")) {
-            assert!(!refused(&schema(), &parsed(example)), "{page}:\n{example}");
+        let text = std::fs::read_to_string(docs.join(page)).expect("the page exists");
+        for example in text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().expect("the block ends")) {
+            assert!(!is_rejected(&schema(), &parsed(example)), "{page}:\n{example}");
             found += 1;
         }
     }
@@ -322,20 +328,20 @@ fn schema_rejects_wrong_types_and_nothing_that_the_parser_accepts() {
                 let file = file_with(table, Some((key.name, probe)));
                 let fresh: Vec<String> = problems(&file).into_iter().filter(|what| !before.contains(what)).collect();
                 let of_type = fresh.iter().any(|what| what.contains("must be") || what.contains("knows no"));
-                let is_refused = refused(&schema, &parsed(&file));
-                assert!(is_refused || !of_type, "the schema takes what is no {}:\n{file}{fresh:?}", key.name);
-                assert!(!is_refused || !fresh.is_empty(), "the schema refuses what the parser takes:\n{file}");
+                let is_refused = is_rejected(&schema, &parsed(&file));
+                assert!(is_refused || !of_type, "the schema accepts an invalid {}:\n{file}{fresh:?}", key.name);
+                assert!(!is_refused || !fresh.is_empty(), "the schema rejects what the parser accepts:\n{file}");
                 both += u32::from(is_refused);
             }
         }
     }
-    assert!(both > 100, "only {both} probes were refused");
-    for (file, why) in [
+    assert!(both > 100, "only {both} probes were rejected");
+    for (file, case) in [
         ("xyzzy = 1\n", "an unknown key"),
-        ("[[volume]]\nname = \"a\"\n", "a required key that is not there"),
-        ("[volume]\n", "a table that is written once"),
+        ("[[volume]]\nname = \"a\"\n", "a required key that is missing"),
+        ("[volume]\n", "a repeated table written once"),
     ] {
-        assert!(!problems(file).is_empty() && refused(&schema, &parsed(file)), "{why}");
+        assert!(!problems(file).is_empty() && is_rejected(&schema, &parsed(file)), "{case}");
     }
 }
 

@@ -15,7 +15,7 @@ pub enum Actor {
     /// Through the HTTP interface.
     Web {
         /// `token NAME`, or another description of the client.
-        who: String,
+        name: String,
         /// The other end of the connection.
         from: IpAddr,
     },
@@ -31,7 +31,7 @@ impl Actor {
                 let name = users::name_of(&list, *uid);
                 Some(name.map_or_else(|| format!("uid {uid}"), |name| format!("user {name}")))
             }
-            Actor::Web { who, from } => Some(format!("{who} from {from}")),
+            Actor::Web { name, from } => Some(format!("{name} from {from}")),
         }
     }
 }
@@ -43,7 +43,7 @@ mod tests {
     #[test]
     fn users_are_shown_by_name_and_tokens_with_their_address() {
         assert_eq!(Actor::User(0).show().as_deref(), Some("user root"));
-        let web = Actor::Web { who: "token ops".to_owned(), from: IpAddr::from([10, 0, 0, 5]) };
+        let web = Actor::Web { name: "token ops".to_owned(), from: IpAddr::from([10, 0, 0, 5]) };
         assert_eq!(web.show().as_deref(), Some("token ops from 10.0.0.5"));
         assert_eq!(Actor::User(u32::MAX - 7).show(), Some(format!("uid {}", u32::MAX - 7)));
         assert_eq!(Actor::Unknown.show(), None);

@@ -28,7 +28,7 @@ pub enum ClientError {
         path: PathBuf,
     },
     /// The connection broke.
-    #[error("the daemon at {path} broke off: {error}")]
+    #[error("the daemon at {path} closed the connection: {error}")]
     Broken {
         /// The socket.
         path: PathBuf,
@@ -64,15 +64,15 @@ impl Client {
     }
 
     /// Sets a time-out for each message of the daemon.
-    pub fn patient_for(self, patience: Duration) -> Result<Client, ClientError> {
+    pub fn with_timeout(self, timeout: Duration) -> Result<Client, ClientError> {
         let socket = self.stream.get_ref();
-        let set = socket.set_read_timeout(Some(patience)).and_then(|()| socket.set_write_timeout(Some(patience)));
+        let set = socket.set_read_timeout(Some(timeout)).and_then(|()| socket.set_write_timeout(Some(timeout)));
         set.map_err(|error| self.broken(error))?;
         Ok(self)
     }
 
-    /// Requests an action and waits for its end, without a time-out of its own.
-    pub fn ask(&mut self, request: &Request, mut on_progress: impl FnMut(Progress)) -> Result<Answer, ClientError> {
+    /// Requests an action and waits for its result, without a time-out of its own.
+    pub fn request(&mut self, request: &Request, mut on_progress: impl FnMut(Progress)) -> Result<Answer, ClientError> {
         self.stream.get_mut().write_all(&line(request)).map_err(|error| self.broken(error))?;
         loop {
             match self.reply().map_err(|error| self.broken(error))? {
@@ -95,7 +95,7 @@ impl Client {
 
     fn broken(&self, error: io::Error) -> ClientError {
         let error = match error.kind() {
-            io::ErrorKind::WouldBlock => io::Error::new(io::ErrorKind::TimedOut, "it says nothing"),
+            io::ErrorKind::WouldBlock => io::Error::new(io::ErrorKind::TimedOut, "no reply within the time-out"),
             _ => error,
         };
         ClientError::Broken { path: self.path.clone(), error }

@@ -76,13 +76,13 @@ impl ProgressSender {
     }
 
     /// Reports the progress of an action.
-    pub fn say(&self, what: impl Into<String>, dirty_bytes: u64) {
+    pub fn report(&self, what: impl Into<String>, dirty_bytes: u64) {
         // A full channel means that newer progress will follow.
         let _ = self.0.try_send(Progress { what: what.into(), dirty_bytes, done_bytes: 0, total_bytes: 0 });
     }
 
     /// Reports the progress of a copy.
-    pub fn say_copied(&self, what: impl Into<String>, done_bytes: u64, total_bytes: u64) {
+    pub fn report_copied(&self, what: impl Into<String>, done_bytes: u64, total_bytes: u64) {
         let _ = self.0.try_send(Progress { what: what.into(), dirty_bytes: 0, done_bytes, total_bytes });
     }
 }
@@ -122,10 +122,11 @@ pub async fn serve<H: Handler>(
         match accepted {
             Ok((stream, _)) => {
                 let (handler, shared) = (handler.clone(), shared.clone());
-                let place = Place::new(&shared);
+                let idle_entry = IdleEntry::new(&shared);
                 tokio::task::spawn_local(async move {
-                    // An error is a client that left or broke the protocol: its connection is closed without a message.
-                    let _ = converse(stream, handler, shared.clone(), place).await;
+                    // An error means that the client disconnected or broke the protocol. Its connection is closed
+                    // without a message.
+                    let _ = serve_connection(stream, handler, shared.clone(), idle_entry).await;
                     // At once: other clients may wait for this descriptor.
                     shared.reserve.refill();
                 });
@@ -133,7 +134,7 @@ pub async fn serve<H: Handler>(
                 tokio::task::yield_now().await;
             }
             // The client still waits: the next accept uses the reserved descriptor.
-            Err(error) if count_accept_error(&error) && shared.reserve.give_up() => {}
+            Err(error) if count_accept_error(&error) && shared.reserve.release() => {}
             // Descriptors may become free meanwhile.
             Err(_) => {
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -150,21 +151,21 @@ struct Reserve(Cell<Option<File>>);
 
 impl Reserve {
     fn new() -> Reserve {
-        Reserve(Cell::new(Reserve::take_one()))
+        Reserve(Cell::new(Reserve::open_descriptor()))
     }
 
-    fn take_one() -> Option<File> {
+    fn open_descriptor() -> Option<File> {
         File::open("/dev/null").ok()
     }
 
     /// Reserves a descriptor again if it was released and one is free.
     fn refill(&self) {
-        let held = self.0.take().or_else(Reserve::take_one);
+        let held = self.0.take().or_else(Reserve::open_descriptor);
         self.0.set(held);
     }
 
     /// Releases the descriptor for the next accept; returns false without one.
-    fn give_up(&self) -> bool {
+    fn release(&self) -> bool {
         self.0.take().is_some()
     }
 }
@@ -187,15 +188,15 @@ struct Idle {
 }
 
 /// A connection's entry among those that wait for their client; dropping it removes the entry.
-struct Place {
+struct IdleEntry {
     shared: Rc<Shared>,
     number: u64,
     eviction: Rc<Notify>,
 }
 
-impl Place {
-    /// Adds an entry at the end. Beyond the limit the first connection is asked to close.
-    fn new(shared: &Rc<Shared>) -> Place {
+impl IdleEntry {
+    /// Adds an entry at the end. Beyond the limit the first connection is closed.
+    fn new(shared: &Rc<Shared>) -> IdleEntry {
         let (number, eviction) = (shared.idle.next.get(), Rc::new(Notify::new()));
         shared.idle.next.set(number + 1);
         let mut evictions = shared.idle.evictions.borrow_mut();
@@ -205,11 +206,11 @@ impl Place {
         {
             first.notify_one();
         }
-        Place { shared: shared.clone(), number, eviction }
+        IdleEntry { shared: shared.clone(), number, eviction }
     }
 
     /// Runs `work`; returns `None` if the connection is evicted first.
-    async fn until_evicted<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+    async fn run_until_evicted<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
             done = work => Some(done),
@@ -218,17 +219,17 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for IdleEntry {
     fn drop(&mut self) {
         self.shared.idle.evictions.borrow_mut().remove(&self.number);
     }
 }
 
-async fn converse<H: Handler>(
+async fn serve_requests<H: Handler>(
     stream: UnixStream,
     handler: Rc<H>,
     shared: Rc<Shared>,
-    mut place: Place,
+    mut idle_entry: IdleEntry,
 ) -> io::Result<()> {
     let limits = shared.limits;
     let actor = stream.peer_cred().map_or(Actor::Unknown, |peer| Actor::User(peer.uid()));
@@ -236,19 +237,20 @@ async fn converse<H: Handler>(
     let mut reader = BufReader::new(reader);
     let mut text = Vec::new();
     loop {
-        let taken = place.until_evicted(take(&mut reader, &mut text, limits)).await;
-        let Some(taken) = taken.transpose()? else { return Ok(()) };
-        let (reply, goes_on) = match taken {
-            Taken::End => return Ok(()),
-            Taken::TooLong => {
+        let outcome = idle_entry.run_until_evicted(read_request(&mut reader, &mut text, limits)).await;
+        let Some(outcome) = outcome.transpose()? else { return Ok(()) };
+        let (reply, continues) = match outcome {
+            ReadOutcome::End => return Ok(()),
+            ReadOutcome::TooLong => {
                 let failure = Failure::new(ErrorKind::Invalid, too_long(REQUEST_BYTES_MAX).to_string());
                 (Reply::Failed(failure), false)
             }
-            Taken::Line => match serde_json::from_slice::<Request>(&text) {
+            ReadOutcome::Line => match serde_json::from_slice::<Request>(&text) {
                 Ok(request) => {
-                    drop(place);
-                    let reply = act_in_turn(&shared, handler.clone(), request, actor.clone(), &mut writer).await;
-                    place = Place::new(&shared);
+                    drop(idle_entry);
+                    let reply =
+                        execute_when_permitted(&shared, handler.clone(), request, actor.clone(), &mut writer).await;
+                    idle_entry = IdleEntry::new(&shared);
                     (reply, true)
                 }
                 Err(error) => {
@@ -256,15 +258,15 @@ async fn converse<H: Handler>(
                 }
             },
         };
-        let sent = place.until_evicted(send(&mut writer, &reply, limits)).await;
-        if sent.transpose()?.is_none() || !goes_on {
+        let sent = idle_entry.run_until_evicted(send(&mut writer, &reply, limits)).await;
+        if sent.transpose()?.is_none() || !continues {
             return Ok(());
         }
     }
 }
 
 /// Outcome of reading from a client.
-enum Taken {
+enum ReadOutcome {
     /// A whole line.
     Line,
     /// More bytes than a request may have.
@@ -273,19 +275,23 @@ enum Taken {
     End,
 }
 
-async fn take(reader: &mut BufReader<impl AsyncRead + Unpin>, text: &mut Vec<u8>, limits: Limits) -> io::Result<Taken> {
+async fn read_request(
+    reader: &mut BufReader<impl AsyncRead + Unpin>,
+    text: &mut Vec<u8>,
+    limits: Limits,
+) -> io::Result<ReadOutcome> {
     text.clear();
     let mut bounded = (&mut *reader).take(REQUEST_BYTES_MAX as u64);
     let read = tokio::time::timeout(limits.idle_timeout, bounded.read_until(b'\n', text)).await??;
     Ok(match text.last() {
-        Some(b'\n') => Taken::Line,
-        _ if read == 0 => Taken::End,
-        _ => Taken::TooLong,
+        Some(b'\n') => ReadOutcome::Line,
+        _ if read == 0 => ReadOutcome::End,
+        _ => ReadOutcome::TooLong,
     })
 }
 
 /// Carries out a request once fewer than the limit are in progress.
-async fn act_in_turn<H: Handler>(
+async fn execute_when_permitted<H: Handler>(
     shared: &Shared,
     handler: Rc<H>,
     request: Request,
@@ -294,11 +300,11 @@ async fn act_in_turn<H: Handler>(
 ) -> Reply {
     let limits = shared.limits;
     let Some(_counted) = Counted::new(&shared.requests, 2 * limits.requests_max) else {
-        let text = format!("{} commands are under way and as many wait; try again later", limits.requests_max);
+        let text = format!("{} requests are in progress and as many wait; try again later", limits.requests_max);
         return Reply::Failed(Failure::new(ErrorKind::Failed, text));
     };
     let _permit = shared.permits.acquire().await.expect("the semaphore is never closed");
-    act(handler, request, actor, writer, limits).await
+    execute(handler, request, actor, writer, limits).await
 }
 
 /// Guard of a bounded count; dropping it decrements the count.
@@ -320,14 +326,14 @@ impl Drop for Counted<'_> {
 }
 
 /// Runs an action in a task of its own, so that it completes even if the client disconnects.
-async fn act<H: Handler>(
+async fn execute<H: Handler>(
     handler: Rc<H>,
     request: Request,
     actor: Actor,
     writer: &mut (impl AsyncWriteExt + Unpin),
     limits: Limits,
 ) -> Reply {
-    let (progress, mut said) = ProgressSender::new();
+    let (progress, mut reports) = ProgressSender::new();
     let mut action = tokio::task::spawn_local(async move { handler.handle(request, actor, progress).await });
     let mut listening = true;
     loop {
@@ -336,11 +342,11 @@ async fn act<H: Handler>(
                 Ok(Ok(answer)) => Reply::Done(answer),
                 Ok(Err(failure)) => Reply::Failed(failure),
                 Err(_) => {
-                    let text = "the action broke off; the daemon's log says why";
+                    let text = "the action panicked; see the daemon's log";
                     Reply::Failed(Failure::new(ErrorKind::Failed, text))
                 }
             },
-            Some(progress) = said.recv(), if listening => {
+            Some(progress) = reports.recv(), if listening => {
                 listening = send(writer, &Reply::Progress(progress), limits).await.is_ok();
             }
         }

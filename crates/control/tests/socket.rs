@@ -31,7 +31,7 @@ impl Handler for Fake {
             Request::VolumeFlush { name, .. } if name == "missing" => Err(Failure::no_volume(&name)),
             Request::VolumeFlush { name, .. } => {
                 for left in [2, 1] {
-                    progress.say("destaging", left);
+                    progress.report("destaging", left);
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 self.finished.fetch_add(1, Ordering::SeqCst);
@@ -77,7 +77,7 @@ fn start(limits: Limits) -> Running {
 }
 
 fn flush(name: &str) -> Request {
-    Request::VolumeFlush { name: name.to_owned(), aside: false }
+    Request::VolumeFlush { name: name.to_owned(), in_background: false }
 }
 
 /// Sends raw bytes and returns the bytes received until the server closes.
@@ -95,19 +95,22 @@ fn raw(socket: &Path, bytes: &[u8]) -> String {
 fn long_action_reports_progress_and_then_its_end() {
     let server = start(Limits::default());
     let mut client = Client::connect(&server.socket).expect("the server listens");
-    let mut said = Vec::new();
-    let answer = client.ask(&flush("a"), |progress| said.push(progress.dirty_bytes)).expect("flushed");
+    let mut reported = Vec::new();
+    let answer = client.request(&flush("a"), |progress| reported.push(progress.dirty_bytes)).expect("flushed");
     assert_eq!(answer, Answer::Said(vec!["a is clean".to_owned()]));
-    assert_eq!(said, [2, 1]);
-    assert_eq!(client.ask(&Request::Status {}, |_| ()).expect("the same connection goes on"), Answer::Said(Vec::new()));
+    assert_eq!(reported, [2, 1]);
+    assert_eq!(
+        client.request(&Request::Status {}, |_| ()).expect("the connection remains usable"),
+        Answer::Said(Vec::new())
+    );
 }
 
 #[test]
 fn failure_is_returned_with_its_kind() {
     let server = start(Limits::default());
     let mut client = Client::connect(&server.socket).expect("the server listens");
-    let Err(ClientError::Failed(failure)) = client.ask(&flush("missing"), |_| ()) else {
-        panic!("there is no such volume")
+    let Err(ClientError::Failed(failure)) = client.request(&flush("missing"), |_| ()) else {
+        panic!("the volume does not exist")
     };
     assert_eq!(failure.kind, ErrorKind::NotFound);
     assert!(failure.message.contains("hotset volume list"), "{}", failure.message);
@@ -119,7 +122,7 @@ fn garbage_gets_an_error_and_other_clients_are_served() {
     assert!(raw(&server.socket, b"hello\n{\"action\":\"status\"}\n").contains("not a request"));
     assert!(raw(&server.socket, b"{\"action\":\"status\"}\n").contains("done"));
     assert!(raw(&server.socket, &vec![b'x'; 1 << 20]).contains("longer than"));
-    assert!(Client::connect(&server.socket).expect("still there").ask(&flush("a"), |_| ()).is_ok());
+    assert!(Client::connect(&server.socket).expect("still there").request(&flush("a"), |_| ()).is_ok());
 }
 
 #[test]
@@ -134,37 +137,37 @@ fn action_completes_after_its_client_disconnects() {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("the action never ended");
+    panic!("the action was not completed");
 }
 
-/// Longest time after which a test calls something a hang; far below [`FOREVER`].
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time after which a test reports a hang; far below [`FOREVER`].
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 /// An idle time-out that no test waits for.
 const FOREVER: Duration = Duration::from_secs(3600);
 
 /// Runs `work` on a thread of its own and waits for its end.
-fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+fn within_timeout<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, done) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(work()));
-    done.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("waited in vain for {what}"))
+    done.recv_timeout(HANG_TIMEOUT).unwrap_or_else(|_| panic!("{what}: not within {HANG_TIMEOUT:?}"))
 }
 
 #[test]
 fn silent_connections_block_neither_requests_nor_the_stop() {
     let server = start(Limits { idle_max: 4, idle_timeout: FOREVER, ..Limits::default() });
     let mut silent: Vec<_> = (0..16).map(|_| UnixStream::connect(&server.socket).expect("accepted")).collect();
-    // Half a request is no request.
+    // Half a request does not count as one.
     silent.iter_mut().skip(8).for_each(|stream| stream.write_all(b"{\"action\":").expect("sent"));
     let socket = server.socket.clone();
-    in_time("an answer beside silent connections", move || {
+    within_timeout("an answer beside silent connections", move || {
         let mut client = Client::connect(&socket).expect("accepted");
         for _ in 0..3 {
-            assert!(client.ask(&flush("a"), |_| ()).is_ok());
+            assert!(client.request(&flush("a"), |_| ()).is_ok());
         }
     });
-    // The one that has waited longest had to go.
+    // The one that has waited longest was closed.
     assert_eq!(silent[0].read(&mut [0; 1]).expect("closed"), 0);
-    in_time("the end of the server", move || drop(server));
+    within_timeout("the end of the server", move || drop(server));
     drop(silent);
 }
 
@@ -178,15 +181,15 @@ fn idle_connections_are_closed_after_the_time_out() {
 #[test]
 fn requests_past_the_limit_wait_and_past_twice_it_are_refused() {
     let server = start(Limits { requests_max: 2, ..Limits::default() });
-    let asking: Vec<_> = (0..9)
+    let clients: Vec<_> = (0..9)
         .map(|_| {
             let socket = server.socket.clone();
-            std::thread::spawn(move || Client::connect(&socket).expect("accepted").ask(&flush("a"), |_| ()))
+            std::thread::spawn(move || Client::connect(&socket).expect("accepted").request(&flush("a"), |_| ()))
         })
         .collect();
     let mut done = 0;
-    for asked in asking {
-        match asked.join().expect("it asks") {
+    for client in clients {
+        match client.join().expect("it does not panic") {
             Ok(_) => done += 1,
             Err(error) => assert!(error.to_string().contains("try again later"), "{error}"),
         }
@@ -204,12 +207,12 @@ fn stale_socket_is_replaced_and_a_live_one_is_not() {
         let served = control::serve(path, handler.clone(), Limits::default(), || (), stopped.clone());
         tokio::task::LocalSet::new().block_on(&runtime, served)
     };
-    let refused = serve(&server.socket).expect_err("somebody answers").to_string();
+    let refused = serve(&server.socket).expect_err("a live socket").to_string();
     assert!(refused.contains("another daemon answers there"), "{refused}");
     let dead = server.socket.with_file_name("dead.sock");
-    drop(std::os::unix::net::UnixListener::bind(&dead).expect("a socket whose owner is gone"));
+    drop(std::os::unix::net::UnixListener::bind(&dead).expect("a socket without a process"));
     assert!(dead.exists());
-    serve(&dead).expect("taken over");
+    serve(&dead).expect("replaced");
 }
 
 #[test]
@@ -221,7 +224,7 @@ fn socket_is_accessible_to_its_owner_and_group() {
 
 #[test]
 fn missing_daemon_gives_a_clear_error() {
-    let Err(error) = Client::connect(Path::new("/nonexistent/control.sock")) else { panic!("nobody is there") };
+    let Err(error) = Client::connect(Path::new("/nonexistent/control.sock")) else { panic!("no daemon listens there") };
     assert!(error.to_string().contains("start one with `hotset serve`"), "{error}");
 }
 
@@ -230,7 +233,7 @@ fn actor_is_the_user_that_the_kernel_reports() {
     use std::os::unix::fs::MetadataExt;
     let server = start(Limits::default());
     let mut client = Client::connect(&server.socket).expect("the server listens");
-    let own = std::fs::metadata(&server.socket).expect("it is there").uid();
-    let answer = client.ask(&Request::Reload {}, |_| ()).expect("it answers");
+    let own = std::fs::metadata(&server.socket).expect("its metadata").uid();
+    let answer = client.request(&Request::Reload {}, |_| ()).expect("it answers");
     assert_eq!(answer, Answer::Said(vec![format!("{:?}", Actor::User(own))]));
 }

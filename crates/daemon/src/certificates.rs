@@ -6,21 +6,25 @@ use std::path::PathBuf;
 use messages::report::CertificateReport;
 use tls::{Files, Identity, ServerConfig};
 
-/// The certificate of one listener. New connections use the one that was read last.
-pub struct Shown {
+/// The certificate of one listener. New connections use the certificate that was read last.
+pub struct ListenerCertificate {
     file: RefCell<PathBuf>,
     chain: RefCell<Vec<tls::Certificate>>,
     renew: Box<dyn Fn(ServerConfig)>,
 }
 
-impl Shown {
+impl ListenerCertificate {
     /// A listener that presents `chain`, read from `files`; `renew` makes it present another certificate.
-    pub fn new(files: &Files, chain: Vec<tls::Certificate>, renew: impl Fn(ServerConfig) + 'static) -> Shown {
-        Shown { file: files.certificate.clone().into(), chain: chain.into(), renew: Box::new(renew) }
+    pub fn new(
+        files: &Files,
+        chain: Vec<tls::Certificate>,
+        renew: impl Fn(ServerConfig) + 'static,
+    ) -> ListenerCertificate {
+        ListenerCertificate { file: files.certificate.clone().into(), chain: chain.into(), renew: Box::new(renew) }
     }
 
-    /// Replaces the certificate; true if the chain differs from the one before.
-    fn take_over(&self, files: &Files, identity: Identity) -> bool {
+    /// Replaces the certificate; true if the chain has changed.
+    fn replace(&self, files: &Files, identity: Identity) -> bool {
         self.file.replace(files.certificate.clone());
         let before = self.chain.replace(identity.chain);
         (self.renew)(identity.config);
@@ -29,7 +33,11 @@ impl Shown {
 
     fn report(&self, table: &str) -> CertificateReport {
         let file = self.file.borrow().display().to_string();
-        CertificateReport { table: table.to_owned(), file, ends_unix_seconds: tls::ends(&self.chain.borrow()) }
+        CertificateReport {
+            table: table.to_owned(),
+            file,
+            ends_unix_seconds: tls::earliest_expiry(&self.chain.borrow()),
+        }
     }
 }
 
@@ -37,20 +45,20 @@ impl Shown {
 #[derive(Default)]
 pub struct Certificates {
     /// Certificate of the HTTP interface.
-    api: OnceCell<Shown>,
+    api: OnceCell<ListenerCertificate>,
     /// Certificate of the NBD listeners.
-    nbd: OnceCell<Shown>,
+    nbd: OnceCell<ListenerCertificate>,
 }
 
 impl Certificates {
-    /// Notes the certificate of the HTTP interface, which listens once.
-    pub fn set_api(&self, shown: Shown) {
-        assert!(self.api.set(shown).is_ok(), "it listens once");
+    /// Sets the certificate of the HTTP interface, which listens once.
+    pub fn set_api(&self, certificate: ListenerCertificate) {
+        assert!(self.api.set(certificate).is_ok(), "the HTTP interface sets its certificate once");
     }
 
-    /// Notes the certificate of the NBD listeners.
-    pub fn set_nbd(&self, shown: Shown) {
-        assert!(self.nbd.set(shown).is_ok(), "it is set once");
+    /// Sets the certificate of the NBD listeners.
+    pub fn set_nbd(&self, certificate: ListenerCertificate) {
+        assert!(self.nbd.set(certificate).is_ok(), "the NBD certificate is set once");
     }
 
     /// True when the HTTP interface uses TLS.
@@ -58,26 +66,25 @@ impl Certificates {
         self.api.get().is_some()
     }
 
-    fn all(&self) -> [(&'static str, &OnceCell<Shown>); 2] {
+    fn all(&self) -> [(&'static str, &OnceCell<ListenerCertificate>); 2] {
         [("api", &self.api), ("nbd", &self.nbd)]
     }
 
     /// Reports of the certificates in use.
     pub fn reports(&self) -> Vec<CertificateReport> {
-        let shown = self.all().into_iter().filter_map(|(table, shown)| Some(shown.get()?.report(table)));
-        shown.collect()
+        self.all().into_iter().filter_map(|(table, certificate)| Some(certificate.get()?.report(table))).collect()
     }
 
     /// Makes the listener of `table` present the certificate in `files`; returns a message about the change or the
     /// failure, if any.
     pub fn reload(&self, table: &str, files: &Files) -> Option<String> {
-        let (_, shown) = self.all().into_iter().find(|(name, _)| *name == table)?;
+        let (_, cell) = self.all().into_iter().find(|(name, _)| *name == table)?;
         let identity = files.read();
-        match (shown.get(), identity) {
-            (Some(shown), Ok(identity)) => shown
-                .take_over(files, identity)
-                .then(|| format!("[{table}] the certificate in {} was taken over", files.certificate.display())),
-            (Some(_), Err(error)) => Some(format!("[{table}] the certificate stays the one before: {error}")),
+        match (cell.get(), identity) {
+            (Some(certificate), Ok(identity)) => certificate
+                .replace(files, identity)
+                .then(|| format!("[{table}] certificate {} loaded", files.certificate.display())),
+            (Some(_), Err(error)) => Some(format!("[{table}] keeps its previous certificate: {error}")),
             // The listener is not up yet; its own retry reads the files again.
             (None, Ok(_)) => None,
             (None, Err(error)) => Some(format!("[{table}] TLS: {error}")),

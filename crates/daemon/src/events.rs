@@ -3,8 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 
-use events::alerts::{Alerts, Limits, untold};
-use events::{Events, Note, Receiver, Touched, Tracker, Wanted, Webhook};
+use events::alerts::{Alerts, Limits, causes_without_notice};
+use events::{ChangeScope, EventFilter, Events, NewEvent, Receiver, Tracker, Webhook};
 use messages::report::{AlertReport, DaemonPhase, EventKind, EventReport};
 use messages::{Answer, StatusReport, VolumeReport};
 
@@ -22,19 +22,19 @@ pub struct Journal {
     tracker: RefCell<Tracker>,
     alerts: RefCell<Alerts>,
     webhook: Option<Webhook>,
-    /// False while the daemon starts: a volume that comes into service then is no event.
+    /// False while the daemon starts: volumes that come into service during the start are not events.
     is_serving: Cell<bool>,
 }
 
 /// Guard of a requested change: while it lives, samples do not report the change as an event of its own.
-pub struct UnderWay<'a> {
+pub struct ChangeInProgress<'a> {
     journal: &'a Journal,
-    touched: Touched,
+    scope: ChangeScope,
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for ChangeInProgress<'_> {
     fn drop(&mut self) {
-        self.journal.tracker.borrow_mut().end(&self.touched);
+        self.journal.tracker.borrow_mut().end_change(&self.scope);
     }
 }
 
@@ -59,56 +59,55 @@ impl Journal {
             webhook,
             is_serving: Cell::default(),
         };
-        // An event without a phase is from an earlier version, and says nothing of its daemon's end.
-        let unclean = before.is_some_and(|event| event.phase == Some(DaemonPhase::Running));
-        let word = if unclean { "; the one before it did not say that it stopped" } else { "" };
+        // An event without a phase is from an earlier version, which did not record the end of a daemon.
+        let was_running = before.is_some_and(|event| event.phase == Some(DaemonPhase::Running));
+        let note = if was_running { "; the previous daemon was not cleanly stopped" } else { "" };
         let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
-        journal.note_daemon(&format!("started: hotset {version}, process {pid}{word}"));
+        journal.record_daemon_event(&format!("started: hotset {version}, process {pid}{note}"));
         journal
     }
 
     /// Records an event of the daemon itself.
-    pub fn note_daemon(&self, text: &str) {
-        self.note_phase(DaemonPhase::Running, text);
+    pub fn record_daemon_event(&self, text: &str) {
+        self.record_phase(DaemonPhase::Running, text);
     }
 
     /// Records how the daemon ended, and flushes the event log.
     pub fn end(&self, text: &str) {
-        self.note_phase(DaemonPhase::Ended, text);
+        self.record_phase(DaemonPhase::Ended, text);
         self.flush();
     }
 
-    fn note_phase(&self, phase: DaemonPhase, text: &str) {
-        self.events.note(Note { phase: Some(phase), ..Note::new(EventKind::Daemon, None, text) });
+    fn record_phase(&self, phase: DaemonPhase, text: &str) {
+        self.events.append(NewEvent { phase: Some(phase), ..NewEvent::new(EventKind::Daemon, None, text) });
     }
 
     /// Records a requested change.
-    pub fn note_change(&self, actor: Option<String>, subject: Option<String>, text: String) {
-        self.events.note(Note { kind: EventKind::Change, subject, actor, text, phase: None });
+    pub fn record_change(&self, actor: Option<String>, subject: Option<String>, text: String) {
+        self.events.append(NewEvent { kind: EventKind::Change, subject, actor, text, phase: None });
     }
 
-    /// Ends the start: all volumes have been tried, and `status` is the base with which later samples are compared for
-    /// events.
+    /// Ends the start, after an attempt to attach each volume. Later samples are compared with `status` to find events.
     pub fn begin_serving(&self, text: &str, status: &StatusReport) {
-        self.note_daemon(text);
-        let first = self.tracker.borrow_mut().look(status);
-        assert!(first.is_empty(), "the first look has nothing to compare with");
+        self.record_daemon_event(text);
+        let first = self.tracker.borrow_mut().compare_sample(status);
+        assert!(first.is_empty(), "the first sample has no differences");
         self.is_serving.set(true);
     }
 
     /// Marks the begin of a sample.
-    pub fn begin_look(&self) {
-        self.tracker.borrow_mut().begin_look();
+    pub fn begin_sample(&self) {
+        self.tracker.borrow_mut().begin_sample();
     }
 
     /// Records the changes that a sample shows, updates the alerts, and sends them to the webhook.
-    pub fn look(&self, at_unix_ms: u64, status: &StatusReport, limits: &Limits) {
+    pub fn process_sample(&self, at_unix_ms: u64, status: &StatusReport, limits: &Limits) {
         if self.is_serving.get() {
-            let notes = self.tracker.borrow_mut().look(status);
-            notes.into_iter().for_each(|note| self.events.note(note));
+            let events = self.tracker.borrow_mut().compare_sample(status);
+            events.into_iter().for_each(|event| self.events.append(event));
         }
-        let changes = self.alerts.borrow_mut().look(at_unix_ms, status, limits);
-        changes.iter().for_each(|change| self.events.note(change.note()));
+        let changes = self.alerts.borrow_mut().evaluate(at_unix_ms, status, limits);
+        changes.iter().for_each(|change| self.events.append(change.event()));
         self.webhook.iter().for_each(|webhook| webhook.send(at_unix_ms, &changes));
     }
 
@@ -118,15 +117,15 @@ impl Journal {
     }
 
     /// Adds the health of the event log and of the webhook to the status.
-    pub fn tell_health(&self, status: &mut StatusReport) {
+    pub fn add_health(&self, status: &mut StatusReport) {
         status.events = self.events.health();
         status.webhook = self.webhook.as_ref().map(Webhook::health);
     }
 
     /// Adds the active alerts to the status, also as text where the status has no text of its own for them.
-    pub fn tell_alerts(&self, status: &mut StatusReport) {
+    pub fn add_alerts(&self, status: &mut StatusReport) {
         status.active_alerts = self.active();
-        status.alerts.extend(untold(&status.active_alerts));
+        status.alerts.extend(causes_without_notice(&status.active_alerts));
     }
 
     /// The newest events.
@@ -135,8 +134,8 @@ impl Journal {
     }
 
     /// `events`.
-    pub fn page(&self, wanted: &Wanted) -> Answer {
-        Answer::Events(self.events.page(wanted))
+    pub fn page(&self, filter: &EventFilter) -> Answer {
+        Answer::Events(self.events.page(filter))
     }
 
     /// Waits until all events are written.
@@ -144,24 +143,24 @@ impl Journal {
         self.events.flush();
     }
 
-    /// What a requested change made of a volume, in words.
-    pub fn compare(&self, report: &VolumeReport) -> Vec<String> {
-        self.tracker.borrow_mut().compare(report)
+    /// The differences of a volume after a requested change, as text.
+    pub fn take_differences(&self, report: &VolumeReport) -> Vec<String> {
+        self.tracker.borrow_mut().take_differences(report)
     }
 
-    /// Takes the volumes as they are after a requested change.
-    pub fn learn(&self, reports: &[VolumeReport]) {
-        self.tracker.borrow_mut().learn(reports);
+    /// Stores the volumes as they are after a requested change.
+    pub fn set_volumes(&self, reports: &[VolumeReport]) {
+        self.tracker.borrow_mut().set_volumes(reports);
     }
 
     /// Forgets a volume that was removed on request.
-    pub fn forget(&self, name: &str) {
-        self.tracker.borrow_mut().forget(name);
+    pub fn remove_volume(&self, name: &str) {
+        self.tracker.borrow_mut().remove_volume(name);
     }
 
     /// Marks the begin of a requested change.
-    pub fn begin(&self, touched: Touched) -> UnderWay<'_> {
-        self.tracker.borrow_mut().begin(touched.clone());
-        UnderWay { journal: self, touched }
+    pub fn begin_change(&self, scope: ChangeScope) -> ChangeInProgress<'_> {
+        self.tracker.borrow_mut().begin_change(scope.clone());
+        ChangeInProgress { journal: self, scope }
     }
 }

@@ -21,73 +21,74 @@ use logging::{self as log, NBD};
 use systemd::Notifier;
 
 /// Time-out for the service manager to process messages: it may be about to reload all its units.
-const HEARING_PATIENCE: Duration = Duration::from_secs(60);
+const BARRIER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A client's connection, and its [`Terms`] as text.
-pub type Kept = (String, OwnedFd);
+pub type StoredClient = (String, OwnedFd);
 
 /// The client connections that the service manager passed to this process.
-pub fn inherited() -> Vec<Kept> {
-    let mut kept = seam::real::inherited();
-    kept.retain(|(name, _)| name.parse::<Terms>().is_ok());
-    kept
+pub fn inherited() -> Vec<StoredClient> {
+    let mut stored = seam::real::inherited();
+    stored.retain(|(name, _)| name.parse::<Terms>().is_ok());
+    stored
 }
 
 /// Connections and terms of the clients for the service manager.
-pub fn to_keep(handed: Vec<Handed<seam::real::RealSeam>>) -> Vec<Kept> {
+pub fn to_stored_clients(handed: Vec<Handed<seam::real::RealSeam>>) -> Vec<StoredClient> {
     handed.into_iter().map(|client| (client.terms.to_string(), client.stream.into_fd())).collect()
 }
 
 /// Hands the clients of a completely stopped daemon to the service manager.
-pub async fn keep_clients(notifier: &Notifier, kept: Vec<Kept>) {
-    if kept.is_empty() {
+pub async fn store_clients(notifier: &Notifier, stored: Vec<StoredClient>) {
+    if stored.is_empty() {
         return;
     }
-    for (name, fd) in &kept {
-        notifier.keep(fd.as_fd(), name);
+    for (name, fd) in &stored {
+        notifier.store_fd(fd.as_fd(), name);
     }
-    match notifier.heard(HEARING_PATIENCE).await {
+    match notifier.barrier(BARRIER_TIMEOUT).await {
         true => log::info!(
-            target: NBD, clients = kept.len(),
-            "NBD clients that wait for the next start: {}",
-            kept.len()
+            target: NBD, clients = stored.len(),
+            "NBD client connections stored for the next start: {}",
+            stored.len()
         ),
         false => log::warn!(
-            target: NBD, clients = kept.len(),
-            "NBD clients that may not find the next start: {}",
-            kept.len()
+            target: NBD, clients = stored.len(),
+            "NBD client connections that may be lost at the next start: {}",
+            stored.len()
         ),
     }
 }
 
 /// Takes over the clients of the last daemon.
-pub async fn take_over_clients(notifier: &Notifier, cores: &Cores, kept: Vec<Kept>) {
-    let names: BTreeSet<&str> = kept.iter().map(|(name, _)| name.as_str()).collect();
+pub async fn take_over_clients(notifier: &Notifier, cores: &Cores, stored: Vec<StoredClient>) {
+    let names: BTreeSet<&str> = stored.iter().map(|(name, _)| name.as_str()).collect();
     if names.is_empty() {
         return;
     }
-    names.iter().for_each(|name| notifier.forget(name));
-    if !notifier.heard(HEARING_PATIENCE).await {
+    names.iter().for_each(|name| notifier.remove_fds(name));
+    if !notifier.barrier(BARRIER_TIMEOUT).await {
         // The service manager may still hold the connections: shutting them down ends them for every holder.
-        for (_, fd) in &kept {
+        for (_, fd) in &stored {
             // The shutdown fails if the connection has already ended.
             let _ = shutdown(fd, Shutdown::Both);
         }
-        let text = "NBD clients of the last daemon are hung up on: the service manager does not let go of them";
+        let text = "NBD clients of the previous daemon are disconnected: the service manager did not release their \
+                    connections";
         return log::error!(target: NBD, "{text}");
     }
     let clients: Vec<(Terms, OwnedFd)> =
-        kept.into_iter().filter_map(|(name, fd)| Some((name.parse().ok()?, fd))).collect();
+        stored.into_iter().filter_map(|(name, fd)| Some((name.parse().ok()?, fd))).collect();
     let count = clients.len();
-    let take = async move |local: Rc<Local>| {
-        let take = |(terms, fd)| {
+    let take_over = async move |local: Rc<Local>| {
+        let take_over_client = |(terms, fd)| {
             let client = Handed { stream: RealStream::from_fd(fd), terms };
             local.server.take_over(client).map_err(|why: NoWay| (terms, why))
         };
-        clients.into_iter().map(take).filter_map(Result::err).collect::<Vec<_>>()
+        clients.into_iter().map(take_over_client).filter_map(Result::err).collect::<Vec<_>>()
     };
-    // A core that has ended drops the connections.
-    let Ok(refused) = cores.first().call(take).await else { return };
+    // If the core has ended, the connections are dropped.
+    let Ok(refused) = cores.first().call(take_over).await else { return };
     log::info!(
         target: NBD, clients = count - refused.len(),
         "NBD clients taken over from the previous daemon: {}",

@@ -13,46 +13,46 @@ use seam::real::RealSeam;
 use seam::{Nanos, Seam};
 use tokio::sync::{mpsc, oneshot};
 
-use super::cores::CORE_PATIENCE;
-use super::cores::{Cores, Local, core_gone};
+use super::cores::CORE_TIMEOUT;
+use super::cores::{Cores, Local, core_ended};
 use super::records::{Records, state_failed};
 use super::settings::Settings;
-use super::volumes::{Known, Placed, WantedVolume};
+use super::volumes::{KnownVolume, Placement, WantedVolume};
 use config::{IscsiConfig, VolumeConfig, read_chap};
 use logging::{self as log, ISCSI};
 use state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, draw_number, effective};
 
 /// The target has one port, whatever the number of its portals.
 const PORTS: u16 = 1;
-/// Physical block size in bytes that initiators are told to align to.
+/// Physical block size in bytes that initiators are to align to.
 const PHYSICAL_4K: u32 = 4096;
 
 /// Specification of a core's target.
 pub struct IscsiSpec {
     target: String,
     options: Options,
-    keeper: mpsc::UnboundedSender<Kept>,
+    sender: mpsc::UnboundedSender<ReservationRecord>,
 }
 
 /// A record of reservations to be saved, and the channel for the result.
-pub struct Kept {
+pub struct ReservationRecord {
     incarnation: VolumeId,
     record: Vec<u8>,
     done: oneshot::Sender<Result<(), String>>,
 }
 
 /// Queue of records for the state directory. A unit has at most one record in it: its next one waits for the result.
-pub type Keeping = mpsc::UnboundedReceiver<Kept>;
+pub type ReservationQueue = mpsc::UnboundedReceiver<ReservationRecord>;
 
 /// Saves reservations through the control thread, which owns the state directory.
-struct ByControl(mpsc::UnboundedSender<Kept>);
+struct ControlThreadKeeper(mpsc::UnboundedSender<ReservationRecord>);
 
-impl Keeper for ByControl {
+impl Keeper for ControlThreadKeeper {
     fn keep(&self, incarnation: VolumeId, record: Vec<u8>) -> Keep {
         let (done, is_done) = oneshot::channel();
-        let sent = self.0.send(Kept { incarnation, record, done });
+        let sent = self.0.send(ReservationRecord { incarnation, record, done });
         Box::pin(async move {
-            let ending = || "the daemon is ending".to_owned();
+            let ending = || "the daemon is stopping".to_owned();
             sent.map_err(|_| ending())?;
             is_done.await.map_err(|_| ending())?
         })
@@ -77,15 +77,15 @@ impl UnitPlan {
         let physical_4k = volume.geometry().physical_block >= PHYSICAL_4K;
         let target = iscsi.target();
         let added = target.add(UnitSpec { lun, volume, identity, access, read_only, physical_4k, kept });
-        added.expect("the state directory gives no number twice, and what was kept was read");
+        added.expect("the state directory assigns each LUN once, and the reservations were checked");
         target.set_lost(lun, declared_lost);
     }
 }
 
 /// The specification of the iSCSI target, `None` without `[iscsi]`, and the queue of reservation records.
-pub fn plan(config: Option<&IscsiConfig>) -> Result<(Option<IscsiSpec>, Keeping), terminal::Failure> {
-    let (keeper, keeping) = mpsc::unbounded_channel();
-    let Some(config) = config else { return Ok((None, keeping)) };
+pub fn plan(config: Option<&IscsiConfig>) -> Result<(Option<IscsiSpec>, ReservationQueue), terminal::Failure> {
+    let (sender, queue) = mpsc::unbounded_channel();
+    let Some(config) = config else { return Ok((None, queue)) };
     let chap_users = read_chap(&config.chap).map_err(|error| terminal::Failure::failed(format!("[iscsi] {error}")))?;
     for warning in config.chap.iter().flat_map(|chap| chap.warnings()) {
         log::warn!(target: ISCSI, "{warning}");
@@ -96,18 +96,18 @@ pub fn plan(config: Option<&IscsiConfig>) -> Result<(Option<IscsiSpec>, Keeping)
         chap_users,
         ..Options::default()
     };
-    Ok((Some(IscsiSpec { target: config.target.clone(), options, keeper }), keeping))
+    Ok((Some(IscsiSpec { target: config.target.clone(), options, sender }), queue))
 }
 
 /// The iSCSI server of a core.
 pub fn server(seam: &RealSeam, spec: IscsiSpec) -> Server<RealSeam> {
-    let target = Target::new(seam.clone(), &spec.target, PORTS, Rc::new(ByControl(spec.keeper)));
+    let target = Target::new(seam.clone(), &spec.target, PORTS, Rc::new(ControlThreadKeeper(spec.sender)));
     Server::new(seam.clone(), target, spec.options)
 }
 
 /// The saved reservations of a unit, checked for readability.
-fn read_kept(unit: &UnitRecord) -> Result<Vec<u8>, scsi::RecordError> {
-    let kept = unit.kept().ok_or(scsi::RecordError::Damaged)?;
+fn read_reservations(unit: &UnitRecord) -> Result<Vec<u8>, scsi::RecordError> {
+    let kept = unit.reservation_bytes().ok_or(scsi::RecordError::Damaged)?;
     scsi::check_kept(&kept).map(|()| kept)
 }
 
@@ -124,44 +124,44 @@ impl Units {
     /// The units of a daemon that serves nothing yet.
     pub fn new(settings: Rc<Settings>, records: Rc<Records>, cores: Rc<Cores>) -> Units {
         let units = Units { settings, records, cores, fixed: RefCell::default() };
-        units.fix_luns(&units.settings.current().volumes);
+        units.set_fixed_luns(&units.settings.current().volumes);
         units
     }
 
     /// Saves reservations until the daemon ends; records that arrive together share one write.
-    pub async fn keep_reservations(self: Rc<Self>, mut keeping: Keeping) {
-        while let Some(first) = keeping.recv().await {
-            let mut kept = vec![first];
-            while let Ok(next) = keeping.try_recv() {
-                kept.push(next);
+    pub async fn save_reservations(self: Rc<Self>, mut queue: ReservationQueue) {
+        while let Some(first) = queue.recv().await {
+            let mut records = vec![first];
+            while let Ok(next) = queue.try_recv() {
+                records.push(next);
             }
             let known = self.records.change(|state| {
-                let known = kept.iter().map(|kept| state.keep_reservations(kept.incarnation, &kept.record));
+                let known = records.iter().map(|record| state.record_reservations(record.incarnation, &record.record));
                 known.collect::<Vec<bool>>()
             });
             if let Err(error) = &known {
                 log::error!(target: ISCSI, "reservations of a LUN cannot be saved: {error}");
             }
-            for (at, kept) in kept.into_iter().enumerate() {
+            for (at, record) in records.into_iter().enumerate() {
                 let result = match &known {
                     Ok(known) if known[at] => Ok(()),
                     Ok(_) => Err("the volume was removed".to_owned()),
                     Err(error) => Err(error.to_string()),
                 };
                 // The receiver is gone if the initiator has disconnected.
-                let _ = kept.done.send(result);
+                let _ = record.done.send(result);
             }
         }
     }
 
     /// Records the LUN numbers that the file assigns, as it was read now.
-    pub fn fix_luns(&self, volumes: &[VolumeConfig]) {
+    pub fn set_fixed_luns(&self, volumes: &[VolumeConfig]) {
         *self.fixed.borrow_mut() = volumes.iter().filter_map(|volume| volume.lun).collect();
     }
 
     /// Assigns a LUN to each identified volume, where there is a target; `volumes` are the known ones. Adopting a
     /// backing discards damaged reservations.
-    pub fn give_luns(
+    pub fn assign_luns(
         &self,
         state: &mut State,
         volumes: &[String],
@@ -175,15 +175,15 @@ impl Units {
         let known: BTreeSet<&str> =
             volumes.iter().map(String::as_str).chain(wanted.iter().map(|(config, _)| config.name.as_str())).collect();
         let drawn = || draw_number().map_err(|error| format!("cannot draw an identity from /dev/urandom: {error}"));
-        let mut asking = Vec::new();
+        let mut requests = Vec::new();
         for (at, (config, _)) in wanted.iter().enumerate() {
             let Ok(incarnation) = identified[at] else { continue };
             match drawn() {
-                Ok(serial) => asking.push((at, (incarnation, config.lun, serial))),
+                Ok(serial) => requests.push((at, (incarnation, config.lun, serial))),
                 Err(error) => identified[at] = Err(Failure::new(ErrorKind::Failed, error)),
             }
             let unit = state.by_incarnation_mut(incarnation).and_then(|record| record.unit.as_mut()).filter(|_| adopt);
-            if let Some(unit) = unit.filter(|unit| read_kept(unit).is_err()) {
+            if let Some(unit) = unit.filter(|unit| read_reservations(unit).is_err()) {
                 unit.reservations.clear();
             }
         }
@@ -191,17 +191,17 @@ impl Units {
             // Without a random number no volume has an identity either, and the error was reported above.
             state.host = drawn().unwrap_or_default();
         }
-        let (places, asking): (Vec<usize>, Vec<_>) = asking.into_iter().unzip();
-        for (at, given) in places.into_iter().zip(state.give_units(&asking, &self.fixed.borrow(), &known)) {
+        let (places, requests): (Vec<usize>, Vec<_>) = requests.into_iter().unzip();
+        for (at, given) in places.into_iter().zip(state.assign_luns(&requests, &self.fixed.borrow(), &known)) {
             if let Err(error) = given {
                 identified[at] = Err(Failure::new(ErrorKind::Conflict, error.to_string()));
             }
         }
     }
 
-    /// Makes initiators wait for known volumes that are not served. The answer "no such LUN" would make them remove its
+    /// Makes initiators retry known volumes that are not served. The status "no such LUN" would make them remove the
     /// paths.
-    pub async fn tell_absent(&self, refused: impl Iterator<Item = &VolumeConfig>) {
+    pub async fn report_absent(&self, refused: impl Iterator<Item = &VolumeConfig>) {
         let absent: Vec<Absent> = {
             let state = self.records.view();
             let absent = refused.filter_map(|config| {
@@ -214,26 +214,26 @@ impl Units {
         if absent.is_empty() {
             return;
         }
-        let tell = async move |local: Rc<Local>| {
+        let set_absent = async move |local: Rc<Local>| {
             if let Some(iscsi) = &local.iscsi {
                 absent.into_iter().for_each(|absent| iscsi.target().set_absent(absent));
             }
         };
-        if let Err(gone) = self.cores.first().call(tell).await {
-            log::error!(target: ISCSI, "{gone}");
+        if let Err(error) = self.cores.first().call(set_absent).await {
+            log::error!(target: ISCSI, "{error}");
         }
     }
 
     /// Removes the absent LUN of a volume that is removed.
-    pub async fn forget_absent(&self, name: &str) -> Result<(), Failure> {
+    pub async fn remove_absent(&self, name: &str) -> Result<(), Failure> {
         let lun = self.records.view().by_name(name).and_then(|record| Lun::new(record.unit.as_ref()?.lun));
         let Some(lun) = lun else { return Ok(()) };
-        let forget = async move |local: Rc<Local>| {
+        let remove = async move |local: Rc<Local>| {
             if let Some(iscsi) = &local.iscsi {
                 iscsi.target().forget_absent(lun);
             }
         };
-        self.cores.first().call(forget).await.map_err(core_gone)
+        self.cores.first().call(remove).await.map_err(core_ended)
     }
 
     /// The unit for a volume; `None` without a target.
@@ -244,9 +244,9 @@ impl Units {
         let state = self.records.view();
         let record = state.volumes.iter().find(|record| record.incarnation == incarnation);
         let unit = record.and_then(|record| record.unit.as_ref()).ok_or_else(|| no_lun(&config.name))?;
-        let kept = read_kept(unit).map_err(|error| {
+        let kept = read_reservations(unit).map_err(|error| {
             let text =
-                format!("{error}; if no cluster relies on them, give them up: hotset volume adopt {}", config.name);
+                format!("{error}; if no cluster relies on them, discard them: hotset volume adopt {}", config.name);
             Failure::new(ErrorKind::Conflict, text)
         })?;
         Ok(Some(UnitPlan {
@@ -260,40 +260,40 @@ impl Units {
     }
 
     /// `volume set declared_lost=…`, where the file says `file`.
-    pub async fn set_lost(&self, name: &str, placed: &Placed, lost: bool, file: &str) -> Result<(), Failure> {
+    pub async fn set_lost(&self, name: &str, placement: &Placement, lost: bool, file: &str) -> Result<(), Failure> {
         self.records.change(|state| {
-            state.set_override(placed.incarnation, DECLARED_LOST, &lost.to_string(), file);
+            state.set_override(placement.incarnation, DECLARED_LOST, &lost.to_string(), file);
         })?;
-        self.tell_lost(name, placed, lost).await?;
+        self.apply_lost(name, placement, lost).await?;
         log::info!(target: ISCSI, volume = name, "volume {name}: {DECLARED_LOST}={lost} by command");
         Ok(())
     }
 
     /// Applies the LUN's access list and `declared_lost` from the file.
-    pub async fn reload(&self, placed: &Placed, now: &VolumeConfig) -> Result<(), Failure> {
+    pub async fn reload(&self, placement: &Placement, now: &VolumeConfig) -> Result<(), Failure> {
         self.records.change(|state| {
-            state.expire_override(placed.incarnation, DECLARED_LOST, &now.setting(DECLARED_LOST));
+            state.expire_override(placement.incarnation, DECLARED_LOST, &now.setting(DECLARED_LOST));
         })?;
         let lost = effective(self.records.view().by_name(&now.name), DECLARED_LOST, now.declared_lost);
-        self.tell_lost(&now.name, placed, lost).await?;
+        self.apply_lost(&now.name, placement, lost).await?;
         let (access, read_only) = (AccessList::new(&now.acl), now.read_only);
-        self.at_target(&now.name, placed, move |target, lun| target.change(lun, access, read_only)).await
+        self.with_target(&now.name, placement, move |target, lun| target.change(lun, access, read_only)).await
     }
 
-    async fn tell_lost(&self, name: &str, placed: &Placed, lost: bool) -> Result<(), Failure> {
-        self.at_target(name, placed, move |target, lun| target.set_lost(lun, lost)).await
+    async fn apply_lost(&self, name: &str, placement: &Placement, lost: bool) -> Result<(), Failure> {
+        self.with_target(name, placement, move |target, lun| target.set_lost(lun, lost)).await
     }
 
     /// Reports a volume's new size to initiators.
-    pub async fn tell_size(&self, name: &str, placed: &Placed) -> Result<(), Failure> {
-        self.at_target(name, placed, |target, lun| target.resized(lun)).await
+    pub async fn notify_size(&self, name: &str, placement: &Placement) -> Result<(), Failure> {
+        self.with_target(name, placement, |target, lun| target.resized(lun)).await
     }
 
     /// Runs `work` at the target with a volume's LUN, if it has one.
-    async fn at_target(
+    async fn with_target(
         &self,
         name: &str,
-        placed: &Placed,
+        placement: &Placement,
         work: impl FnOnce(&Target<RealSeam>, Lun) + Send + 'static,
     ) -> Result<(), Failure> {
         let name = name.to_owned();
@@ -303,20 +303,20 @@ impl Units {
                 work(target, lun);
             }
         };
-        self.cores[placed.core].call(call).await.map_err(core_gone)
+        self.cores[placement.core].call(call).await.map_err(core_ended)
     }
 
     /// Report of the target, which listens at `portals`; `None` if there is none or its core does not answer.
     pub async fn report(&self, portals: Vec<String>) -> Option<IscsiReport> {
         let target = self.settings.current().iscsi.as_ref()?.target.clone();
-        let look = self.cores.first().call(async |local: Rc<Local>| {
+        let sessions = self.cores.first().call(async |local: Rc<Local>| {
             let server = local.iscsi.as_ref()?;
             let (stats, now) = (server.stats(), local.seam.now());
             let sessions = server.sessions().iter().map(|session| session_report(session, now)).collect();
             Some((stats, sessions))
         });
         let (stats, sessions): (_, Vec<IscsiSessionReport>) =
-            tokio::time::timeout(CORE_PATIENCE, look).await.ok().and_then(Result::ok).flatten()?;
+            tokio::time::timeout(CORE_TIMEOUT, sessions).await.ok().and_then(Result::ok).flatten()?;
         Some(IscsiReport {
             target,
             portals,
@@ -328,8 +328,8 @@ impl Units {
     }
 
     /// Report of a served volume's LUN.
-    pub fn report_of(&self, known: &Known, record: Option<&VolumeRecord>, host: u64) -> Option<UnitReport> {
-        known.placed().filter(|_| self.settings.has_target())?;
+    pub fn report_of(&self, known: &KnownVolume, record: Option<&VolumeRecord>, host: u64) -> Option<UnitReport> {
+        known.placement().filter(|_| self.settings.has_target())?;
         let unit = record?.unit.as_ref()?;
         Some(UnitReport {
             lun: unit.lun,

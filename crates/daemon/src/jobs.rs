@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use messages::report::{EndedJobReport, FlashJobReport, JobOutcome, JobReport};
-use messages::{Answer, ErrorKind, Failure, FlashReport, VolumeReport, moment};
+use messages::{Answer, ErrorKind, Failure, FlashReport, VolumeReport, unix_time};
 use tokio::sync::watch;
 
 /// Id of a change of the flash devices; there is at most one.
@@ -17,17 +17,17 @@ const FLUSH: &str = "flush";
 /// Maximum of concurrent flushes: each is part of the report of every second.
 const FLUSHES_MAX: usize = 64;
 /// Time for which the outcome of a job is reported.
-const ENDED_KEPT: Duration = Duration::from_secs(30);
+const OUTCOME_RETENTION: Duration = Duration::from_secs(30);
 /// Maximum of outcomes that are kept; the oldest are dropped.
-const ENDED_MAX: usize = 64;
+const OUTCOMES_MAX: usize = 64;
 
 /// A flush that is under way.
-struct Flushing {
+struct RunningFlush {
     volume: String,
     began: Instant,
     /// Dirty bytes of the volume at its begin.
     total_bytes: u64,
-    called_off: watch::Sender<bool>,
+    cancelled: watch::Sender<bool>,
 }
 
 /// Known jobs, except the change of the flash devices, which the flash store tracks.
@@ -35,7 +35,7 @@ struct Flushing {
 pub struct Jobs {
     last: Cell<u64>,
     /// Running flushes, by number.
-    flushes: RefCell<BTreeMap<u64, Flushing>>,
+    flushes: RefCell<BTreeMap<u64, RunningFlush>>,
     /// Outcomes of ended jobs, oldest first.
     ended: RefCell<VecDeque<(Instant, EndedJobReport)>>,
 }
@@ -44,22 +44,22 @@ impl Jobs {
     /// Outcomes of jobs that ended recently.
     pub fn ended(&self) -> Vec<EndedJobReport> {
         let ended = self.ended.borrow();
-        let kept = ended.iter().filter(|(at, _)| at.elapsed() < ENDED_KEPT);
+        let kept = ended.iter().filter(|(at, _)| at.elapsed() < OUTCOME_RETENTION);
         kept.map(|(_, report)| report.clone()).collect()
     }
 
     fn end(&self, id: String, kind: &str, subject: &str, outcome: JobOutcome, reason: &str) {
         let mut ended = self.ended.borrow_mut();
-        if ended.len() == ENDED_MAX {
+        if ended.len() == OUTCOMES_MAX {
             ended.pop_front();
         }
-        let ended_unix_ms = moment::since_1970().as_millis() as u64;
+        let ended_unix_ms = unix_time::now().as_millis() as u64;
         let [kind, subject, reason] = [kind, subject, reason].map(str::to_owned);
         ended.push_back((Instant::now(), EndedJobReport { id, kind, subject, ended_unix_ms, outcome, reason }));
     }
 
     /// Adds a flush of `volume`, which has `total_bytes` of dirty data, to the list; fails if the list is full.
-    pub fn list_flush(self: &Rc<Self>, volume: &str, total_bytes: u64) -> Result<Listed, Failure> {
+    pub fn add_flush(self: &Rc<Self>, volume: &str, total_bytes: u64) -> Result<FlushEntry, Failure> {
         let jobs = self.clone();
         let mut flushes = jobs.flushes.borrow_mut();
         if flushes.len() >= FLUSHES_MAX {
@@ -71,36 +71,33 @@ impl Jobs {
         }
         let number = jobs.last.get() + 1;
         jobs.last.set(number);
-        let (sender, called_off) = watch::channel(false);
+        let (sender, cancelled) = watch::channel(false);
         let (volume, began) = (volume.to_owned(), Instant::now());
-        flushes.insert(number, Flushing { volume, began, total_bytes, called_off: sender });
+        flushes.insert(number, RunningFlush { volume, began, total_bytes, cancelled: sender });
         drop(flushes);
-        Ok(Listed { jobs, number, called_off })
+        Ok(FlushEntry { jobs, number, cancelled })
     }
 
     /// Running jobs, with their progress from the reports of flash and volumes.
     pub fn under_way(&self, flash: Option<&FlashReport>, volumes: &[VolumeReport]) -> Vec<JobReport> {
-        let of_flash = flash.and_then(|flash| flash.job.clone()).map(of_flash);
+        let flash_job = flash.and_then(|flash| flash.job.clone()).map(flash_job);
         let flushes = self.flushes.borrow();
-        let of_flushes = flushes.iter().map(|(number, flushing)| {
+        let flush_jobs = flushes.iter().map(|(number, flushing)| {
             let volume = volumes.iter().find(|volume| volume.name == flushing.volume);
             flush_report(*number, flushing, volume)
         });
-        of_flash.into_iter().chain(of_flushes).collect()
+        flash_job.into_iter().chain(flush_jobs).collect()
     }
 
-    /// Cancels a flush; fails if it is not under way.
-    pub fn call_off(&self, id: &str) -> Result<Answer, Failure> {
+    /// Cancels a flush; fails if it is not running.
+    pub fn cancel(&self, id: &str) -> Result<Answer, Failure> {
         let flushes = self.flushes.borrow();
         let flushing = flushes.iter().find(|(number, _)| id == format!("{FLUSH}-{number}"));
         let flushing = flushing.map(|(_, flushing)| flushing);
         let flushing = flushing.ok_or_else(|| {
-            Failure::new(
-                ErrorKind::NotFound,
-                format!("there is no job \"{id}\"; `hotset job list` shows the jobs in progress"),
-            )
+            Failure::new(ErrorKind::NotFound, format!("no job \"{id}\"; `hotset job list` lists the jobs in progress"))
         })?;
-        flushing.called_off.send_replace(true);
+        flushing.cancelled.send_replace(true);
         let volume = &flushing.volume;
         Ok(Answer::Said(vec![format!(
             "{id}: cancelled; the dirty data of volume {volume} is destaged in the background"
@@ -114,23 +111,23 @@ impl Jobs {
 }
 
 /// Guard of a flush in the list.
-pub struct Listed {
+pub struct FlushEntry {
     jobs: Rc<Jobs>,
     number: u64,
-    called_off: watch::Receiver<bool>,
+    cancelled: watch::Receiver<bool>,
 }
 
-impl Drop for Listed {
+impl Drop for FlushEntry {
     fn drop(&mut self) {
         self.jobs.flushes.borrow_mut().remove(&self.number);
     }
 }
 
-impl Listed {
+impl FlushEntry {
     /// Returns when the flush is cancelled.
-    pub async fn called_off(&mut self) {
+    pub async fn cancelled(&mut self) {
         // The sender is in the list as long as this guard lives.
-        let _ = self.called_off.wait_for(|called_off| *called_off).await;
+        let _ = self.cancelled.wait_for(|cancelled| *cancelled).await;
     }
 
     /// Report of the flush at its begin.
@@ -145,8 +142,8 @@ impl Listed {
 }
 
 /// Report of a flush; `volume` is the volume's report, if known.
-fn flush_report(number: u64, flushing: &Flushing, volume: Option<&VolumeReport>) -> JobReport {
-    let Flushing { volume: name, began, total_bytes, .. } = flushing;
+fn flush_report(number: u64, flush: &RunningFlush, volume: Option<&VolumeReport>) -> JobReport {
+    let RunningFlush { volume: name, began, total_bytes, .. } = flush;
     let done_bytes = total_bytes.saturating_sub(volume.map_or(*total_bytes, |volume| volume.dirty_bytes));
     let left = || (began.elapsed().as_secs_f64() * (total_bytes - done_bytes) as f64 / done_bytes as f64) as u64;
     JobReport {
@@ -160,7 +157,7 @@ fn flush_report(number: u64, flushing: &Flushing, volume: Option<&VolumeReport>)
     }
 }
 
-fn of_flash(job: FlashJobReport) -> JobReport {
+fn flash_job(job: FlashJobReport) -> JobReport {
     let FlashJobReport { kind, device, done_bytes, total_bytes, left_seconds, paused } = job;
     JobReport { id: FLASH.to_owned(), kind, subject: device, done_bytes, total_bytes, left_seconds, paused }
 }

@@ -7,6 +7,7 @@ mod attachments;
 mod certificates;
 mod cores;
 mod daemon;
+mod descriptor_shortage;
 mod engine_reports;
 mod events;
 mod flash;
@@ -14,16 +15,15 @@ mod handover;
 mod http;
 mod iscsi;
 mod jobs;
-mod kept;
 mod listen;
 mod loss;
 mod overlap;
+mod persisted_memory;
 mod records;
+mod reload_outcome;
 #[cfg(feature = "sabotage")]
 mod sabotage;
-mod said;
 mod settings;
-mod shortage;
 mod signals;
 mod socket_access;
 mod stop;
@@ -51,20 +51,20 @@ const UMASK: u32 = 0o027;
 /// Serves the configuration in `file` until stopped.
 pub fn run(file: &Path) -> Result<(), Failure> {
     let inherited = handover::inherited();
-    signals::take()?;
+    signals::start_thread()?;
     let config = Config::load(file).map_err(|problems| Failure::usage(problems.to_string()))?;
-    // After the signals are taken: the log has a thread.
+    // After the signal thread has started: the log has a thread.
     let _log = log::start(&config.log.filter, config.log.format)
         .map_err(|error| Failure::failed(format!("the log cannot be started: {error}")))?;
     config.exposed_secrets().iter().for_each(|text| log::warn!(target: CONFIG, "{text}"));
     raise_open_files();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(UMASK));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::failed(format!("the control thread cannot run: {error}")))?;
+    let runtime = runtime.map_err(|error| Failure::failed(format!("cannot start the control thread: {error}")))?;
     LocalSet::new().block_on(&runtime, serve(config, inherited, || ()))
 }
 
-/// Raises the limit of open files to the hard limit: every client takes one.
+/// Raises the limit of open files to the hard limit: every client needs a descriptor.
 fn raise_open_files() {
     let limits = rustix::process::getrlimit(Resource::Nofile);
     // If the limit cannot be raised, the present one stays.
@@ -75,20 +75,21 @@ fn raise_open_files() {
 pub struct Background(JoinHandle<Result<(), Failure>>);
 
 impl Background {
-    /// Starts one; returns when clients can connect.
+    /// Starts a daemon; returns when clients can connect.
     pub fn start(config: Config) -> Result<Background, Failure> {
-        signals::take()?;
+        signals::start_thread()?;
         let (ready, is_ready) = std::sync::mpsc::channel();
         let body = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime =
-                runtime.map_err(|error| Failure::failed(format!("the control thread cannot run: {error}")))?;
+                runtime.map_err(|error| Failure::failed(format!("cannot start the control thread: {error}")))?;
             // The receiver is gone if the starting thread has given up.
             let ready = move || ready.send(()).unwrap_or_default();
             LocalSet::new().block_on(&runtime, serve(config, Vec::new(), ready))
         };
         let thread = std::thread::Builder::new().name("control".to_owned()).spawn(body);
-        let daemon = Background(thread.map_err(|error| Failure::failed(format!("no control thread: {error}")))?);
+        let daemon =
+            Background(thread.map_err(|error| Failure::failed(format!("cannot start the control thread: {error}")))?);
         match is_ready.recv() {
             Ok(()) => Ok(daemon),
             Err(_) => Err(daemon.join().err().unwrap_or_else(|| Failure::failed("the daemon ended at once"))),

@@ -14,7 +14,7 @@ use super::settings::Settings;
 use super::socket_access::SocketAccess;
 
 /// Time for which an address in use is retried.
-const PREDECESSOR_PATIENCE: Nanos = Nanos::from_secs(5);
+const PREDECESSOR_TIMEOUT: Nanos = Nanos::from_secs(5);
 const RETRY_PAUSE: Nanos = Nanos::from_millis(50);
 
 /// The place where clients reach a front end.
@@ -42,7 +42,7 @@ impl fmt::Display for Listener {
 pub struct Listeners {
     settings: Rc<Settings>,
     cores: Rc<Cores>,
-    /// The listeners that clients know.
+    /// The published listeners.
     announced: RefCell<Vec<Listener>>,
 }
 
@@ -52,15 +52,15 @@ impl Listeners {
         Listeners { settings, cores, announced: RefCell::default() }
     }
 
-    /// Makes reports name the listeners.
+    /// Publishes the listeners in reports.
     pub fn announce(&self, mut listening: Vec<Listener>) {
         let guests = self.settings.current().vhost_user.as_ref().map(|config| config.directory.display().to_string());
         listening.extend(guests.map(Listener::VhostUser));
         *self.announced.borrow_mut() = listening;
     }
 
-    /// The listeners as reports show them.
-    pub fn shown(&self) -> Vec<String> {
+    /// The addresses of the listeners, for reports.
+    pub fn addresses(&self) -> Vec<String> {
         self.announced.borrow().iter().map(Listener::to_string).collect()
     }
 
@@ -81,11 +81,11 @@ impl Listeners {
         let access = SocketAccess::find(owner, group, config.socket_mode).map_err(|error| format!("[nbd] {error}"))?;
         let mut listening = Vec::new();
         for address in &config.listen {
-            let wrong = |error: &dyn std::fmt::Display| format!("cannot listen on {address}: {error}");
+            let failed = |error: &dyn std::fmt::Display| format!("cannot listen on {address}: {error}");
             if let Address::Unix(path) = address {
-                make_folder(path).map_err(|error| wrong(&error))?;
+                create_parent(path).map_err(|error| failed(&error))?;
             }
-            let shown = self.listen_one(address.clone(), access).await.map_err(|error| wrong(&error))?;
+            let shown = self.listen_one(address.clone(), access).await.map_err(|error| failed(&error))?;
             listening.push(Listener::Nbd(shown));
         }
         Ok(listening)
@@ -96,16 +96,16 @@ impl Listeners {
         let Some(config) = self.settings.current().iscsi.clone() else { return Ok(Vec::new()) };
         let mut listening = Vec::new();
         for address in config.listen {
-            let wrong = format!("cannot listen for iSCSI on {address}");
+            let failed = format!("cannot listen for iSCSI on {address}");
             let listen = async move |local: Rc<Local>| {
-                let listener = patiently(&local.seam, &address).await.map_err(|error| error.to_string())?;
-                let shown = shown(&address, &listener);
-                let server = local.iscsi.clone().expect("a core serves what the configuration says");
+                let listener = listen_with_retry(&local.seam, &address).await.map_err(|error| error.to_string())?;
+                let shown = effective_address(&address, &listener);
+                let server = local.iscsi.clone().expect("an iSCSI server exists if it is configured");
                 local.seam.spawn(async move { server.accept(listener).await });
                 Ok::<Address, String>(shown)
             };
             let shown = self.cores.first().call(listen).await.map_err(|error| error.to_string())?;
-            let shown = shown.map_err(|error| format!("{wrong}: {error}"))?.to_string();
+            let shown = shown.map_err(|error| format!("{failed}: {error}"))?.to_string();
             listening.push(Listener::Iscsi(shown.strip_prefix("tcp:").unwrap_or(&shown).to_owned()));
         }
         Ok(listening)
@@ -113,8 +113,8 @@ impl Listeners {
 
     async fn listen_one(&self, address: Address, access: SocketAccess) -> Result<String, String> {
         let listen = async move |local: Rc<Local>| {
-            let listener = patiently(&local.seam, &address).await.map_err(|error| error.to_string())?;
-            let shown = shown(&address, &listener).to_string();
+            let listener = listen_with_retry(&local.seam, &address).await.map_err(|error| error.to_string())?;
+            let shown = effective_address(&address, &listener).to_string();
             if let Address::Unix(path) = &address {
                 access.set(path)?;
             }
@@ -134,8 +134,11 @@ impl Listeners {
 
 /// Listens at an address that a killed predecessor may still hold: the kernel closes its sockets only when the last
 /// request of its io_uring is done.
-pub(super) async fn patiently(seam: &RealSeam, address: &Address) -> std::io::Result<<RealSeam as Seam>::Listener> {
-    let end = seam.now() + PREDECESSOR_PATIENCE;
+pub(super) async fn listen_with_retry(
+    seam: &RealSeam,
+    address: &Address,
+) -> std::io::Result<<RealSeam as Seam>::Listener> {
+    let end = seam.now() + PREDECESSOR_TIMEOUT;
     loop {
         match seam.listen(address).await {
             Err(error) if error.kind() == ErrorKind::AddrInUse && seam.now() < end => seam.sleep(RETRY_PAUSE).await,
@@ -145,14 +148,14 @@ pub(super) async fn patiently(seam: &RealSeam, address: &Address) -> std::io::Re
 }
 
 /// The address under which clients reach the listener, with the port that the system chose.
-fn shown(address: &Address, listener: &<RealSeam as Seam>::Listener) -> Address {
+fn effective_address(address: &Address, listener: &<RealSeam as Seam>::Listener) -> Address {
     match (address, listener.port()) {
         (Address::Tcp(host, 0), Some(port)) => Address::Tcp(host.clone(), port),
         _ => address.clone(),
     }
 }
 
-fn make_folder(path: &Path) -> std::io::Result<()> {
+fn create_parent(path: &Path) -> std::io::Result<()> {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => std::fs::create_dir_all(folder),
         _ => Ok(()),

@@ -17,7 +17,7 @@ use seam::real::{NbdUnder, has_client};
 use state::State;
 
 /// Prefix of the text that `hotset attach` writes on a device, before the volume's identity.
-const ATTACHED: &str = "hotset:";
+const BACKEND_PREFIX: &str = "hotset:";
 
 /// Maximum of symbolic links that are followed.
 const LINKS_MAX: usize = 16;
@@ -34,11 +34,11 @@ impl OwnVolumes {
 
     /// Refuses a disk at `path` that lies on an NBD device of the kernel whose server is this daemon.
     pub fn check(&self, path: &dyn std::fmt::Display, under: &[NbdUnder]) -> Result<(), String> {
-        let ours = |device: &&NbdUnder| {
+        let is_own = |device: &&NbdUnder| {
             let volume = device.backend.as_deref().and_then(volume_of);
             volume.is_some_and(|volume| self.0.contains(&volume)) || device.pid.is_some_and(has_client)
         };
-        match under.iter().find(ours) {
+        match under.iter().find(is_own) {
             Some(device) => Err(format!(
                 "{path} is on /dev/{}, which is an export of this daemon itself; use storage that does not depend on \
                  the daemon",
@@ -51,13 +51,13 @@ impl OwnVolumes {
 
 /// The incarnation of the volume that `hotset attach` wrote on a device.
 fn volume_of(backend: &str) -> Option<VolumeId> {
-    let (incarnation, _) = backend.strip_prefix(ATTACHED)?.split_once('/')?;
+    let (incarnation, _) = backend.strip_prefix(BACKEND_PREFIX)?.split_once('/')?;
     u64::from_str_radix(incarnation, 16).ok().map(VolumeId)
 }
 
 /// Refuses an export at an address of `own`, where this daemon listens or will listen.
 pub fn check_target(target: &NbdTarget, own: &[Address]) -> Result<(), Failure> {
-    match own.iter().any(|own| is_same(own, &target.address)) {
+    match own.iter().any(|own| reaches_listener(own, &target.address)) {
         true => Err(Failure::new(
             ErrorKind::Conflict,
             format!("its backing {target} is an export of this daemon itself; name the volume's own storage"),
@@ -66,15 +66,15 @@ pub fn check_target(target: &NbdTarget, own: &[Address]) -> Result<(), Failure> 
     }
 }
 
-/// True when a connection to `asked` reaches the listener at `own`. Host names are not resolved; the connection itself
+/// True when a connection to `target` reaches the listener at `own`. Host names are not resolved; the connection itself
 /// reveals such cases.
-fn is_same(own: &Address, asked: &Address) -> bool {
-    match (own, asked) {
-        (Address::Unix(own), Address::Unix(asked)) => place_of(own) == place_of(asked),
-        (Address::Tcp(own, port), Address::Tcp(asked, asked_port)) if port == asked_port => {
-            match (ip_of(own), ip_of(asked)) {
-                (Some(own), Some(asked)) => own == asked || (own.is_unspecified() && asked.is_loopback()),
-                _ => own == asked,
+fn reaches_listener(own: &Address, target: &Address) -> bool {
+    match (own, target) {
+        (Address::Unix(own), Address::Unix(target)) => resolve(own) == resolve(target),
+        (Address::Tcp(own, port), Address::Tcp(target, target_port)) if port == target_port => {
+            match (ip_of(own), ip_of(target)) {
+                (Some(own), Some(target)) => own == target || (own.is_unspecified() && target.is_loopback()),
+                _ => own == target,
             }
         }
         _ => false,
@@ -82,7 +82,7 @@ fn is_same(own: &Address, asked: &Address) -> bool {
 }
 
 /// A socket's path with symbolic links resolved; the socket itself may not exist yet.
-fn place_of(path: &Path) -> PathBuf {
+fn resolve(path: &Path) -> PathBuf {
     if let Ok(path) = path.canonicalize() {
         return path;
     }
@@ -109,28 +109,37 @@ mod tests {
     #[test]
     fn addresses_of_one_listener_are_the_same() {
         let tcp = |host: &str, port| Address::Tcp(host.to_owned(), port);
-        assert!(is_same(&tcp("0.0.0.0", 1), &tcp("127.0.0.1", 1)) && is_same(&tcp("::", 1), &tcp("::1", 1)));
-        assert!(is_same(&tcp("127.0.0.1", 1), &tcp("localhost", 1)) && is_same(&tcp("::", 1), &tcp("localhost", 1)));
-        assert!(is_same(&tcp("store", 1), &tcp("store", 1)));
         assert!(
-            !is_same(&tcp("0.0.0.0", 1), &tcp("127.0.0.1", 2)) && !is_same(&tcp("0.0.0.0", 1), &tcp("192.0.2.1", 1))
+            reaches_listener(&tcp("0.0.0.0", 1), &tcp("127.0.0.1", 1))
+                && reaches_listener(&tcp("::", 1), &tcp("::1", 1))
+        );
+        assert!(
+            reaches_listener(&tcp("127.0.0.1", 1), &tcp("localhost", 1))
+                && reaches_listener(&tcp("::", 1), &tcp("localhost", 1))
+        );
+        assert!(reaches_listener(&tcp("store", 1), &tcp("store", 1)));
+        assert!(
+            !reaches_listener(&tcp("0.0.0.0", 1), &tcp("127.0.0.1", 2))
+                && !reaches_listener(&tcp("0.0.0.0", 1), &tcp("192.0.2.1", 1))
         );
         let folder = tempfile::tempdir().expect("a temporary directory");
         let (real, link) = (folder.path().join("real"), folder.path().join("link"));
         std::fs::create_dir(&real).expect("the folder can be written");
         std::os::unix::fs::symlink(&real, &link).expect("the folder can be written");
-        let to_come = folder.path().join("to-come");
-        std::os::unix::fs::symlink("link/s", &to_come).expect("the folder can be written");
+        let future_socket = folder.path().join("to-come");
+        std::os::unix::fs::symlink("link/s", &future_socket).expect("the folder can be written");
         let [real, link, other] = [real.join("s"), link.join("s"), link.join("t")].map(Address::Unix);
-        assert!(is_same(&real, &link) && !is_same(&real, &other));
-        assert!(is_same(&real, &Address::Unix(to_come)), "a link to a socket that is not there yet");
+        assert!(reaches_listener(&real, &link) && !reaches_listener(&real, &other));
+        assert!(reaches_listener(&real, &Address::Unix(future_socket)), "a link to a socket that does not exist yet");
     }
 
     #[test]
     fn disk_on_an_attached_volume_of_this_daemon_is_refused() {
         let device = |backend: &str| NbdUnder { name: "nbd3".into(), backend: Some(backend.into()), pid: None };
         let own = OwnVolumes(vec![VolumeId(0xab)]);
-        let refused = own.check(&"/dev/dm-1", &[device("hotset:00000000000000ab/v")]).expect_err("it is its own");
+        let refused = own
+            .check(&"/dev/dm-1", &[device("hotset:00000000000000ab/v")])
+            .expect_err("the disk is this daemon's export");
         assert!(refused.contains("/dev/dm-1 is on /dev/nbd3"), "{refused}");
         for foreign in ["hotset:00000000000000ac/v", "hotset:nonsense", "qemu"] {
             assert_eq!(own.check(&"/dev/dm-1", &[device(foreign)]), Ok(()), "{foreign}");

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use engine::WritePolicy;
 use messages::{ErrorKind, Failure};
 
-use super::volumes::Placed;
+use super::volumes::Placement;
 use config::VolumeConfig;
 use flash::StoreGeneration;
 use logging::{self as log, DAEMON};
@@ -39,21 +39,21 @@ impl Records {
     /// As [`Records::change`], but logs a failure; true on success. After a failure the next start recovers as after a
     /// crash.
     pub fn change_or_log(&self, change: impl FnOnce(&mut State)) -> bool {
-        let noted = self.change(change);
-        if let Err(failure) = &noted {
+        let saved = self.change(change);
+        if let Err(failure) = &saved {
             log::error!(target: DAEMON, "{}", failure.message);
         }
-        noted.is_ok()
+        saved.is_ok()
     }
 
-    /// Saves a refusal. Once found to be an older copy, the state directory counts as one until its records are
-    /// rebuilt, even if the store that revealed it is gone.
-    pub fn note_refusal(&self, refusal: &Refusal) -> Result<(), Failure> {
-        self.change(|state| state.note_store_refusal(refusal))
+    /// Saves a refusal. A state directory that was found to be an older copy is treated as one until its records are
+    /// rebuilt, even if the store that revealed it is removed.
+    pub fn record_refusal(&self, refusal: &Refusal) -> Result<(), Failure> {
+        self.change(|state| state.record_store_refusal(refusal))
     }
 
-    /// Saves the membership generation, so that a removed member is never taken for the last one in service.
-    pub fn note_generation(&self, store: &str, generation: StoreGeneration) -> Result<(), Failure> {
+    /// Saves the membership generation, so that a removed member is never mistaken for the last one in service.
+    pub fn record_generation(&self, store: &str, generation: StoreGeneration) -> Result<(), Failure> {
         let change = |state: &mut State| state.store_mut(store).generation = generation;
         self.change(change)
     }
@@ -91,24 +91,24 @@ impl Records {
     }
 
     /// Records that a volume defers writes from now on: a kill loses some.
-    pub fn note_deferring(&self, placed: &Placed) -> Result<(), Failure> {
+    pub fn mark_deferring(&self, placement: &Placement) -> Result<(), Failure> {
         self.change(|state| {
-            if let Some(record) = state.by_incarnation_mut(placed.incarnation) {
+            if let Some(record) = state.by_incarnation_mut(placement.incarnation) {
                 record.durable_writes = false;
             }
         })
     }
 
     /// Saves the overrides of these keys of the volume as they are in `fresh`.
-    pub fn note_overrides(&self, placed: &Placed, fresh: &State, keys: &[&str]) -> Result<(), Failure> {
-        let of = |key: &str| {
-            let record = fresh.volumes.iter().find(|record| record.incarnation == placed.incarnation);
+    pub fn save_overrides(&self, placement: &Placement, fresh: &State, keys: &[&str]) -> Result<(), Failure> {
+        let override_of = |key: &str| {
+            let record = fresh.volumes.iter().find(|record| record.incarnation == placement.incarnation);
             record.and_then(|record| record.overrides.get(key).cloned())
         };
         self.change(|state| {
-            let Some(record) = state.by_incarnation_mut(placed.incarnation) else { return };
+            let Some(record) = state.by_incarnation_mut(placement.incarnation) else { return };
             for key in keys {
-                match of(key) {
+                match override_of(key) {
                     Some(held) => drop(record.overrides.insert((*key).to_owned(), held)),
                     None => drop(record.overrides.remove(*key)),
                 }
@@ -122,7 +122,7 @@ impl Records {
     }
 
     /// The reason why the records cannot be written now, if so.
-    pub fn look(&self) -> Option<String> {
-        self.0.borrow_mut().look()
+    pub fn write_error(&self) -> Option<String> {
+        self.0.borrow_mut().write_error()
     }
 }

@@ -18,21 +18,21 @@ const ALL: [(&str, Sabotage); 9] = [
     ("no-tombstones", Sabotage::NoTombstones),
 ];
 
-const OF_FLASH: [(&str, flash::Sabotage); 2] =
+const FLASH_FAULTS: [(&str, flash::Sabotage); 2] =
     [("flash-skip-flush", flash::Sabotage::SkipFlush), ("flash-ack-before-mirror", flash::Sabotage::AckBeforeMirror)];
 
 /// The engine's fault that the environment requests.
 pub fn from_environment() -> Sabotage {
     let Some(wanted) = wanted() else { return Sabotage::None };
     logging::warn!(target: logging::DAEMON, "{VARIABLE}={wanted}: this daemon is broken on purpose");
-    let of_flash = OF_FLASH.iter().any(|(name, _)| *name == wanted);
+    let is_flash_fault = FLASH_FAULTS.iter().any(|(name, _)| *name == wanted);
     let found = ALL.iter().find(|(name, _)| *name == wanted).map(|(_, sabotage)| *sabotage);
-    found.unwrap_or_else(|| if of_flash { Sabotage::None } else { panic!("{VARIABLE} names no fault: {wanted}") })
+    found.unwrap_or_else(|| if is_flash_fault { Sabotage::None } else { panic!("{VARIABLE} names no fault: {wanted}") })
 }
 
 /// The flash store's fault that the environment requests.
-pub fn of_flash() -> flash::Sabotage {
-    let found = wanted().and_then(|wanted| OF_FLASH.iter().find(|(name, _)| *name == wanted));
+pub fn flash_fault() -> flash::Sabotage {
+    let found = wanted().and_then(|wanted| FLASH_FAULTS.iter().find(|(name, _)| *name == wanted));
     found.map_or(flash::Sabotage::None, |(_, sabotage)| *sabotage)
 }
 

@@ -14,34 +14,34 @@ use logging::{self as log, DAEMON};
 use terminal::{EXIT_FAILED, Failure};
 
 /// Time for the last log line of a process that ends at once: standard error may be stuck.
-const LAST_LINE_PATIENCE: Duration = Duration::from_millis(100);
+const LOG_FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The receiver of signals, and the message for a second stop signal.
-static OBEYS: Mutex<Option<Obeys>> = Mutex::new(None);
+static SUBSCRIBER: Mutex<Option<Subscriber>> = Mutex::new(None);
 
-struct Obeys {
-    to: UnboundedSender<Signal>,
+struct Subscriber {
+    sender: UnboundedSender<Signal>,
     /// A signal has requested a stop. A stop by command does not count.
     stopping: AtomicBool,
-    /// The message says whether acknowledged writes survive an end without a stop.
-    last_words: &'static str,
+    /// Says whether acknowledged writes survive an end without a clean stop.
+    final_message: &'static str,
 }
 
-fn obeys() -> MutexGuard<'static, Option<Obeys>> {
-    OBEYS.lock().unwrap_or_else(PoisonError::into_inner)
+fn subscriber() -> MutexGuard<'static, Option<Subscriber>> {
+    SUBSCRIBER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts to take signals; without a receiver they have their default effect. To be called before the process has other
-/// threads, since signals would be delivered to them, too.
-pub fn take() -> Result<(), Failure> {
+/// Starts the signal thread; without a subscriber signals have their default effect. Must be called before the process
+/// has other threads, since the kernel could deliver signals to them.
+pub fn start_thread() -> Result<(), Failure> {
     static STARTED: Once = Once::new();
-    let failed = |error: std::io::Error| Failure::failed(format!("signals cannot be taken: {error}"));
+    let failed = |error: std::io::Error| Failure::failed(format!("cannot handle signals: {error}"));
     hold_signals().map_err(failed)?;
     let mut started = Ok(());
     STARTED.call_once(|| {
         let body = || {
             loop {
-                pass_on(wait_for_signal());
+                deliver(wait_for_signal());
             }
         };
         started = std::thread::Builder::new().name("signals".to_owned()).spawn(body).map(drop);
@@ -49,27 +49,27 @@ pub fn take() -> Result<(), Failure> {
     started.map_err(failed)
 }
 
-/// Returns the receiver of signals, which are obeyed as long as it lives. The second stop signal prints `last_words`
-/// and ends the process at once.
-pub fn obey(last_words: &'static str) -> UnboundedReceiver<Signal> {
-    let (to, from) = unbounded_channel();
-    *obeys() = Some(Obeys { to, stopping: AtomicBool::new(false), last_words });
-    from
+/// Returns the receiver of signals. They are delivered to it as long as it lives. The second stop signal prints
+/// `final_message` and ends the process at once.
+pub fn subscribe(final_message: &'static str) -> UnboundedReceiver<Signal> {
+    let (sender, receiver) = unbounded_channel();
+    *subscriber() = Some(Subscriber { sender, stopping: AtomicBool::new(false), final_message });
+    receiver
 }
 
-fn pass_on(signal: Signal) {
-    let obeys = obeys();
-    let is_obeyed = obeys.as_ref().is_some_and(|obeys| {
+fn deliver(signal: Signal) {
+    let subscriber = subscriber();
+    let is_delivered = subscriber.as_ref().is_some_and(|subscriber| {
         let is_stop = signal != Signal::Hangup;
-        if is_stop && obeys.stopping.swap(true, Ordering::Relaxed) {
-            log::warn!(target: DAEMON, "{} again: ending at once; {}", signal.name(), obeys.last_words);
-            log::flush(LAST_LINE_PATIENCE);
+        if is_stop && subscriber.stopping.swap(true, Ordering::Relaxed) {
+            log::warn!(target: DAEMON, "{} again: ending at once; {}", signal.name(), subscriber.final_message);
+            log::flush(LOG_FLUSH_TIMEOUT);
             exit_now(i32::from(EXIT_FAILED));
         }
-        obeys.to.send(signal).is_ok()
+        subscriber.sender.send(signal).is_ok()
     });
-    drop(obeys);
-    if !is_obeyed {
+    drop(subscriber);
+    if !is_delivered {
         obey_default(signal);
     }
 }

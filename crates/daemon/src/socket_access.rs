@@ -40,7 +40,7 @@ impl SocketAccess {
     pub fn find(owner: Option<&str>, group: Option<&str>, mode: u32) -> Result<SocketAccess, String> {
         let group = match group {
             Some(name) => Some(find_group(name)?),
-            None => find_group(VOLUMES_GROUP).ok().filter(|group| may_give_to(*group)),
+            None => find_group(VOLUMES_GROUP).ok().filter(|group| may_assign_group(*group)),
         };
         Ok(SocketAccess { owner: owner.map(find_user).transpose()?, group, mode })
     }
@@ -92,7 +92,7 @@ fn access_list(user: u32, mode: u32) -> Vec<u8> {
     bytes
 }
 
-fn may_give_to(group: u32) -> bool {
+fn may_assign_group(group: u32) -> bool {
     let groups = getgroups().unwrap_or_default();
     geteuid().is_root() || getegid().as_raw() == group || groups.iter().any(|own| own.as_raw() == group)
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use engine::{DatastoreStats, FLASH_DATASTORE};
 use history::{History, Options, Query};
 use messages::report::{DatastoreReport, HistoryHealth};
-use messages::{Answer, ErrorKind, Failure, Sampled, moment};
+use messages::{Answer, ErrorKind, Failure, Sampled, unix_time};
 use seam::Nanos;
 use tokio::sync::{oneshot, watch};
 
@@ -18,7 +18,7 @@ use logging::{self as log, HISTORY};
 /// The history's folder in the state directory; it may be a mount point of its own.
 const FOLDER: &str = "history";
 /// Time-out for an answer from the history: its disk may hang.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// A difference between the clocks above this means that the machine's clock was set.
 const CLOCK_SET_MS: u64 = 500;
 
@@ -77,25 +77,25 @@ impl Telemetry {
     }
 
     /// `history` and `volume history`.
-    pub async fn past(&self, query: Query) -> Result<Answer, Failure> {
+    pub async fn query_history(&self, query: Query) -> Result<Answer, Failure> {
         let busy = |why: &str| Failure::new(ErrorKind::Unavailable, format!("the history {why}; try again"));
-        let (reply, replied) = oneshot::channel();
-        let asked = match &*self.history.borrow() {
+        let (reply, result) = oneshot::channel();
+        let is_queued = match &*self.history.borrow() {
             None => {
-                let text = "no history is kept; give [history] a size and restart";
+                let text = "the history is off; set [history] size and restart";
                 return Err(Failure::new(ErrorKind::Conflict, text));
             }
             // The requester may have stopped waiting.
             Some(history) => {
-                history.query(query, moment::since_1970().as_secs(), Box::new(|answer| drop(reply.send(answer))))
+                history.query(query, unix_time::now().as_secs(), Box::new(|answer| drop(reply.send(answer))))
             }
         };
-        if !asked {
-            return Err(busy("has too much to do"));
+        if !is_queued {
+            return Err(busy("is overloaded"));
         }
-        match tokio::time::timeout(PATIENCE, replied).await {
+        match tokio::time::timeout(TIMEOUT, result).await {
             Ok(Ok(answer)) => answer.map(|report| Answer::History(Box::new(report))),
-            _ => Err(busy("does not answer, its disk may hang")),
+            _ => Err(busy("does not answer; its disk may hang")),
         }
     }
 
@@ -108,7 +108,7 @@ impl Telemetry {
 
     /// Reports of a core's datastores, as of the time `now` of the core's clock.
     pub fn datastore_reports(&self, seen: Vec<DatastoreStats>, now: Nanos) -> Vec<DatastoreReport> {
-        let epoch_ms = (moment::since_1970().as_millis() as u64).saturating_sub(now.as_millis());
+        let epoch_ms = (unix_time::now().as_millis() as u64).saturating_sub(now.as_millis());
         // Dates in reports stay constant unless the machine's clock was set.
         if epoch_ms.abs_diff(self.epoch_ms.get()) > CLOCK_SET_MS {
             self.epoch_ms.set(epoch_ms);

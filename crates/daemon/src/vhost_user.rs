@@ -10,7 +10,7 @@ use seam::Address;
 use seam::real::RealSeam;
 use vhost_user::Server;
 
-use super::listen::patiently;
+use super::listen::listen_with_retry;
 use super::socket_access::SocketAccess;
 use config::VhostUserConfig;
 use logging::{self as log, VHOST_USER};
@@ -73,7 +73,7 @@ impl VhostUser {
                 path.display()
             ));
         }
-        let listener = patiently(seam, &Address::Unix(path.clone())).await;
+        let listener = listen_with_retry(seam, &Address::Unix(path.clone())).await;
         let listener = listener.map_err(|error| format!("{}: {error}", path.display()))?;
         self.spec.access.set(&path)?;
         self.server.add(volume, listener, lost_before);

@@ -124,7 +124,7 @@ impl Control {
     }
 
     fn ask(&mut self, request: &Request) -> Result<Answer, Failure> {
-        self.0.ask(request, |_| ()).map_err(|error| Failure::failed(error.to_string()))
+        self.0.request(request, |_| ()).map_err(|error| Failure::failed(error.to_string()))
     }
 
     /// The daemon's report of a volume.
@@ -158,6 +158,6 @@ impl Control {
 
     /// Drains a volume.
     pub fn flush(&mut self, name: &str) -> Result<(), Failure> {
-        self.ask(&Request::VolumeFlush { name: name.to_owned(), aside: false }).map(|_| ())
+        self.ask(&Request::VolumeFlush { name: name.to_owned(), in_background: false }).map(|_| ())
     }
 }

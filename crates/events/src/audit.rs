@@ -4,25 +4,25 @@ use messages::Request;
 
 /// A requested change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
-    /// The volume that the change concerns, if it concerns one.
+pub struct RequestedChange {
+    /// The volume concerned, if any.
     pub volume: Option<String>,
-    /// The device that the change concerns, if it concerns one.
+    /// The device concerned, if any.
     pub device: Option<String>,
-    /// The change in words.
-    pub what: String,
+    /// Description of the change.
+    pub text: String,
 }
 
-fn of(volume: &str, what: impl Into<String>) -> Option<Asked> {
-    Some(Asked { volume: Some(volume.to_owned()), device: None, what: what.into() })
+fn volume_change(volume: &str, text: impl Into<String>) -> Option<RequestedChange> {
+    Some(RequestedChange { volume: Some(volume.to_owned()), device: None, text: text.into() })
 }
 
-fn of_device(device: &str, what: impl Into<String>) -> Option<Asked> {
-    Some(Asked { volume: None, device: Some(device.to_owned()), what: what.into() })
+fn device_change(device: &str, text: impl Into<String>) -> Option<RequestedChange> {
+    Some(RequestedChange { volume: None, device: Some(device.to_owned()), text: text.into() })
 }
 
-fn of_all(what: impl Into<String>) -> Option<Asked> {
-    Some(Asked { volume: None, device: None, what: what.into() })
+fn daemon_change(text: impl Into<String>) -> Option<RequestedChange> {
+    Some(RequestedChange { volume: None, device: None, text: text.into() })
 }
 
 fn range(from_bytes: u64, to_bytes: Option<u64>) -> String {
@@ -30,51 +30,58 @@ fn range(from_bytes: u64, to_bytes: Option<u64>) -> String {
     format!("{from_bytes}..{to} bytes")
 }
 
-/// The change that `request` asks for; `None` for a request that only reads.
-pub fn asked(request: &Request) -> Option<Asked> {
-    let anyway =
+/// The change that `request` makes; `None` for a request that only reads.
+pub fn requested_change(request: &Request) -> Option<RequestedChange> {
+    let with_force =
         |what: &str, force: bool| if force { format!("{what}, and erase its content") } else { what.to_owned() };
-    let dirty = |what: String, discard: bool| if discard { format!("{what}, and discard dirty data") } else { what };
+    let with_discard =
+        |what: String, discard: bool| if discard { format!("{what}, and discard dirty data") } else { what };
     match request {
         Request::VolumeSet { name, settings } => {
             let settings: Vec<String> = settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
-            of(name, format!("set {}", settings.join(" ")))
+            volume_change(name, format!("set {}", settings.join(" ")))
         }
-        Request::VolumeFlush { name, .. } => of(name, "flush"),
-        Request::VolumePause { name } => of(name, "pause"),
-        Request::VolumeFreeze { name } => of(name, "freeze"),
-        Request::VolumeResume { name } => of(name, "resume"),
-        Request::VolumePin { name, from_bytes, to_bytes } => of(name, format!("pin {}", range(*from_bytes, *to_bytes))),
+        Request::VolumeFlush { name, .. } => volume_change(name, "flush"),
+        Request::VolumePause { name } => volume_change(name, "pause"),
+        Request::VolumeFreeze { name } => volume_change(name, "freeze"),
+        Request::VolumeResume { name } => volume_change(name, "resume"),
+        Request::VolumePin { name, from_bytes, to_bytes } => {
+            volume_change(name, format!("pin {}", range(*from_bytes, *to_bytes)))
+        }
         Request::VolumeUnpin { name, from_bytes, to_bytes } => {
-            of(name, format!("unpin {}", range(*from_bytes, *to_bytes)))
+            volume_change(name, format!("unpin {}", range(*from_bytes, *to_bytes)))
         }
-        Request::VolumeInvalidate { name, discard_dirty } => of(name, dirty("invalidate".to_owned(), *discard_dirty)),
+        Request::VolumeInvalidate { name, discard_dirty } => {
+            volume_change(name, with_discard("invalidate".to_owned(), *discard_dirty))
+        }
         Request::VolumeResize { name, size_bytes, discard_dirty } => {
             let what = size_bytes.map_or_else(|| "resize".to_owned(), |bytes| format!("resize to {bytes} bytes"));
-            of(name, dirty(what, *discard_dirty))
+            volume_change(name, with_discard(what, *discard_dirty))
         }
         Request::VolumeAdd { name, backing, policy, read_only, .. } => {
             let policy = policy.as_ref().map_or(String::new(), |policy| format!(", {policy}"));
-            of(name, format!("add on {backing}{policy}{}", if *read_only { ", read-only" } else { "" }))
+            volume_change(name, format!("add on {backing}{policy}{}", if *read_only { ", read-only" } else { "" }))
         }
-        Request::VolumeRemove { name } => of(name, "remove"),
-        Request::VolumeAdopt { name, give_up: None } => of(name, "adopt the backing as it is now"),
+        Request::VolumeRemove { name } => volume_change(name, "remove"),
+        Request::VolumeAdopt { name, give_up: None } => volume_change(name, "adopt the backing as it is now"),
         Request::VolumeAdopt { name, give_up: Some(data) } => {
-            of(name, format!("adopt the backing as it is now, and discard data {data}"))
+            volume_change(name, format!("adopt the backing as it is now, and discard data {data}"))
         }
-        Request::TraceOpen { name } => of(name, "record a trace"),
-        Request::FlashAdd { path, force } => of_device(path, anyway("add to the flash cache", *force)),
-        Request::FlashRemove { path } => of_device(path, "remove from the flash cache"),
-        Request::FlashReplace { old, new, force } => of_device(old, anyway(&format!("replace by {new}"), *force)),
-        Request::FlashPause {} => of_all("pause the change of the flash devices"),
-        Request::FlashResume {} => of_all("resume the change of the flash devices"),
-        Request::FlashCancel {} => of_all("cancel the change of the flash devices"),
-        Request::JobCancel { id } => of_all(format!("cancel {id}")),
-        Request::TokenCreate { name, role } => of_all(format!("create the token {name} ({role})")),
-        Request::TokenRevoke { name } => of_all(format!("revoke the token {name}")),
-        Request::TokenLink { role } => of_all(format!("create a login link ({role})")),
-        Request::Reload {} => of_all("reload the configuration"),
-        Request::Stop { destage } => of_all(if *destage { "stop, and destage everything" } else { "stop" }),
+        Request::TraceOpen { name } => volume_change(name, "record a trace"),
+        Request::FlashAdd { path, force } => device_change(path, with_force("add to the flash cache", *force)),
+        Request::FlashRemove { path } => device_change(path, "remove from the flash cache"),
+        Request::FlashReplace { old, new, force } => {
+            device_change(old, with_force(&format!("replace by {new}"), *force))
+        }
+        Request::FlashPause {} => daemon_change("pause the change of the flash devices"),
+        Request::FlashResume {} => daemon_change("resume the change of the flash devices"),
+        Request::FlashCancel {} => daemon_change("cancel the change of the flash devices"),
+        Request::JobCancel { id } => daemon_change(format!("cancel {id}")),
+        Request::TokenCreate { name, role } => daemon_change(format!("create the token {name} ({role})")),
+        Request::TokenRevoke { name } => daemon_change(format!("revoke the token {name}")),
+        Request::TokenLink { role } => daemon_change(format!("create a login link ({role})")),
+        Request::Reload {} => daemon_change("reload the configuration"),
+        Request::Stop { destage } => daemon_change(if *destage { "stop, and destage everything" } else { "stop" }),
         Request::Status {}
         | Request::FlashList {}
         | Request::VolumeList {}
@@ -99,17 +106,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_described_with_its_arguments_and_a_read_is_none() {
+    fn change_is_described_with_its_arguments_and_read_is_none() {
         let settings =
             [("policy", "none"), ("flash_max", "1 GiB")].map(|(key, value)| (key.to_owned(), value.to_owned()));
         let set = Request::VolumeSet { name: "v".to_owned(), settings: settings.into() };
-        assert_eq!(asked(&set), of("v", "set flash_max=1 GiB policy=none"));
+        assert_eq!(requested_change(&set), volume_change("v", "set flash_max=1 GiB policy=none"));
         let invalidate = Request::VolumeInvalidate { name: "v".to_owned(), discard_dirty: true };
-        assert_eq!(asked(&invalidate), of("v", "invalidate, and discard dirty data"));
+        assert_eq!(requested_change(&invalidate), volume_change("v", "invalidate, and discard dirty data"));
         let add = Request::FlashAdd { path: "/dev/x".to_owned(), force: true };
-        assert_eq!(asked(&add), of_device("/dev/x", "add to the flash cache, and erase its content"));
+        assert_eq!(requested_change(&add), device_change("/dev/x", "add to the flash cache, and erase its content"));
         let pin = Request::VolumePin { name: "v".to_owned(), from_bytes: 7, to_bytes: None };
-        assert_eq!(asked(&pin), of("v", "pin 7.. bytes"));
-        assert_eq!(asked(&Request::Status {}), None);
+        assert_eq!(requested_change(&pin), volume_change("v", "pin 7.. bytes"));
+        assert_eq!(requested_change(&Request::Status {}), None);
     }
 }

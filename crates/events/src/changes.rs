@@ -1,6 +1,6 @@
 //! Differences between two status samples, whatever caused them, and the effect of requested changes.
 //!
-//! A requested change is reported once, with its actor, when it has ended. While the change is under way, and in the
+//! A requested change is reported once, with its actor, when it has ended. While the change is in progress, and in the
 //! sample in which it ends, the comparison of samples skips its volume.
 
 use std::borrow::Cow;
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use messages::report::EventKind;
 use messages::{StatusReport, VolumeReport};
 
-use super::log::Note;
+use super::log::NewEvent;
 
 /// A property of a volume that is compared: name, kind of event, how it is read.
 type Property = (&'static str, EventKind, fn(&VolumeReport) -> Cow<'_, str>);
@@ -30,9 +30,9 @@ const PROPERTIES: [Property; 13] = [
     ("reservation_iops", EventKind::Limit, |volume| volume.qos.reservation_iops.to_string().into()),
 ];
 
-/// The volumes that a requested change concerns.
+/// The scope of a requested change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Touched {
+pub enum ChangeScope {
     /// One volume.
     Volume(String),
     /// All volumes.
@@ -59,10 +59,10 @@ fn differences(before: &Properties, now: &VolumeReport) -> Vec<(EventKind, Strin
 #[derive(Default)]
 pub struct Tracker {
     seen: Option<Snapshot>,
-    /// Requested changes under way.
-    busy: Vec<Touched>,
-    /// Every requested change that was under way at some moment since the last [`Tracker::begin_look`].
-    touched: BTreeSet<Touched>,
+    /// Scopes of requested changes in progress.
+    busy: Vec<ChangeScope>,
+    /// Scopes of all requested changes that were in progress at any time since the last [`Tracker::begin_sample`].
+    touched: BTreeSet<ChangeScope>,
 }
 
 #[derive(Default)]
@@ -74,13 +74,13 @@ struct Snapshot {
 }
 
 impl Tracker {
-    /// Starts a comparison. Volumes under change between this call and [`Tracker::look`] are skipped.
-    pub fn begin_look(&mut self) {
+    /// Starts a comparison. Volumes under change between this call and [`Tracker::compare_sample`] are skipped.
+    pub fn begin_sample(&mut self) {
         self.touched = self.busy.iter().cloned().collect();
     }
 
     /// Compares `status` with the sample before and returns the differences. The first sample has none.
-    pub fn look(&mut self, status: &StatusReport) -> Vec<Note> {
+    pub fn compare_sample(&mut self, status: &StatusReport) -> Vec<NewEvent> {
         // The status of a core that does not answer lacks its volumes and devices.
         let (cores, cores_answer) = (&status.cores, !status.cores.is_empty());
         let answers = |volume: &VolumeReport| cores.iter().any(|core| core.core == volume.core);
@@ -93,11 +93,11 @@ impl Tracker {
             return Vec::new();
         };
         let mut notes = Vec::new();
-        if !self.touched.contains(&Touched::All) {
-            let is_touched = |name: &String| self.touched.contains(&Touched::Volume(name.clone()));
+        if !self.touched.contains(&ChangeScope::All) {
+            let is_touched = |name: &String| self.touched.contains(&ChangeScope::Volume(name.clone()));
             let is_compared = |volume: &&VolumeReport| answers(volume) && !is_touched(&volume.name);
             for volume in status.volumes.iter().filter(is_compared) {
-                let mut note = |kind, text| notes.push(Note::new(kind, Some(&volume.name), text));
+                let mut note = |kind, text| notes.push(NewEvent::new(kind, Some(&volume.name), text));
                 match seen.volumes.get_mut(&volume.name) {
                     None => {
                         note(EventKind::State, format!("added: {}, {}", volume.state.name(), volume.policy));
@@ -114,11 +114,11 @@ impl Tracker {
             }
             let now: BTreeSet<&String> = status.volumes.iter().map(|volume| &volume.name).collect();
             seen.volumes.retain(|name, _| {
-                let stays = now.contains(name) || is_touched(name);
-                if !stays {
-                    notes.push(Note::new(EventKind::State, Some(name), "removed"));
+                let is_kept = now.contains(name) || is_touched(name);
+                if !is_kept {
+                    notes.push(NewEvent::new(EventKind::State, Some(name), "removed"));
                 }
-                stays
+                is_kept
             });
         }
         if let Some(devices) = devices(status).filter(|_| cores_answer) {
@@ -130,16 +130,16 @@ impl Tracker {
                     Some((_, before)) if before != state => format!("{state}, was {before}{reason}"),
                     Some(_) => continue,
                 };
-                notes.push(Note::new(EventKind::Device, Some(name), text));
+                notes.push(NewEvent::new(EventKind::Device, Some(name), text));
             }
             for (number, (name, _)) in seen.devices.iter().filter(|(number, _)| !devices.contains_key(number)) {
                 let text = format!("device {number} removed");
-                notes.push(Note::new(EventKind::Device, Some(name), text));
+                notes.push(NewEvent::new(EventKind::Device, Some(name), text));
             }
             seen.devices = devices;
             let job = job(status);
             if seen.job != job {
-                let note = |job: &String, what| Note::new(EventKind::Device, None, format!("{job} has {what}"));
+                let note = |job: &String, what| NewEvent::new(EventKind::Device, None, format!("{job} has {what}"));
                 notes.extend(seen.job.iter().map(|job| note(job, "ended")));
                 notes.extend(job.iter().map(|job| note(job, "begun")));
                 seen.job = job;
@@ -149,32 +149,32 @@ impl Tracker {
     }
 
     /// A requested change begins.
-    pub fn begin(&mut self, touched: Touched) {
-        self.touched.insert(touched.clone());
-        self.busy.push(touched);
+    pub fn begin_change(&mut self, scope: ChangeScope) {
+        self.touched.insert(scope.clone());
+        self.busy.push(scope);
     }
 
     /// A requested change has ended.
-    pub fn end(&mut self, touched: &Touched) {
-        if let Some(at) = self.busy.iter().position(|busy| busy == touched) {
+    pub fn end_change(&mut self, scope: &ChangeScope) {
+        if let Some(at) = self.busy.iter().position(|busy| busy == scope) {
             self.busy.swap_remove(at);
         }
     }
 
     /// The differences of a volume after a requested change, in words; stores its present state.
-    pub fn compare(&mut self, now: &VolumeReport) -> Vec<String> {
+    pub fn take_differences(&mut self, now: &VolumeReport) -> Vec<String> {
         let Some(seen) = &mut self.seen else { return Vec::new() };
         let before = seen.volumes.insert(now.name.clone(), properties(now));
         before.map_or(Vec::new(), |before| differences(&before, now).into_iter().map(|(_, text)| text).collect())
     }
 
-    /// Drops a volume that a client removed.
-    pub fn forget(&mut self, name: &str) {
+    /// Forgets a volume that was removed on request.
+    pub fn remove_volume(&mut self, name: &str) {
         self.seen.iter_mut().for_each(|seen| drop(seen.volumes.remove(name)));
     }
 
     /// Stores the volumes as they are after a change that may concern any of them.
-    pub fn learn(&mut self, volumes: &[VolumeReport]) {
+    pub fn set_volumes(&mut self, volumes: &[VolumeReport]) {
         let all = volumes.iter().map(|volume| (volume.name.clone(), properties(volume)));
         if let Some(seen) = &mut self.seen {
             seen.volumes = all.collect();
@@ -223,13 +223,13 @@ mod tests {
         StatusReport { volumes, cores, flash: Some(flash), ..StatusReport::default() }
     }
 
-    fn look(tracker: &mut Tracker, status: &StatusReport) -> Vec<String> {
-        tracker.begin_look();
-        lines(tracker.look(status))
+    fn sample(tracker: &mut Tracker, status: &StatusReport) -> Vec<String> {
+        tracker.begin_sample();
+        lines(tracker.compare_sample(status))
     }
 
-    fn lines(notes: Vec<Note>) -> Vec<String> {
-        let line = |note: Note| format!("{} {}: {}", note.kind, note.subject.as_deref().unwrap_or("-"), note.text);
+    fn lines(notes: Vec<NewEvent>) -> Vec<String> {
+        let line = |note: NewEvent| format!("{} {}: {}", note.kind, note.subject.as_deref().unwrap_or("-"), note.text);
         notes.into_iter().map(line).collect()
     }
 
@@ -248,9 +248,9 @@ mod tests {
         now.volumes[1].flash.max = "1 GiB".to_owned();
         now.volumes[1].qos.limit_iops = 500;
         let mut tracker = Tracker::default();
-        assert_eq!(look(&mut tracker, &before), [""; 0]);
+        assert_eq!(sample(&mut tracker, &before), [""; 0]);
         assert_eq!(
-            look(&mut tracker, &now),
+            sample(&mut tracker, &now),
             [
                 "policy a: policy write-through, was write-back",
                 "state b: state paused, was active",
@@ -264,56 +264,56 @@ mod tests {
                 "device -: add of flash device  has begun",
             ]
         );
-        assert_eq!(look(&mut tracker, &now), [""; 0]);
+        assert_eq!(sample(&mut tracker, &now), [""; 0]);
     }
 
     #[test]
-    fn a_requested_change_is_never_reported_as_a_spontaneous_one() {
+    fn requested_change_is_not_reported_as_spontaneous() {
         let old = status(&[("a", Active, "write-back"), ("b", Active, "none")], &[], None);
         let new = status(&[("a", Active, "none"), ("b", Paused, "none")], &[], None);
-        let a = Touched::Volume("a".to_owned());
+        let a = ChangeScope::Volume("a".to_owned());
         let mut tracker = Tracker::default();
-        look(&mut tracker, &old);
-        tracker.begin(a.clone());
+        sample(&mut tracker, &old);
+        tracker.begin_change(a.clone());
         // The sample shows the change while the request is still under way.
-        assert_eq!(look(&mut tracker, &new), ["state b: state paused, was active"]);
+        assert_eq!(sample(&mut tracker, &new), ["state b: state paused, was active"]);
         // The request ends while a sample is taken that still has the old value.
-        tracker.begin_look();
-        assert_eq!(tracker.compare(&new.volumes[0]), ["policy none, was write-back"]);
-        tracker.end(&a);
+        tracker.begin_sample();
+        assert_eq!(tracker.take_differences(&new.volumes[0]), ["policy none, was write-back"]);
+        tracker.end_change(&a);
         let stale = status(&[("a", Active, "write-back"), ("b", Paused, "none")], &[], None);
-        assert_eq!(tracker.look(&stale), []);
-        assert_eq!(look(&mut tracker, &new), [""; 0]);
+        assert_eq!(tracker.compare_sample(&stale), []);
+        assert_eq!(sample(&mut tracker, &new), [""; 0]);
         // The next difference has no request behind it.
-        assert_eq!(look(&mut tracker, &stale), ["policy a: policy write-back, was none"]);
+        assert_eq!(sample(&mut tracker, &stale), ["policy a: policy write-back, was none"]);
     }
 
     #[test]
-    fn removed_and_reloaded_volumes_are_not_reported_as_gone() {
+    fn removed_and_reloaded_volumes_are_not_reported_as_removed() {
         let both = status(&[("a", Active, "none"), ("b", Active, "none")], &[], None);
         let one = status(&[("b", Paused, "none")], &[], None);
         let mut tracker = Tracker::default();
-        look(&mut tracker, &both);
-        tracker.begin(Touched::Volume("a".to_owned()));
-        assert_eq!(look(&mut tracker, &status(&[("b", Active, "none")], &[], None)), [""; 0]);
-        tracker.forget("a");
-        tracker.end(&Touched::Volume("a".to_owned()));
-        tracker.begin(Touched::All);
-        assert_eq!(look(&mut tracker, &one), [""; 0]);
-        tracker.learn(&one.volumes);
-        tracker.end(&Touched::All);
-        assert_eq!(look(&mut tracker, &one), [""; 0]);
+        sample(&mut tracker, &both);
+        tracker.begin_change(ChangeScope::Volume("a".to_owned()));
+        assert_eq!(sample(&mut tracker, &status(&[("b", Active, "none")], &[], None)), [""; 0]);
+        tracker.remove_volume("a");
+        tracker.end_change(&ChangeScope::Volume("a".to_owned()));
+        tracker.begin_change(ChangeScope::All);
+        assert_eq!(sample(&mut tracker, &one), [""; 0]);
+        tracker.set_volumes(&one.volumes);
+        tracker.end_change(&ChangeScope::All);
+        assert_eq!(sample(&mut tracker, &one), [""; 0]);
     }
 
     #[test]
-    fn a_core_that_does_not_answer_causes_no_events() {
-        let sound = status(&[("a", Active, "write-back")], &[(0, "in-service")], None);
+    fn unresponsive_core_causes_no_events() {
+        let complete = status(&[("a", Active, "write-back")], &[(0, "in-service")], None);
         let mut silent = status(&[("a", Active, "none")], &[], None);
         silent.cores.clear();
         let mut tracker = Tracker::default();
-        look(&mut tracker, &silent);
-        assert_eq!(look(&mut tracker, &sound), [""; 0]);
-        assert_eq!(look(&mut tracker, &silent), [""; 0]);
-        assert_eq!(look(&mut tracker, &sound), [""; 0]);
+        sample(&mut tracker, &silent);
+        assert_eq!(sample(&mut tracker, &complete), [""; 0]);
+        assert_eq!(sample(&mut tracker, &silent), [""; 0]);
+        assert_eq!(sample(&mut tracker, &complete), [""; 0]);
     }
 }

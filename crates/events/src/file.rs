@@ -15,12 +15,12 @@ use work_timer::WorkTimer;
 
 /// Size past which a new file is started; at most two files exist.
 pub const FILE_BYTES: u64 = 4 << 20;
-/// Lines that wait for the disk at most; beyond that the oldest are dropped and do not survive a restart.
-pub const WAITING_MAX: usize = 1_000;
+/// Maximum number of lines that wait for the disk; beyond it the oldest are dropped and do not survive a restart.
+pub const QUEUE_MAX: usize = 1_000;
 /// Pause before a failed write is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
-pub const NEW: &str = "events.jsonl";
-pub const OLD: &str = "events.old.jsonl";
+pub const NEW_FILE: &str = "events.jsonl";
+pub const OLD_FILE: &str = "events.old.jsonl";
 
 /// A message to the writer thread.
 pub enum Message {
@@ -30,10 +30,10 @@ pub enum Message {
     Flush(SyncSender<()>),
 }
 
-/// Reads the events in the files of `folder`, oldest first, the newest `kept` at most. An open log is not needed.
-pub fn read(folder: &Path, kept: usize) -> VecDeque<EventReport> {
+/// Reads the events in the files of `folder`, oldest first; at most the newest `events_max`. An open log is not needed.
+pub fn read(folder: &Path, events_max: usize) -> VecDeque<EventReport> {
     let mut events: VecDeque<EventReport> = VecDeque::new();
-    for name in [OLD, NEW] {
+    for name in [OLD_FILE, NEW_FILE] {
         // A file that cannot be read loses its own events only.
         let bytes = read_bounded(&folder.join(name)).unwrap_or_default();
         for line in bytes.split(|byte| *byte == b'\n') {
@@ -44,7 +44,7 @@ pub fn read(folder: &Path, kept: usize) -> VecDeque<EventReport> {
             }
         }
     }
-    events.drain(..events.len().saturating_sub(kept));
+    events.drain(..events.len().saturating_sub(events_max));
     events
 }
 
@@ -57,7 +57,7 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The writer thread: writes the lines it receives until every sender is gone.
+/// The writer thread: writes the lines it receives until every sender is dropped.
 pub fn write(messages: &Receiver<Message>, folder: &Path, health: &Arc<Mutex<EventsHealth>>, work: &WorkTimer) {
     let mut writer = Writer { folder: folder.to_owned(), open: None };
     let mut waiting: VecDeque<String> = VecDeque::new();
@@ -72,12 +72,12 @@ pub fn write(messages: &Receiver<Message>, folder: &Path, health: &Arc<Mutex<Eve
             Err(RecvTimeoutError::Disconnected) => return,
         };
         // Messages that arrived meanwhile join the same batch.
-        let more = messages.try_iter().take(WAITING_MAX);
+        let more = messages.try_iter().take(QUEUE_MAX);
         let (mut lost, mut flushes) = (0, Vec::new());
         for message in first.into_iter().chain(more) {
             match message {
                 Message::Line(line) => {
-                    if waiting.len() == WAITING_MAX {
+                    if waiting.len() == QUEUE_MAX {
                         waiting.pop_front();
                         lost += 1;
                     }
@@ -128,7 +128,7 @@ impl Writer {
             return Err(error);
         }
         if before + bytes.len() as u64 > FILE_BYTES {
-            std::fs::rename(self.folder.join(NEW), self.folder.join(OLD))?;
+            std::fs::rename(self.folder.join(NEW_FILE), self.folder.join(OLD_FILE))?;
         } else {
             self.open = Some(file);
         }
@@ -138,7 +138,7 @@ impl Writer {
     /// Opens the file, positioned at the beginning of a line.
     fn open_file(&self) -> io::Result<File> {
         std::fs::create_dir_all(&self.folder)?;
-        let path = self.folder.join(NEW);
+        let path = self.folder.join(NEW_FILE);
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
         // The directory entry has to survive a power cut too.
         File::open(&self.folder)?.sync_all()?;

@@ -14,7 +14,8 @@
 //! Invariants:
 //!
 //! 1. An event's number is larger than the number of every earlier event that is still known, over restarts too.
-//! 2. A noted event can be queried at once. An event that the file lacks is counted as lost; no caller waits for it.
+//! 2. An appended event can be queried at once. An event that the file lacks is counted as lost; no caller waits for
+//!    the file.
 //! 3. Events, bytes per event, files, alerts and messages are all bounded.
 
 pub mod alerts;
@@ -24,8 +25,8 @@ mod file;
 mod log;
 mod webhook;
 
-pub use audit::{Asked, asked};
-pub use changes::{Touched, Tracker};
+pub use audit::{RequestedChange, requested_change};
+pub use changes::{ChangeScope, Tracker};
 pub use file::read;
-pub use log::{EVENTS_TOLD, Events, Note, Wanted};
+pub use log::{EventFilter, Events, NewEvent, SAMPLE_EVENTS_MAX};
 pub use webhook::{Address, Receiver, Webhook};

@@ -1,4 +1,4 @@
-//! The newest events in memory, which answer all queries. Each noted event also goes to the writer thread of `file.rs`.
+//! The newest events in memory, which answer all queries. Each event also goes to the writer thread of `file.rs`.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -6,49 +6,49 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use messages::moment;
 use messages::report::{DaemonPhase, EventKind, EventReport, EventsHealth, EventsPage};
+use messages::unix_time;
 use work_timer::WorkTimer;
 
-use super::file::{self, Message, WAITING_MAX};
+use super::file::{self, Message, QUEUE_MAX};
 
 /// Events kept in memory.
 const EVENTS_MAX: usize = 10_000;
-/// Bytes of an event's text at most.
+/// Maximum size of an event's text.
 const TEXT_BYTES_MAX: usize = 400;
-/// Bytes of an event's subject and of its actor at most.
+/// Maximum size of an event's subject and of its actor.
 const NAME_BYTES_MAX: usize = 160;
 /// Events in one status sample. A client that reads one sample per second misses none as long as fewer occur.
-pub const EVENTS_TOLD: usize = 64;
+pub const SAMPLE_EVENTS_MAX: usize = 64;
 /// Time limit of [`Events::flush`].
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An event before it gets its number and its time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Note {
+pub struct NewEvent {
     /// Its kind.
     pub kind: EventKind,
     /// The volume or device that the event concerns.
     pub subject: Option<String>,
     /// The user or client that caused the event.
     pub actor: Option<String>,
-    /// The event in words.
+    /// Description of the event.
     pub text: String,
-    /// Of an event of the daemon: whether the daemon goes on or ends.
+    /// Of an event of the daemon: whether the daemon continues or ends.
     pub phase: Option<DaemonPhase>,
 }
 
-impl Note {
-    /// Creates a note without an actor.
-    pub fn new(kind: EventKind, subject: Option<&str>, text: impl Into<String>) -> Note {
-        Note { kind, subject: subject.map(str::to_owned), text: text.into(), ..Note::default() }
+impl NewEvent {
+    /// An event without an actor.
+    pub fn new(kind: EventKind, subject: Option<&str>, text: impl Into<String>) -> NewEvent {
+        NewEvent { kind, subject: subject.map(str::to_owned), text: text.into(), ..NewEvent::default() }
     }
 }
 
 /// Selection of events.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
-    /// Number of events at most.
+pub struct EventFilter {
+    /// Maximum number of events.
     pub limit: usize,
     /// Only events with smaller numbers.
     pub before: Option<u64>,
@@ -64,7 +64,7 @@ pub struct Wanted {
     pub kind: Option<EventKind>,
 }
 
-impl Wanted {
+impl EventFilter {
     fn matches(&self, event: &EventReport) -> bool {
         let at = event.at_unix_ms;
         self.before.is_none_or(|before| event.number < before)
@@ -97,7 +97,7 @@ impl Events {
         let events = file::read(folder, EVENTS_MAX);
         let next = events.back().map_or(1, |last| last.number + 1);
         let health = Arc::new(Mutex::new(EventsHealth::default()));
-        let (writer, messages) = sync_channel(WAITING_MAX);
+        let (writer, messages) = sync_channel(QUEUE_MAX);
         let (folder, work) = (folder.to_owned(), WorkTimer::default());
         let (writer_folder, writer_health, timer) = (folder.clone(), health.clone(), work.clone());
         let body = move || file::write(&messages, &writer_folder, &writer_health, &timer);
@@ -109,7 +109,7 @@ impl Events {
     }
 
     fn state(&self) -> MutexGuard<'_, LogState> {
-        // A panic cannot leave the state half-changed, so a poisoned lock is safe to use.
+        // No panic can leave the state half-changed, so a poisoned lock is safe to use.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -118,11 +118,11 @@ impl Events {
     }
 
     /// Adds an event with the next number and the current time.
-    pub fn note(&self, note: Note) {
-        let Note { kind, subject, actor, text, phase } = note;
+    pub fn append(&self, event: NewEvent) {
+        let NewEvent { kind, subject, actor, text, phase } = event;
         let name = |name: Option<String>| name.map(|name| single_line(&name, NAME_BYTES_MAX));
         let (subject, actor, text) = (name(subject), name(actor), single_line(&text, TEXT_BYTES_MAX));
-        let at_unix_ms = moment::since_1970().as_millis() as u64;
+        let at_unix_ms = unix_time::now().as_millis() as u64;
         let mut state = self.state();
         let event = EventReport { number: state.next, at_unix_ms, kind, subject, actor, text, phase };
         state.next += 1;
@@ -138,19 +138,19 @@ impl Events {
         }
     }
 
-    /// The newest events that match `wanted`, and the number before which the next page starts.
-    pub fn page(&self, wanted: &Wanted) -> EventsPage {
+    /// The newest events that match `filter`, and the number before which the next page starts.
+    pub fn page(&self, filter: &EventFilter) -> EventsPage {
         let state = self.state();
-        let mut found = state.events.iter().rev().filter(|event| wanted.matches(event));
-        let events: Vec<EventReport> = found.by_ref().take(wanted.limit).cloned().collect();
+        let mut found = state.events.iter().rev().filter(|event| filter.matches(event));
+        let events: Vec<EventReport> = found.by_ref().take(filter.limit).cloned().collect();
         let next = found.next().and(events.last()).map(|last| last.number);
         EventsPage { events, next }
     }
 
-    /// The newest [`EVENTS_TOLD`] events, oldest first.
+    /// The newest [`SAMPLE_EVENTS_MAX`] events, oldest first.
     pub fn newest(&self) -> Vec<EventReport> {
         let state = self.state();
-        state.events.range(state.events.len().saturating_sub(EVENTS_TOLD)..).cloned().collect()
+        state.events.range(state.events.len().saturating_sub(SAMPLE_EVENTS_MAX)..).cloned().collect()
     }
 
     /// The last event of a kind.
@@ -195,15 +195,15 @@ fn single_line(text: &str, bytes_max: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::file::{FILE_BYTES, NEW, OLD};
+    use super::super::file::{FILE_BYTES, NEW_FILE, OLD_FILE};
     use super::*;
 
-    fn note(events: &Events, kind: EventKind, subject: &str, text: &str) {
-        events.note(Note::new(kind, Some(subject), text));
+    fn append(events: &Events, kind: EventKind, subject: &str, text: &str) {
+        events.append(NewEvent::new(kind, Some(subject), text));
     }
 
-    fn all(limit: usize) -> Wanted {
-        Wanted { limit, ..Wanted::default() }
+    fn all(limit: usize) -> EventFilter {
+        EventFilter { limit, ..EventFilter::default() }
     }
 
     fn texts(page: &EventsPage) -> Vec<&str> {
@@ -215,20 +215,21 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let folder = folder.path().join("events");
         let events = Events::open(&folder);
-        note(&events, EventKind::State, "v", "one");
-        events.note(Note { actor: Some("user root".to_owned()), ..Note::new(EventKind::Change, None, "two") });
+        append(&events, EventKind::State, "v", "one");
+        events
+            .append(NewEvent { actor: Some("user root".to_owned()), ..NewEvent::new(EventKind::Change, None, "two") });
         events.flush();
         drop(events);
-        let path = folder.join(NEW);
-        let mut text = std::fs::read(&path).expect("it was written");
+        let path = folder.join(NEW_FILE);
+        let mut text = std::fs::read(&path).expect("the file was written");
         // A batch written twice, and a line that a crash cut short.
         let again = text.clone();
         text.extend(again);
         text.extend(b"{\"number\":3,\"at_un\0\0\0");
-        std::fs::write(&path, text).expect("it is written");
+        std::fs::write(&path, text).expect("the file can be written");
         let events = Events::open(&folder);
         assert_eq!(events.last(EventKind::Change).and_then(|event| event.actor).as_deref(), Some("user root"));
-        note(&events, EventKind::State, "v", "three");
+        append(&events, EventKind::State, "v", "three");
         events.flush();
         drop(events);
         let page = Events::open(&folder).page(&all(10));
@@ -240,11 +241,14 @@ mod tests {
     fn write_golden() -> Vec<u8> {
         let folder = tempfile::tempdir().expect("a folder");
         let events = Events::open(folder.path());
-        note(&events, EventKind::State, "v", "one");
-        events.note(Note { actor: Some("user root".to_owned()), ..Note::new(EventKind::Change, None, "two “2”") });
-        note(&events, EventKind::Alert, "w", "three");
+        append(&events, EventKind::State, "v", "one");
+        events.append(NewEvent {
+            actor: Some("user root".to_owned()),
+            ..NewEvent::new(EventKind::Change, None, "two “2”")
+        });
+        append(&events, EventKind::Alert, "w", "three");
         events.flush();
-        std::fs::read(folder.path().join(NEW)).expect("it was written")
+        std::fs::read(folder.path().join(NEW_FILE)).expect("the file was written")
     }
 
     #[test]
@@ -253,9 +257,9 @@ mod tests {
             let folder = tempfile::tempdir().expect("a folder");
             let mut bytes = golden.bytes;
             bytes.extend(b"{\"number\":4,\"at_unix_ms\":1,\"kind\":\"of a newer version\",\"text\":\"four\"}\n");
-            std::fs::write(folder.path().join(NEW), &bytes).expect("written");
+            std::fs::write(folder.path().join(NEW_FILE), &bytes).expect("written");
             let events = Events::open(folder.path());
-            note(&events, EventKind::State, "v", "five");
+            append(&events, EventKind::State, "v", "five");
             events.flush();
             let page = events.page(&all(10));
             let shown: Vec<_> = page.events.iter().rev().map(|event| (event.number, event.text.as_str())).collect();
@@ -263,7 +267,7 @@ mod tests {
             let changed = events.last(EventKind::Change).expect("the second");
             assert_eq!((changed.actor.as_deref(), changed.subject), (Some("user root"), None));
             assert_eq!(events.last(EventKind::Alert).and_then(|event| event.subject).as_deref(), Some("w"));
-            assert!(std::fs::read(folder.path().join(NEW)).expect("it is there").starts_with(&bytes));
+            assert!(std::fs::read(folder.path().join(NEW_FILE)).expect("the file exists").starts_with(&bytes));
         }
     }
 
@@ -273,11 +277,11 @@ mod tests {
         let events = Events::open(folder.path());
         for at in 0..25 {
             let kind = if at % 5 == 0 { EventKind::Alert } else { EventKind::State };
-            note(&events, kind, if at % 2 == 0 { "a" } else { "b" }, &at.to_string());
+            append(&events, kind, if at % 2 == 0 { "a" } else { "b" }, &at.to_string());
         }
         let (mut seen, mut before) = (Vec::new(), None);
         loop {
-            let page = events.page(&Wanted { before, subject: Some("a".to_owned()), ..all(7) });
+            let page = events.page(&EventFilter { before, subject: Some("a".to_owned()), ..all(7) });
             seen.extend(page.events.iter().map(|event| event.text.clone()));
             before = page.next;
             if before.is_none() {
@@ -285,13 +289,13 @@ mod tests {
             }
         }
         assert_eq!(seen, (0..25).rev().filter(|at| at % 2 == 0).map(|at| at.to_string()).collect::<Vec<_>>());
-        let of_kind = events.page(&Wanted { kind: Some(EventKind::Alert), ..all(100) });
+        let of_kind = events.page(&EventFilter { kind: Some(EventKind::Alert), ..all(100) });
         assert_eq!(texts(&of_kind), ["20", "15", "10", "5", "0"]);
-        assert_eq!(texts(&events.page(&Wanted { after: Some(23), ..all(100) })), ["24", "23"]);
-        let now = moment::since_1970().as_secs();
-        assert_eq!(events.page(&Wanted { since_unix_seconds: Some(now + 60), ..all(9) }), EventsPage::default());
-        assert_eq!(events.page(&Wanted { until_unix_seconds: Some(now - 60), ..all(9) }), EventsPage::default());
-        let lately = Wanted { since_unix_seconds: Some(now - 60), until_unix_seconds: Some(now + 60), ..all(100) };
+        assert_eq!(texts(&events.page(&EventFilter { after: Some(23), ..all(100) })), ["24", "23"]);
+        let now = unix_time::now().as_secs();
+        assert_eq!(events.page(&EventFilter { since_unix_seconds: Some(now + 60), ..all(9) }), EventsPage::default());
+        assert_eq!(events.page(&EventFilter { until_unix_seconds: Some(now - 60), ..all(9) }), EventsPage::default());
+        let lately = EventFilter { since_unix_seconds: Some(now - 60), until_unix_seconds: Some(now + 60), ..all(100) };
         assert_eq!(events.page(&lately).events.len(), 25);
         assert_eq!(events.newest().last().map(|event| event.text.clone()).as_deref(), Some("24"));
     }
@@ -301,33 +305,33 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let events = Events::open(folder.path());
         for at in 0..24_000 {
-            note(&events, EventKind::State, &"s".repeat(999), &format!("{at}\n\x1b[2J{}", "ä".repeat(1000)));
+            append(&events, EventKind::State, &"s".repeat(999), &format!("{at}\n\x1b[2J{}", "ä".repeat(1000)));
             if at % 400 == 0 {
                 events.flush();
             }
         }
         events.flush();
         assert_eq!(events.state().events.len(), EVENTS_MAX);
-        assert_eq!(events.newest().len(), EVENTS_TOLD);
-        let last = events.newest().pop().expect("there is one");
+        assert_eq!(events.newest().len(), SAMPLE_EVENTS_MAX);
+        let last = events.newest().pop().expect("an event exists");
         assert!(last.text.len() <= TEXT_BYTES_MAX && last.text.starts_with("23999  [2Jää"), "{}", last.text);
         assert_eq!(last.subject.map(|subject| subject.len()), Some(NAME_BYTES_MAX));
-        for name in [NEW, OLD] {
-            let bytes = std::fs::metadata(folder.path().join(name)).expect("it is there").len();
-            assert!(bytes <= FILE_BYTES + (WAITING_MAX * 2 * TEXT_BYTES_MAX) as u64, "{name}: {bytes}");
+        for name in [NEW_FILE, OLD_FILE] {
+            let bytes = std::fs::metadata(folder.path().join(name)).expect("the file exists").len();
+            assert!(bytes <= FILE_BYTES + (QUEUE_MAX * 2 * TEXT_BYTES_MAX) as u64, "{name}: {bytes}");
         }
         assert_eq!(events.health().newest, 24_000);
     }
 
     #[test]
-    fn a_failing_disk_costs_only_the_files_and_is_reported_until_it_recovers() {
+    fn failing_disk_is_reported_and_loses_only_lines_of_the_files() {
         let folder = tempfile::tempdir().expect("a folder");
         // A regular file blocks the place of the folder.
-        let place = folder.path().join("events");
-        std::fs::write(&place, "").expect("it is written");
-        let events = Events::open(&place);
-        for at in 0..WAITING_MAX + 10 {
-            note(&events, EventKind::State, "v", &at.to_string());
+        let blocked = folder.path().join("events");
+        std::fs::write(&blocked, "").expect("the file can be written");
+        let events = Events::open(&blocked);
+        for at in 0..QUEUE_MAX + 10 {
+            append(&events, EventKind::State, "v", &at.to_string());
             if at % 100 == 0 {
                 events.flush();
             }
@@ -336,13 +340,13 @@ mod tests {
         let health = events.health();
         assert!(health.failed.is_some_and(|why| why.contains("events")));
         assert_eq!((health.lost, events.page(&all(1)).events[0].text.as_str()), (10, "1009"));
-        std::fs::remove_file(&place).expect("it was there");
+        std::fs::remove_file(&blocked).expect("the file existed");
         let end = std::time::Instant::now() + Duration::from_secs(30);
         while events.health().failed.is_some() {
-            assert!(std::time::Instant::now() < end, "the write is tried again");
+            assert!(std::time::Instant::now() < end, "the write is retried");
             std::thread::sleep(Duration::from_millis(20));
         }
         drop(events);
-        assert_eq!(Events::open(&place).page(&all(5_000)).events.len(), WAITING_MAX);
+        assert_eq!(Events::open(&blocked).page(&all(5_000)).events.len(), QUEUE_MAX);
     }
 }

@@ -265,7 +265,7 @@ fn reload_during_the_start_leaves_volumes_to_the_start() {
     });
     daemon.signal("HUP");
     for name in ["a", "silent"] {
-        let left = format!("volume {name}: not looked at, it is being changed right now");
+        let left = format!("volume {name}: skipped: another change of it is in progress");
         daemon.wait_for(&left, |daemon| daemon.log().contains(&left));
     }
     daemon.wait_for("it serves", |daemon| daemon.log().contains("serving 1 volume "));
@@ -340,7 +340,11 @@ fn case_16_swapped_backing_is_refused_until_adopted() {
     assert_eq!(daemon.show("b")["state"], "active", "the others are served");
     assert!(daemon.log().contains("hotset volume adopt a"), "{}", daemon.log());
     let flushed = daemon.try_command(&["volume", "flush", "a"]);
-    assert!(errors(&flushed).contains("its backing is another one than before"), "{}", errors(&flushed));
+    assert!(
+        errors(&flushed).contains("its backing is not the one that it had at the last start"),
+        "{}",
+        errors(&flushed)
+    );
     daemon.command(&["volume", "adopt", "a"]);
     let after = daemon.show("a");
     assert_eq!(after["state"], "active");
@@ -592,7 +596,7 @@ fn qos_changes_live_and_survives_a_restart() {
     let b = volume("b", "datastore = \"nl\"\n");
     site.write(&format!("{datastores}{rules}{}{b}", volume("a", on_sas)));
     daemon.signal("HUP");
-    daemon.wait_for("the file is read", |daemon| daemon.log().contains("what [[qos]] gives it was taken over"));
+    daemon.wait_for("the file is read", |daemon| daemon.log().contains("[[qos]] rules applied"));
     for said in [
         "[[qos]]: 2 taken over",
         "datastore ssd: added",

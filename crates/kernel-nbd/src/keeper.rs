@@ -62,7 +62,7 @@ pub fn keep(
         let mut keeper = Keeper::attach(socket, volume, kernel)?;
         keeper.wait_for_name().await;
         on_attached(&keeper.device)?;
-        Notifier::from_environment().say(&format!("READY=1\nSTATUS={}", keeper.device.path().display()));
+        Notifier::from_environment().notify(&format!("READY=1\nSTATUS={}", keeper.device.path().display()));
         match keeper.run(&mut stop).await? {
             End::Asked => keeper.let_go(),
             End::Detached => {

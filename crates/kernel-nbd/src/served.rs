@@ -27,8 +27,8 @@ pub enum Unreachable {
 /// Connects to a volume; returns its identifier, its address and the connection.
 pub fn reach(socket: &Path, volume: &str) -> Result<(Identifier, String, Link), Unreachable> {
     let refused = |text: String| Err(Unreachable::Refused(text));
-    let mut client = Client::connect(socket)?.patient_for(PATIENCE)?;
-    let Answer::Status(status) = client.ask(&Request::Status {}, |_| ())? else { return Err(unexpected()) };
+    let mut client = Client::connect(socket)?.with_timeout(PATIENCE)?;
+    let Answer::Status(status) = client.request(&Request::Status {}, |_| ())? else { return Err(unexpected()) };
     let Some(address) = handshake::best_address(&status.listen) else {
         return refused(
             "the daemon does not listen for NBD clients; if this persists, add a socket to [nbd] listen".to_owned(),
@@ -45,7 +45,7 @@ pub fn reach(socket: &Path, volume: &str) -> Result<(Identifier, String, Link), 
 /// Checks that the daemon serves this very volume; the error describes the difference.
 pub fn is_served(socket: &Path, identifier: &Identifier) -> Result<(), String> {
     let ask = || {
-        let mut client = Client::connect(socket)?.patient_for(PATIENCE)?;
+        let mut client = Client::connect(socket)?.with_timeout(PATIENCE)?;
         identify(&mut client, &identifier.volume)
     };
     match ask() {
@@ -56,7 +56,7 @@ pub fn is_served(socket: &Path, identifier: &Identifier) -> Result<(), String> {
 }
 
 fn identify(client: &mut Client, volume: &str) -> Result<Identifier, Unreachable> {
-    let Answer::Volume(report) = client.ask(&Request::VolumeShow { name: volume.to_owned() }, |_| ())? else {
+    let Answer::Volume(report) = client.request(&Request::VolumeShow { name: volume.to_owned() }, |_| ())? else {
         return Err(unexpected());
     };
     if report.incarnation.is_empty() || report.state == VolumeState::Refused {

@@ -24,7 +24,7 @@ pub use self::format::Format;
 use self::writer::Writer;
 
 /// Time for the last lines at the end of the process.
-const END_PATIENCE: Duration = Duration::from_secs(1);
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 macro_rules! subsystems {
     ($($name:ident $text:literal $doc:literal)+) => {
@@ -66,7 +66,7 @@ pub struct Log(());
 
 impl Drop for Log {
     fn drop(&mut self) {
-        flush(END_PATIENCE);
+        flush(END_TIMEOUT);
     }
 }
 
@@ -75,7 +75,7 @@ impl Drop for Log {
 pub fn start(filter: &Filter, format: Format) -> io::Result<Log> {
     if RUNNING.get().is_none() {
         let writer = Writer::start(writer::standard_error()?, |lines| {
-            warn!(target: DAEMON, lines, "{lines} lines are missing here: standard error did not take them in time");
+            warn!(target: DAEMON, lines, "{lines} lines are missing here: standard error did not accept them in time");
         })?;
         let is_journal = std::env::var_os("JOURNAL_STREAM").is_some();
         let (subscriber, set_filter) = format::subscriber(filter, format, is_journal, writer.clone());
@@ -90,14 +90,14 @@ pub fn start(filter: &Filter, format: Format) -> io::Result<Log> {
 /// Replaces the filter.
 pub fn set_filter(filter: &Filter) {
     if let Some(running) = RUNNING.get() {
-        // It fails only when the subscriber is gone, and a global one stays.
+        // It fails only when the subscriber no longer exists, and a global one is never dropped.
         let _ = running.set_filter.reload(filter.targets());
     }
 }
 
-/// Waits until all events so far are written, for `patience` at most: standard error may be stuck.
-pub fn flush(patience: Duration) {
+/// Waits until all events so far are written, for `timeout` at most: standard error may be stuck.
+pub fn flush(timeout: Duration) {
     if let Some(running) = RUNNING.get() {
-        running.writer.flush(patience);
+        running.writer.flush(timeout);
     }
 }

@@ -22,7 +22,7 @@ const LINES_MAX: usize = 1024;
 const FLUSH_PAUSE: Duration = Duration::from_millis(5);
 
 thread_local! {
-    /// The file, in the writing thread, whose own lines go around the queue.
+    /// The file, in the writing thread, whose own lines bypass the queue.
     static OWN: RefCell<Option<File>> = const { RefCell::new(None) };
 }
 
@@ -45,9 +45,8 @@ pub(crate) fn standard_error() -> io::Result<File> {
 }
 
 impl Writer {
-    /// Starts a thread that writes to `file`; it calls `note_dropped` with a number of lines to log that they are
-    /// missing.
-    pub fn start(file: File, note_dropped: impl Fn(u64) + Send + 'static) -> io::Result<Writer> {
+    /// Starts a thread that writes to `file`; it calls `log_dropped` with the number of missing lines to log.
+    pub fn start(file: File, log_dropped: impl Fn(u64) + Send + 'static) -> io::Result<Writer> {
         let (queue, entries) = sync_channel(LINES_MAX);
         let dropped = Arc::new(AtomicU64::new(0));
         let writer = Writer { queue, dropped: dropped.clone() };
@@ -55,15 +54,15 @@ impl Writer {
             // The thread may be older than the one that takes signals: a signal must not end the process in this one.
             hold_signals().expect("a thread can block signals for itself");
             OWN.set(Some(file));
-            write_all(&entries, &dropped, note_dropped);
+            write_all(&entries, &dropped, log_dropped);
         };
         std::thread::Builder::new().name("log".to_owned()).spawn(body)?;
         Ok(writer)
     }
 
-    /// Waits until all lines so far are written, for `patience` at most.
-    pub fn flush(&self, patience: Duration) {
-        let end = Instant::now() + patience;
+    /// Waits until all lines so far are written, for `timeout` at most.
+    pub fn flush(&self, timeout: Duration) {
+        let end = Instant::now() + timeout;
         let (done, is_done) = sync_channel(0);
         let mut entry = Entry::Flush(done);
         while let Err(TrySendError::Full(back)) = self.queue.try_send(entry) {
@@ -78,17 +77,17 @@ impl Writer {
     }
 }
 
-fn write_all(entries: &Receiver<Entry>, dropped: &AtomicU64, note_dropped: impl Fn(u64)) {
-    let note = || match dropped.swap(0, Ordering::Relaxed) {
+fn write_all(entries: &Receiver<Entry>, dropped: &AtomicU64, log_dropped: impl Fn(u64)) {
+    let log_any_dropped = || match dropped.swap(0, Ordering::Relaxed) {
         0 => {}
-        lines => note_dropped(lines),
+        lines => log_dropped(lines),
     };
     loop {
         let entry = match entries.try_recv() {
             Ok(entry) => entry,
             Err(TryRecvError::Disconnected) => return,
             Err(TryRecvError::Empty) => {
-                note();
+                log_any_dropped();
                 let Ok(entry) = entries.recv() else { return };
                 entry
             }
@@ -100,7 +99,7 @@ fn write_all(entries: &Receiver<Entry>, dropped: &AtomicU64, note_dropped: impl 
                 }
             }
             Entry::Flush(done) => {
-                note();
+                log_any_dropped();
                 drop(done);
             }
         }
@@ -144,21 +143,21 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
     #[test]
     fn full_pipe_blocks_no_thread_and_lost_lines_are_counted() {
         let (reader, pipe) = io::pipe().expect("a pipe can be made");
-        let note = |lines| drop(write_own(format!("lost {lines}\n").as_bytes()));
-        let mut writer = Writer::start(File::from(OwnedFd::from(pipe)), note).expect("a thread can be started");
+        let log_dropped = |lines| drop(write_own(format!("lost {lines}\n").as_bytes()));
+        let mut writer = Writer::start(File::from(OwnedFd::from(pipe)), log_dropped).expect("a thread can be started");
         // A pipe holds 64 KiB: 4,000 lines of 100 bytes fill it and the queue.
         const LINES: usize = 4_000;
         let began = Instant::now();
         for number in 0..LINES {
-            writer.write_all(format!("{number:099}\n").as_bytes()).expect("it never fails");
+            writer.write_all(format!("{number:099}\n").as_bytes()).expect("a line is accepted or dropped");
         }
         writer.flush(Duration::from_millis(50));
-        assert!(began.elapsed() < PATIENCE, "the full pipe was waited for");
+        assert!(began.elapsed() < TIMEOUT, "a flush waited for the full pipe");
         let lines = BufReader::new(reader).lines().map(|line| line.expect("it is text"));
         let mut last = None;
         let read: Vec<String> = lines
@@ -172,18 +171,18 @@ mod tests {
             .collect();
         let lost: usize = last.expect("the lost lines are counted");
         let numbers: Vec<usize> = read.iter().map(|line| line.parse().expect("a number")).collect();
-        assert!(numbers.is_sorted(), "the order is kept");
+        assert!(numbers.is_sorted(), "the lines are in order");
         assert_eq!((numbers.len() + lost, lost > 0), (LINES, true));
     }
 
     #[test]
     fn flush_returns_when_all_lines_are_written() {
         let mut file = tempfile::tempfile().expect("a file can be made");
-        let mut writer = Writer::start(file.try_clone().expect("a descriptor is left"), |_| ()).expect("a thread");
+        let mut writer = Writer::start(file.try_clone().expect("a second descriptor"), |_| ()).expect("a thread");
         for _ in 0..LINES_MAX / 2 {
-            writer.write_all(b"line\n").expect("it never fails");
+            writer.write_all(b"line\n").expect("a line is accepted or dropped");
         }
-        writer.flush(PATIENCE);
+        writer.flush(TIMEOUT);
         let mut text = String::new();
         io::Seek::rewind(&mut file).and_then(|()| io::Read::read_to_string(&mut file, &mut text)).expect("it is read");
         assert_eq!(text.lines().count(), LINES_MAX / 2);

@@ -5,12 +5,12 @@
 //! reports.
 
 pub mod answer;
-pub mod moment;
 pub mod plain;
 pub mod report;
 pub mod request;
 mod sampled;
 pub mod token;
+pub mod unix_time;
 
 pub use answer::{Answer, ErrorKind, Failure, Progress, Reply};
 pub use plain::{is_control, plain, plain_lines};

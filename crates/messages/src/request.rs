@@ -62,9 +62,9 @@ pub enum Request {
     VolumeFlush {
         /// The volume.
         name: String,
-        /// Answer with the job once it has begun.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        aside: bool,
+        /// Reply with the job once the flush has begun.
+        #[serde(default, rename = "aside", skip_serializing_if = "std::ops::Not::not")]
+        in_background: bool,
     },
     /// Bypass the cache.
     VolumePause {
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn request_is_one_readable_object() {
-        let request = Request::VolumeFlush { name: "web01".to_owned(), aside: false };
+        let request = Request::VolumeFlush { name: "web01".to_owned(), in_background: false };
         let text = serde_json::to_string(&request).expect("text keys");
         assert_eq!(text, r#"{"action":"volume-flush","name":"web01"}"#);
         assert_eq!(serde_json::from_str::<Request>(&text).expect("its own text"), request);

@@ -1,9 +1,9 @@
 //! Proof that a backing holds the data that a volume's dirty data was written over.
 //!
 //! An identity is a proof only if it lies in the storage itself (a serial number, a file's inode and birth time). A
-//! device number or an export's name is a place, where another disk may be by now. Before any dirty data is destaged,
-//! the content is therefore compared with two records: checksums of the blocks destaged last, and samples taken when
-//! the volume was last served.
+//! device number or an export's name is an address, at which another disk may be by now. Before any dirty data is
+//! destaged, the content is therefore compared with two records: checksums of the blocks destaged last, and samples
+//! taken when the volume was last served.
 
 use engine::BlockNo;
 use serde::{Deserialize, Serialize};
@@ -12,11 +12,11 @@ const BLOCK_BYTES: u64 = 4096;
 /// Number of sampled blocks of a backing.
 const SAMPLES: u64 = 24;
 /// Blocks with partition tables and file system headers, which are always sampled.
-const HEAD: [u64; 3] = [0, 1, 16];
+const HEADER_BLOCKS: [u64; 3] = [0, 1, 16];
 /// Number of matching samples with content that identify a backing without other proof.
 const MATCHES_MIN: usize = 3;
-/// Sample of a zero block, which proves nothing: every new disk has zeroes.
-const NOTHING: u32 = 0;
+/// Sample of a zero block. It proves nothing, because every new disk has zeroes.
+const ZERO_BLOCK: u32 = 0;
 
 /// Recorded content of a backing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub struct ContentRecord {
     /// Identifiers of the partition tables and file systems in it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<String>,
-    /// CRC32C of the blocks at [`sample_places`], eight hexadecimal digits each; 0 for a zero block.
+    /// CRC32C of the blocks at [`sampled_blocks`], eight hexadecimal digits each; 0 for a zero block.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub samples: String,
     /// Number of destaged blocks whose checksums the flash store held when the volume was stopped. The next start must
@@ -39,13 +39,13 @@ pub struct ContentRecord {
 }
 
 /// The sampled blocks of a backing of `size_bytes`, in order.
-pub fn sample_places(size_bytes: u64) -> Vec<BlockNo> {
+pub fn sampled_blocks(size_bytes: u64) -> Vec<BlockNo> {
     let blocks = size_bytes / BLOCK_BYTES;
     if blocks <= SAMPLES {
         return (0..blocks).map(BlockNo).collect();
     }
-    let spread = SAMPLES - HEAD.len() as u64 - 1;
-    let mut places: Vec<u64> = HEAD.into_iter().chain([blocks - 1]).collect();
+    let spread = SAMPLES - HEADER_BLOCKS.len() as u64 - 1;
+    let mut places: Vec<u64> = HEADER_BLOCKS.into_iter().chain([blocks - 1]).collect();
     // Unequal distances, so that samples do not hit the same place of each part of a regular layout.
     places.extend(
         (0..spread).map(|index| blocks * index / spread + index.wrapping_mul(2_654_435_761) % (blocks / spread)),
@@ -118,30 +118,36 @@ pub enum ContentVerdict {
     Unproven,
 }
 
-/// Judges `evidence` against the record of the volume's backing. `others` are the records of other volumes' backings:
+/// Compares `evidence` with the record of the volume's backing. `others` are the records of other volumes' backings:
 /// content shared with one of them, as among copies of one template, proves nothing.
-pub fn judge_content(noted: Option<&ContentRecord>, evidence: &Evidence, others: &[&ContentRecord]) -> ContentVerdict {
+pub fn compare_content(
+    recorded: Option<&ContentRecord>,
+    evidence: &Evidence,
+    others: &[&ContentRecord],
+) -> ContentVerdict {
     if evidence.destaged_missing > 0 {
         return ContentVerdict::Differs(evidence.destaged_missing);
     }
-    if evidence.destaged_found == 0 && noted.is_some_and(|noted| noted.destaged > 0) {
-        // The store has lost its checksums: an older content of the same disk would look the same.
+    if evidence.destaged_found == 0 && recorded.is_some_and(|recorded| recorded.destaged > 0) {
+        // The store has lost its checksums: older content of the same disk could not be detected.
         return ContentVerdict::Unproven;
     }
     let instance = evidence.content.instance.as_ref();
-    let same_instance = instance.is_some() && noted.is_some_and(|noted| noted.instance.as_ref() == instance);
+    let same_instance = instance.is_some() && recorded.is_some_and(|recorded| recorded.instance.as_ref() == instance);
     if evidence.is_unique || same_instance || evidence.destaged_found > 0 {
         return ContentVerdict::Same;
     }
-    let Some(noted) = noted else { return ContentVerdict::Unproven };
+    let Some(recorded) = recorded else { return ContentVerdict::Unproven };
     let is_shared = |id: &String| others.iter().any(|other| other.ids.contains(id));
-    if noted.ids.iter().any(|id| evidence.content.ids.contains(id) && !is_shared(id)) {
+    if recorded.ids.iter().any(|id| evidence.content.ids.contains(id) && !is_shared(id)) {
         return ContentVerdict::Same;
     }
-    let (then, now) =
-        (samples_of(&noted.samples), samples_of(evidence.samples_before.as_ref().unwrap_or(&evidence.content.samples)));
+    let (then, now) = (
+        samples_of(&recorded.samples),
+        samples_of(evidence.samples_before.as_ref().unwrap_or(&evidence.content.samples)),
+    );
     let others: Vec<_> = others.iter().map(|other| samples_of(&other.samples)).collect();
-    let is_own = |sample: u32| sample != NOTHING && !others.iter().any(|samples| samples.contains(&sample));
+    let is_own = |sample: u32| sample != ZERO_BLOCK && !others.iter().any(|samples| samples.contains(&sample));
     let matches = then.iter().zip(&now).filter(|(then, now)| then == now && is_own(**then)).count();
     if matches >= MATCHES_MIN { ContentVerdict::Same } else { ContentVerdict::Unproven }
 }
@@ -152,51 +158,54 @@ mod tests {
 
     const SIZE: u64 = 1 << 30;
 
-    fn noted(samples: &[u32]) -> ContentRecord {
+    fn recorded(samples: &[u32]) -> ContentRecord {
         ContentRecord { size_bytes: SIZE, samples: show_samples(samples), ..ContentRecord::default() }
     }
 
     fn found(samples: &[u32]) -> Evidence {
-        Evidence { content: noted(samples), blocks_in_log: 1, ..Evidence::default() }
+        Evidence { content: recorded(samples), blocks_in_log: 1, ..Evidence::default() }
     }
 
     #[test]
-    fn sample_places_are_inside_and_depend_only_on_the_size() {
+    fn sampled_blocks_are_inside_and_depend_only_on_the_size() {
         for size in [0, 4096, 5 * 4096, 24 * 4096, 25 * 4096, 100 * 4096 + 512, SIZE, 16 << 40] {
-            let places = sample_places(size);
-            assert_eq!(places, sample_places(size));
+            let places = sampled_blocks(size);
+            assert_eq!(places, sampled_blocks(size));
             assert!(places.iter().all(|place| place.next().offset() <= size), "{size}: {places:?}");
             assert!(places.windows(2).all(|pair| pair[0] < pair[1]), "{size}: {places:?}");
         }
-        assert!(sample_places(SIZE).len() >= 20);
+        assert!(sampled_blocks(SIZE).len() >= 20);
     }
 
     #[test]
     fn missing_destaged_block_outweighs_every_proof() {
         let found = Evidence { is_unique: true, destaged_found: 31, destaged_missing: 1, ..found(&[1, 2, 3]) };
-        assert_eq!(judge_content(Some(&noted(&[1, 2, 3])), &found, &[]), ContentVerdict::Differs(1));
+        assert_eq!(compare_content(Some(&recorded(&[1, 2, 3])), &found, &[]), ContentVerdict::Differs(1));
     }
 
     #[test]
     fn store_without_its_checksums_leaves_a_backing_unproven() {
-        let noted = ContentRecord { destaged: 5, ..noted(&[1, 2, 3]) };
+        let recorded = ContentRecord { destaged: 5, ..recorded(&[1, 2, 3]) };
         let found = Evidence { is_unique: true, ..found(&[1, 2, 3]) };
-        assert_eq!(judge_content(Some(&noted), &found, &[]), ContentVerdict::Unproven);
-        assert_eq!(judge_content(Some(&noted), &Evidence { destaged_found: 1, ..found }, &[]), ContentVerdict::Same);
+        assert_eq!(compare_content(Some(&recorded), &found, &[]), ContentVerdict::Unproven);
+        assert_eq!(
+            compare_content(Some(&recorded), &Evidence { destaged_found: 1, ..found }, &[]),
+            ContentVerdict::Same
+        );
     }
 
     #[test]
-    fn content_is_a_proof_and_a_place_alone_is_none() {
-        assert_eq!(judge_content(None, &found(&[1, 2, 3]), &[]), ContentVerdict::Unproven);
-        assert_eq!(judge_content(Some(&noted(&[7, 8, 9])), &found(&[1, 2, 3]), &[]), ContentVerdict::Unproven);
-        assert_eq!(judge_content(Some(&noted(&[1, 2, 3, 9])), &found(&[1, 2, 3, 4]), &[]), ContentVerdict::Same);
-        let zeroes = [NOTHING; 24];
-        assert_eq!(judge_content(Some(&noted(&zeroes)), &found(&zeroes), &[]), ContentVerdict::Unproven);
-        let clone = noted(&[1, 2]);
-        let of_clone = judge_content(Some(&noted(&[1, 2, 3, 9])), &found(&[1, 2, 3, 9]), &[&clone]);
+    fn content_is_a_proof_and_an_address_alone_is_none() {
+        assert_eq!(compare_content(None, &found(&[1, 2, 3]), &[]), ContentVerdict::Unproven);
+        assert_eq!(compare_content(Some(&recorded(&[7, 8, 9])), &found(&[1, 2, 3]), &[]), ContentVerdict::Unproven);
+        assert_eq!(compare_content(Some(&recorded(&[1, 2, 3, 9])), &found(&[1, 2, 3, 4]), &[]), ContentVerdict::Same);
+        let zeroes = [ZERO_BLOCK; 24];
+        assert_eq!(compare_content(Some(&recorded(&zeroes)), &found(&zeroes), &[]), ContentVerdict::Unproven);
+        let clone = recorded(&[1, 2]);
+        let of_clone = compare_content(Some(&recorded(&[1, 2, 3, 9])), &found(&[1, 2, 3, 9]), &[&clone]);
         assert_eq!(of_clone, ContentVerdict::Unproven, "two of four samples are another volume's too");
         let destaged = Evidence { destaged_found: 1, ..found(&[4]) };
-        assert_eq!(judge_content(Some(&noted(&[1])), &destaged, &[]), ContentVerdict::Same);
+        assert_eq!(compare_content(Some(&recorded(&[1])), &destaged, &[]), ContentVerdict::Same);
     }
 
     #[test]
@@ -204,15 +213,15 @@ mod tests {
         let with = |instance: Option<&str>, id: &str| ContentRecord {
             instance: instance.map(str::to_owned),
             ids: vec![id.to_owned()],
-            ..noted(&[1])
+            ..recorded(&[1])
         };
         let now = |instance, id| Evidence { content: with(instance, id), blocks_in_log: 1, ..Evidence::default() };
         let mut other = now(Some("boot:8"), "ext:b");
         other.content.samples = show_samples(&[2]);
-        assert_eq!(judge_content(Some(&with(Some("boot:7"), "ext:a")), &other, &[]), ContentVerdict::Unproven);
-        assert_eq!(judge_content(Some(&with(Some("boot:8"), "ext:a")), &other, &[]), ContentVerdict::Same);
-        assert_eq!(judge_content(Some(&with(Some("boot:7"), "ext:b")), &other, &[]), ContentVerdict::Same);
+        assert_eq!(compare_content(Some(&with(Some("boot:7"), "ext:a")), &other, &[]), ContentVerdict::Unproven);
+        assert_eq!(compare_content(Some(&with(Some("boot:8"), "ext:a")), &other, &[]), ContentVerdict::Same);
+        assert_eq!(compare_content(Some(&with(Some("boot:7"), "ext:b")), &other, &[]), ContentVerdict::Same);
         other.content.instance = None;
-        assert_eq!(judge_content(Some(&with(None, "ext:a")), &other, &[]), ContentVerdict::Unproven);
+        assert_eq!(compare_content(Some(&with(None, "ext:a")), &other, &[]), ContentVerdict::Unproven);
     }
 }

@@ -80,7 +80,7 @@ fn sample() -> State {
             DeviceWear { since: 1_700_000_000, promotion_bytes: 1, dirty_bytes: 2, journal_bytes: 3 },
         )]),
         flash_devices: Some(FlashDevices { file: vec!["/dev/a".into()], devices: vec!["/dev/b".into()] }),
-        kept: vec![KeptRecord { path: "/dev/shm/hotset-07".into(), id: 7, generation: 41 }],
+        memory_images: vec![MemoryImageRecord { path: "/dev/shm/hotset-07".into(), id: 7, generation: 41 }],
         boot: Some(BootRecord { id: "0c9b".to_owned(), generation: 40 }),
         volumes: vec![dirty, added],
         removed: BTreeMap::from([("old".to_owned(), "backing = \"/dev/c\"".to_owned())]),
@@ -108,7 +108,7 @@ fn golden_state_files_are_read_in_every_field() {
 
 #[test]
 fn golden_copies_of_the_records_on_flash_are_recovered() {
-    let make = || sample().manifest(flash::MANIFEST_BYTES_MAX).expect("it fits");
+    let make = || sample().manifest(flash::MANIFEST_BYTES_MAX).expect("the manifest fits");
     for golden in ::golden::files("records-on-flash", make) {
         let owner = uuid_of(&sample().identity).expect("32 digits");
         let found = StoreInventory {
@@ -126,7 +126,7 @@ fn golden_copies_of_the_records_on_flash_are_recovered() {
         assert_eq!(made.stores[1], sample.stores[1]);
         let [mut dirty, added] = <[VolumeRecord; 2]>::try_from(sample.volumes).expect("two");
         dirty.cached_on = Some(BTreeSet::from([STORE.to_owned()]));
-        let content = dirty.content.take().expect("it has one");
+        let content = dirty.content.take().expect("the volume has content");
         dirty.content = Some(ContentRecord { samples: String::new(), instance: None, ..content });
         let added = VolumeRecord { clean: false, cached_on: Some(BTreeSet::new()), ..added };
         assert_eq!(made.volumes, [dirty, added]);
@@ -149,18 +149,18 @@ fn newer_state_file_is_refused_by_its_format_and_stays_unchanged() {
         std::fs::write(&path, &bytes).expect("written");
         let refusals = [
             StateDir::open(folder.path()).err(),
-            StateDir::open_set_aside(folder.path()).err(),
+            StateDir::open_for_rebuild(folder.path()).err(),
             StateDir::peek(folder.path()).err(),
         ];
         for refused in refusals {
             let expected = format!(
                 "{shown} was written by a newer version of Hotset (format 2, this one reads up to 1); needs at least \
-                 {least}; start that version, or restore a copy of the file that this one has written"
+                 {least}; start that version, or restore a copy of the file that this version has written"
             );
             assert_eq!(refused.expect("a later format").to_string(), expected);
         }
-        assert_eq!(std::fs::read(&path).expect("it is there"), bytes);
-        let files = std::fs::read_dir(folder.path()).expect("it is there").count();
-        assert_eq!(files, 2, "the file and the lock: nothing was set aside");
+        assert_eq!(std::fs::read(&path).expect("the file exists"), bytes);
+        let files = std::fs::read_dir(folder.path()).expect("the file exists").count();
+        assert_eq!(files, 2, "the file and the lock, and no backup");
     }
 }

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 
 use engine::VolumeId;
 
-use super::content::{ContentRecord, ContentVerdict, Evidence, judge_content};
+use super::content::{ContentRecord, ContentVerdict, Evidence, compare_content};
 use super::fields::show_incarnation;
 use super::record::{State, VolumeRecord};
 use super::trust::{Loss, OlderThan, Refusal, Sabotage};
@@ -25,7 +25,7 @@ pub struct Acceptance {
 
 /// Dirty data of one incarnation at a start, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Waiting {
+pub struct UndestagedBlocks {
     /// Blocks in the log of the flash store in use.
     pub in_log: u64,
     /// Blocks in the memory of a killed daemon.
@@ -47,7 +47,7 @@ pub struct Claim<'a> {
     /// Explains why a store is not in use.
     pub why_unused: &'a dyn Fn(&str) -> String,
     /// Dirty data by incarnation.
-    pub waiting: &'a BTreeMap<VolumeId, Waiting>,
+    pub waiting: &'a BTreeMap<VolumeId, UndestagedBlocks>,
     /// Content of the backing; `None` if no proof is needed.
     pub evidence: Option<&'a Evidence>,
     /// True if the volume will be written to.
@@ -66,7 +66,7 @@ pub struct Admission {
 }
 
 impl State {
-    /// Judges whether a volume may be served on a backing, and records the service: the record is marked as not cleanly
+    /// Checks whether a volume may be served on a backing, and records the service: the record is marked as not cleanly
     /// stopped. The incarnation is that of this backing, or a new one from `draw`. A refusal changes nothing.
     pub fn identify(&mut self, claim: &Claim<'_>, draw: impl FnOnce() -> VolumeId) -> Result<Admission, Refusal> {
         if let Some(OlderThan { store, epoch, known }) =
@@ -74,10 +74,10 @@ impl State {
         {
             return Err(Refusal::StateOlder { store, epoch, known });
         }
-        let is_it = |record: &VolumeRecord| {
+        let is_match = |record: &VolumeRecord| {
             record.backing_identity == claim.identity || claim.aliases.contains(&record.backing_identity)
         };
-        let mut by_backing = self.volumes.iter().position(is_it);
+        let mut by_backing = self.volumes.iter().position(is_match);
         if let Some(other) = by_backing.map(|at| &self.volumes[at].name)
             && other != claim.name
             && claim.served.contains(other)
@@ -89,29 +89,29 @@ impl State {
         }
         let by_name = self.volumes.iter().position(|record| record.name == claim.name);
         if let Some(named) = by_name.filter(|named| by_backing != Some(*named)) {
-            self.judge_change(named, claim)?;
+            self.check_backing_change(named, claim)?;
         }
-        let gives_up = match by_backing {
-            Some(found) => self.judge_data(found, claim)?,
+        let discards = match by_backing {
+            Some(found) => self.check_dirty_data(found, claim)?,
             None => {
                 let unclaimed: Vec<&str> =
-                    self.unclaimed.iter().map(String::as_str).filter(|store| !claim.gives_up(store)).collect();
+                    self.unclaimed.iter().map(String::as_str).filter(|store| !claim.discards(store)).collect();
                 if !unclaimed.is_empty() && !self.sabotage.is(Sabotage::AnyState) {
                     return Err(Refusal::Unclaimed { name: claim.name.to_owned(), store: unclaimed.join(",") });
                 }
                 false
             }
         };
-        Ok(self.admit(by_name, by_backing, gives_up, claim, draw))
+        Ok(self.admit(by_name, by_backing, discards, claim, draw))
     }
 
-    /// Judges a new backing for a volume that had another one.
-    fn judge_change(&self, named: usize, claim: &Claim<'_>) -> Result<(), Refusal> {
+    /// Checks a new backing of a volume that had another one.
+    fn check_backing_change(&self, named: usize, claim: &Claim<'_>) -> Result<(), Refusal> {
         let record = &self.volumes[named];
         let loss = self.loss_of(record, claim);
-        let names_it = loss.as_ref().is_none_or(|loss| claim.gives_up(&loss.incarnation))
+        let names_loss = loss.as_ref().is_none_or(|loss| claim.discards(&loss.incarnation))
             || self.sabotage.is(Sabotage::AdoptUnnamed);
-        if claim.accept.adopt && names_it {
+        if claim.accept.adopt && names_loss {
             return Ok(());
         }
         Err(Refusal::BackingChanged {
@@ -123,11 +123,11 @@ impl State {
         })
     }
 
-    /// Dirty data of a volume that is on no backing.
+    /// The dirty data of a volume that its backing lacks.
     fn loss_of(&self, record: &VolumeRecord, claim: &Claim<'_>) -> Option<Box<Loss>> {
         let waiting = claim.waiting.get(&record.incarnation).copied().unwrap_or_default();
         let elsewhere = record.dirty_on_flash.as_deref().filter(|store| Some(*store) != claim.store);
-        if elsewhere.is_none() && waiting == Waiting::default() {
+        if elsewhere.is_none() && waiting == UndestagedBlocks::default() {
             return None;
         }
         let bytes = (waiting.in_log + waiting.in_memory) * 4096;
@@ -140,13 +140,13 @@ impl State {
         }))
     }
 
-    /// Judges the volume's dirty data, the store that may hold it, and the backing. Returns true if the dirty data is
-    /// given up.
-    fn judge_data(&self, found: usize, claim: &Claim<'_>) -> Result<bool, Refusal> {
+    /// Checks the volume's dirty data, the store that may hold it, and the backing. Returns true if the dirty data is
+    /// discarded.
+    fn check_dirty_data(&self, found: usize, claim: &Claim<'_>) -> Result<bool, Refusal> {
         let record = &self.volumes[found];
         let name = claim.name.to_owned();
         let Some(loss) = self.loss_of(record, claim) else { return Ok(false) };
-        if claim.gives_up(&loss.incarnation) {
+        if claim.discards(&loss.incarnation) {
             return Ok(true);
         }
         let mark = record.dirty_on_flash.as_deref();
@@ -164,7 +164,7 @@ impl State {
             false => {
                 let others = self.volumes.iter().filter(|other| other.incarnation != record.incarnation);
                 let others: Vec<&ContentRecord> = others.filter_map(|other| other.content.as_ref()).collect();
-                judge_content(record.content.as_ref(), evidence, &others)
+                compare_content(record.content.as_ref(), evidence, &others)
             }
         };
         match verdict {
@@ -190,7 +190,7 @@ impl State {
         &mut self,
         by_name: Option<usize>,
         by_backing: Option<usize>,
-        gives_up: bool,
+        discards: bool,
         claim: &Claim<'_>,
         draw: impl FnOnce() -> VolumeId,
     ) -> Admission {
@@ -198,7 +198,7 @@ impl State {
         // the volume's name, so the unit moves to the backing that the data was restored to.
         let former = by_name.filter(|named| by_backing != Some(*named)).map(|named| self.volumes[named].clone());
         if let Some(former) = &former {
-            self.give_up(former.incarnation, former.dirty_on_flash.as_deref().or(claim.store));
+            self.discard_data(former.incarnation, former.dirty_on_flash.as_deref().or(claim.store));
         }
         self.revision += 1;
         if !self.unclaimed.is_empty() {
@@ -207,10 +207,11 @@ impl State {
         let (incarnation, drops_pages) = match by_backing {
             Some(found) => {
                 let known = self.volumes[found].incarnation;
-                let incarnation = if gives_up { self.give_up_flash(known, draw()) } else { known };
+                let incarnation = if discards { self.discard_flash_data(known, draw()) } else { known };
                 if self.has_shrunk(incarnation, claim) {
                     // Data past the old end may exist again, with another content, after a growth.
-                    self.by_incarnation_mut(incarnation).expect("found just now").cached_on = Some(Default::default());
+                    self.by_incarnation_mut(incarnation).expect("the record exists").cached_on =
+                        Some(Default::default());
                 }
                 (incarnation, claim.store.is_some() && !self.may_have_pages(incarnation, claim.store))
             }
@@ -222,7 +223,7 @@ impl State {
             }
         };
         let (generation, sabotage) = (self.generation, self.sabotage);
-        let record = self.by_incarnation_mut(incarnation).expect("it was found or made just now");
+        let record = self.by_incarnation_mut(incarnation).expect("the record was found or created");
         claim.name.clone_into(&mut record.name);
         claim.identity.clone_into(&mut record.backing_identity);
         record.clean = false;
@@ -237,7 +238,7 @@ impl State {
         }
         cached_on.extend(claim.store.filter(|_| !drops_pages).map(str::to_owned));
         if let Some(former) = former {
-            let record = self.by_incarnation_mut(incarnation).expect("it is still there");
+            let record = self.by_incarnation_mut(incarnation).expect("the record exists");
             let (unit, lun) = match record.unit.take() {
                 Some(own) => (Some(own), former.unit.map(|unit| unit.lun)),
                 None => (former.unit, None),
@@ -260,7 +261,7 @@ impl State {
     }
 
     /// Records the present size of a volume's backing.
-    pub fn note_size(&mut self, incarnation: VolumeId, size_bytes: u64) {
+    pub fn record_size(&mut self, incarnation: VolumeId, size_bytes: u64) {
         let record = self.by_incarnation_mut(incarnation);
         if let Some(content) = record.and_then(|record| record.content.as_mut()) {
             // The places of samples depend on the size.
@@ -269,28 +270,28 @@ impl State {
     }
 
     /// Records that the volume's pages in that store match its backing, because older pages were dropped durably.
-    pub fn note_pages_dropped(&mut self, incarnation: VolumeId, store: &str) {
+    pub fn record_pages_dropped(&mut self, incarnation: VolumeId, store: &str) {
         if let Some(record) = self.by_incarnation_mut(incarnation) {
             record.cached_on.get_or_insert_default().insert(store.to_owned());
         }
     }
 
-    /// Records that a store in use holds data of volumes without a record: a record may have been lost. The note stays
+    /// Records that a store in use holds data of volumes without a record: a record may have been lost. The entry stays
     /// even after the store holds no such data, because its devices may have been restored from an older copy; a
     /// rebuild removes it.
-    pub fn note_held(&mut self, store: &str, held: impl IntoIterator<Item = VolumeId>) {
+    pub fn record_unclaimed(&mut self, store: &str, incarnations: impl IntoIterator<Item = VolumeId>) {
         let given_up = self.store(store).map(|record| &record.given_up);
-        let is_strange = held.into_iter().any(|incarnation| {
+        let is_unknown = incarnations.into_iter().any(|incarnation| {
             self.by_incarnation(incarnation).is_none()
                 && !given_up.is_some_and(|given_up| given_up.contains(&show_incarnation(incarnation)))
         });
-        if is_strange {
+        if is_unknown {
             self.unclaimed.insert(store.to_owned());
         }
     }
 
-    /// Records that the data of an incarnation in a store is given up.
-    fn give_up(&mut self, incarnation: VolumeId, store: Option<&str>) {
+    /// Records that the data of an incarnation in a store is discarded.
+    fn discard_data(&mut self, incarnation: VolumeId, store: Option<&str>) {
         if let Some(store) = store {
             self.store_mut(store).given_up.insert(show_incarnation(incarnation));
         }
@@ -333,13 +334,13 @@ impl State {
 
     /// Gives the volume a new incarnation, which it returns. Data under the old one in any flash store is obsolete and
     /// never served again.
-    pub fn give_up_flash(&mut self, incarnation: VolumeId, drawn: VolumeId) -> VolumeId {
+    pub fn discard_flash_data(&mut self, incarnation: VolumeId, drawn: VolumeId) -> VolumeId {
         let stores: Vec<String> = self.stores.iter().map(|record| record.store.clone()).collect();
         if let Some(record) = self.by_incarnation_mut(incarnation) {
             record.incarnation = drawn;
             record.dirty_on_flash = None;
             record.cached_on = None;
-            stores.iter().for_each(|store| self.give_up(incarnation, Some(store)));
+            stores.iter().for_each(|store| self.discard_data(incarnation, Some(store)));
         }
         drawn
     }
@@ -372,7 +373,7 @@ pub fn draw_identity() -> io::Result<u128> {
 }
 
 impl Claim<'_> {
-    fn gives_up(&self, data: &str) -> bool {
+    fn discards(&self, data: &str) -> bool {
         self.accept.adopt && self.accept.give_up.as_deref().is_some_and(|all| all.split(',').any(|one| one == data))
     }
 }
@@ -381,8 +382,8 @@ impl Claim<'_> {
 impl<'a> Claim<'a> {
     /// A volume without dirty data and without flash.
     pub fn plain(name: &'a str, identity: &'a str) -> Claim<'a> {
-        const NOTHING: &BTreeMap<VolumeId, Waiting> = &BTreeMap::new();
-        const NO_WORDS: &Acceptance = &Acceptance { adopt: false, give_up: None, discard_past_end: false };
+        const NO_BLOCKS: &BTreeMap<VolumeId, UndestagedBlocks> = &BTreeMap::new();
+        const NO_ACCEPTANCE: &Acceptance = &Acceptance { adopt: false, give_up: None, discard_past_end: false };
         Claim {
             name,
             identity,
@@ -390,10 +391,10 @@ impl<'a> Claim<'a> {
             served: &[],
             store: None,
             why_unused: &|_| "it is not configured".to_owned(),
-            waiting: NOTHING,
+            waiting: NO_BLOCKS,
             evidence: None,
             writes: true,
-            accept: NO_WORDS,
+            accept: NO_ACCEPTANCE,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The state directory: all that must outlive the daemon, except volumes' data.
+//! The state directory: everything that must outlive the daemon, except the data of volumes.
 //!
 //! It holds identities (a volume's incarnation, bound to its backing's identity), marks of unclean stops, and changes
 //! made by command. One daemon holds it at a time. Invariants:
@@ -31,17 +31,17 @@ use std::time::{Duration, Instant};
 
 use format_version::NewerFormat;
 
-pub use content::{ContentRecord, ContentVerdict, Evidence, end_block, judge_content, sample_places, show_samples};
+pub use content::{ContentRecord, ContentVerdict, Evidence, compare_content, end_block, sampled_blocks, show_samples};
 pub use fields::show_incarnation;
-pub use identity::{Acceptance, Admission, Claim, Waiting, draw_identity, draw_number};
-pub use loss::{owed_loss, unflushed_loss};
+pub use identity::{Acceptance, Admission, Claim, UndestagedBlocks, draw_identity, draw_number};
+pub use loss::{loss_to_report, unflushed_loss};
 pub use manifest::{Holding, RebuildError, StoreInventory, rebuild};
 pub use overrides::{
     DECLARED_LOST, FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, MODE, PINNED, POLICY, effective, effective_mode,
     effective_policy,
 };
 pub use record::{
-    AddedVolume, BootRecord, DeviceWear, FlashDevices, KeptRecord, LossRecord, Override, STATE_VERSION, State,
+    AddedVolume, BootRecord, DeviceWear, FlashDevices, LossRecord, MemoryImageRecord, Override, STATE_VERSION, State,
     TokenRecord, VolumeRecord,
 };
 pub use replace::Step;
@@ -49,14 +49,14 @@ pub use store_record::StoreRecord;
 pub use stores::{StoreFound, StoreUse, show_uuid, uuid_of};
 pub use trust::{BACKING_SHRANK, Loss, OlderThan, Refusal, Sabotage, SeenStore};
 pub use units::{UnitError, UnitRecord};
-pub use writer::{Hook, PATIENCE};
+pub use writer::{Hook, WRITE_TIMEOUT};
 use writer::{WriteError, Writer};
 
 /// Pause between two attempts to lock.
-const HELD_PAUSE: Duration = Duration::from_millis(50);
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
 const FILE: &str = "state.json";
-/// Most copies of the file that rebuilds leave beside it.
-const ASIDE_MAX: u32 = 1_000;
+/// Maximum number of backups of the file that rebuilds leave beside it.
+const BACKUPS_MAX: u32 = 1_000;
 const LOCK: &str = "lock";
 /// Width of the process id in the lock file: the longest number has ten digits.
 const HOLDER_WIDTH: usize = 10;
@@ -74,7 +74,7 @@ pub enum StateError {
         /// Error of the system.
         error: io::Error,
     },
-    /// The directory does not answer: its disk hangs, or its server is gone.
+    /// The directory does not answer: its disk hangs, or its server is unreachable.
     #[error(
         "state directory {path} does not answer (for {} s): changes that need a durable record fail; check its disk",
         .time.as_secs()
@@ -87,26 +87,26 @@ pub enum StateError {
     },
     /// Another daemon holds the directory.
     #[error(
-        "state directory {path} is in use by another hotset (process {holder}); stop that one, or give this one a \
-         directory of its own in [state]"
+        "state directory {path} is in use by another hotset (process {holder}); stop that process, or set another \
+         directory in [state]"
     )]
-    Held {
+    Locked {
         /// The directory.
         path: PathBuf,
         /// Process that holds the directory, as recorded in the lock file.
         holder: String,
     },
     /// The file was written by a newer version and stays unchanged.
-    #[error("{path} was {newer}; start that version, or restore a copy of the file that this one has written")]
+    #[error("{path} was {newer}; start that version, or restore a copy of the file that this version has written")]
     Newer {
         /// The file.
         path: PathBuf,
         /// Its format.
         newer: NewerFormat,
     },
-    /// The file is not as written.
+    /// The file is damaged.
     #[error(
-        "{path} is damaged ({detail}): restore its newest copy, or make its records anew from the flash devices: \
+        "{path} is damaged ({detail}): restore its newest copy, or rebuild its records from the flash devices: \
          hotset state rebuild"
     )]
     Damaged {
@@ -137,29 +137,29 @@ impl StateDir {
         std::fs::create_dir_all(directory).map_err(io("create it", directory))?;
         let lock_path = directory.join(LOCK);
         let lock = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lock_path);
-        let lock = hold(directory, lock.map_err(io("open its lock", &lock_path))?)?;
+        let lock = lock_directory(directory, lock.map_err(io("open its lock", &lock_path))?)?;
         let state = State::load(&directory.join(FILE))?.unwrap_or_default();
-        Ok(StateDir::held(directory, state, lock))
+        Ok(StateDir::locked(directory, state, lock))
     }
 
-    fn held(directory: &Path, state: State, lock: File) -> StateDir {
+    fn locked(directory: &Path, state: State, lock: File) -> StateDir {
         StateDir { directory: directory.to_owned(), state, _lock: lock, writer: None }
     }
 
-    /// As [`StateDir::open`], but waits for at most `patience` while another daemon, about to end, holds the directory.
-    pub async fn open_within(directory: &Path, patience: Duration) -> Result<StateDir, StateError> {
-        let deadline = Instant::now() + patience;
+    /// As [`StateDir::open`], but waits for at most `timeout` while another daemon, about to end, holds the directory.
+    pub async fn open_within(directory: &Path, timeout: Duration) -> Result<StateDir, StateError> {
+        let deadline = Instant::now() + timeout;
         loop {
             match StateDir::open(directory) {
-                Err(StateError::Held { .. }) if Instant::now() < deadline => tokio::time::sleep(HELD_PAUSE).await,
+                Err(StateError::Locked { .. }) if Instant::now() < deadline => tokio::time::sleep(LOCK_PAUSE).await,
                 result => return result,
             }
         }
     }
 
-    /// As [`StateDir::open`], for a rebuild: a damaged file counts as missing, and an existing file is first copied
-    /// aside. Returns the copy's path.
-    pub fn open_set_aside(directory: &Path) -> Result<(StateDir, Option<PathBuf>), StateError> {
+    /// As [`StateDir::open`], for a rebuild: a damaged file counts as missing, and an existing file is backed up.
+    /// Returns the path of the backup.
+    pub fn open_for_rebuild(directory: &Path) -> Result<(StateDir, Option<PathBuf>), StateError> {
         let io = |doing, path: &Path| {
             let path = path.to_owned();
             move |error| StateError::Io { doing, path, error }
@@ -167,19 +167,20 @@ impl StateDir {
         std::fs::create_dir_all(directory).map_err(io("create it", directory))?;
         let lock_path = directory.join(LOCK);
         let lock = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lock_path);
-        let lock = hold(directory, lock.map_err(io("open its lock", &lock_path))?)?;
+        let lock = lock_directory(directory, lock.map_err(io("open its lock", &lock_path))?)?;
         let path = directory.join(FILE);
         let state = match State::load(&path) {
             Err(StateError::Damaged { .. }) => State::default(),
             other => other?.unwrap_or_default(),
         };
-        let aside =
-            (0..ASIDE_MAX).map(|number| directory.join(format!("{FILE}.before-{number}"))).find(|path| !path.exists());
-        let aside = aside.filter(|_| path.exists());
-        if let Some(aside) = &aside {
-            std::fs::copy(&path, aside).map_err(io("copy its file aside", aside))?;
+        let backup = (0..BACKUPS_MAX)
+            .map(|number| directory.join(format!("{FILE}.before-{number}")))
+            .find(|path| !path.exists());
+        let backup = backup.filter(|_| path.exists());
+        if let Some(backup) = &backup {
+            std::fs::copy(&path, backup).map_err(io("back up its file", backup))?;
         }
-        Ok((StateDir::held(directory, state, lock), aside))
+        Ok((StateDir::locked(directory, state, lock), backup))
     }
 
     /// Reads `directory` without locking it, for display; `None` if there is no file yet.
@@ -188,7 +189,7 @@ impl StateDir {
     }
 
     /// True if a daemon has locked `directory` at any time, even if it recorded nothing.
-    pub fn was_held(directory: &Path) -> bool {
+    pub fn was_ever_locked(directory: &Path) -> bool {
         // An error counts as true: the directory may have been held.
         directory.join(LOCK).try_exists().unwrap_or(true)
     }
@@ -205,13 +206,13 @@ impl StateDir {
 
     /// Reason why no change can be recorded now, as far as known. Must be called about every second: it also probes a
     /// directory without writes from time to time.
-    pub fn look(&mut self) -> Option<String> {
+    pub fn write_error(&mut self) -> Option<String> {
         let state = &self.state;
-        self.writer.as_mut()?.look(|| state.to_bytes())
+        self.writer.as_mut()?.write_error(|| state.to_bytes())
     }
 
-    /// Changes the state. On success the change is durable; on an error the state is unchanged. Waits for [`PATIENCE`]
-    /// at most.
+    /// Changes the state. On success the change is durable; on an error the state is unchanged. Waits for
+    /// [`WRITE_TIMEOUT`] at most.
     pub fn change<T>(&mut self, change: impl FnOnce(&mut State) -> T) -> Result<T, StateError> {
         self.change_with(Box::new(|_| Ok(())), change)
     }
@@ -225,7 +226,7 @@ impl StateDir {
             let io = |error| StateError::Io { doing: "write its file", path: path.clone(), error };
             let writer = match &mut self.writer {
                 Some(writer) => writer,
-                none => none.insert(Writer::start(path.clone(), PATIENCE).map_err(io)?),
+                none => none.insert(Writer::start(path.clone(), WRITE_TIMEOUT).map_err(io)?),
             };
             let in_force = || self.state.to_bytes();
             writer.write(state.to_bytes(), in_force, before).map_err(|error| match error {
@@ -238,7 +239,7 @@ impl StateDir {
     }
 }
 
-fn hold(directory: &Path, mut lock: File) -> Result<File, StateError> {
+fn lock_directory(directory: &Path, mut lock: File) -> Result<File, StateError> {
     let path = directory.to_owned();
     match lock.try_lock() {
         Ok(()) => {}
@@ -247,14 +248,14 @@ fn hold(directory: &Path, mut lock: File) -> Result<File, StateError> {
             let read = lock.read_to_string(&mut holder);
             let holder =
                 if read.is_ok() && !holder.trim().is_empty() { holder.trim().to_owned() } else { "?".to_owned() };
-            return Err(StateError::Held { path, holder });
+            return Err(StateError::Locked { path, holder });
         }
         Err(TryLockError::Error(error)) => return Err(StateError::Io { doing: "lock it", path, error }),
     }
-    // The content is only for messages; the lock itself counts. It is overwritten in place, because a full file system
-    // has no free block.
-    let said = lock.write_all_at(format!("{:<HOLDER_WIDTH$}\n", std::process::id()).as_bytes(), 0);
-    match said {
+    // The content is only for messages; the file lock itself decides. It is overwritten in place, because a full file
+    // system has no free block.
+    let written = lock.write_all_at(format!("{:<HOLDER_WIDTH$}\n", std::process::id()).as_bytes(), 0);
+    match written {
         Err(error) if error.kind() != io::ErrorKind::StorageFull => {
             Err(StateError::Io { doing: "write its lock", path, error })
         }

@@ -1,4 +1,4 @@
-//! Losses of acknowledged writes with a daemon: the clients to be told, and the generation of the report.
+//! Losses of acknowledged writes with a daemon: the clients to notify, and the generation of the report.
 //!
 //! A loss is detected at the next start: the volume was not cleanly stopped, its policy defers writes, and no complete
 //! persisted memory of its last daemon exists. A client that outlived that daemon cannot be distinguished from a new
@@ -12,14 +12,14 @@ use crate::trust::Sabotage;
 
 /// The loss to report to a volume's clients in this generation. `record` is the volume's record before this start.
 /// `is_lost` is true if its last daemon did not stop it cleanly and left no complete persisted memory.
-pub fn owed_loss(state: &State, record: &VolumeRecord, is_lost: bool) -> Option<LossRecord> {
-    if record.clean || state.sabotage.is(Sabotage::UntoldLoss) {
+pub fn loss_to_report(state: &State, record: &VolumeRecord, is_lost: bool) -> Option<LossRecord> {
+    if record.clean || state.sabotage.is(Sabotage::UnreportedLoss) {
         return None;
     }
     let restarted = state.boot.as_ref().is_some_and(|boot| record.generation < boot.generation);
-    let (is_new, handed_on) =
+    let (is_new, inherited) =
         (is_lost && !record.durable_writes, record.loss.filter(|loss| loss.generation == record.generation));
-    let remote_clients = match (is_new, handed_on) {
+    let remote_clients = match (is_new, inherited) {
         (true, _) => restarted,
         (false, Some(loss)) => restarted || loss.remote_clients,
         (false, None) => return None,
@@ -27,7 +27,7 @@ pub fn owed_loss(state: &State, record: &VolumeRecord, is_lost: bool) -> Option<
     Some(LossRecord { generation: state.generation, remote_clients })
 }
 
-/// The clients that front ends must tell.
+/// The clients to which front ends must report a loss.
 pub fn unflushed_loss(record: Option<&VolumeRecord>, generation: u64) -> UnflushedLoss {
     match record.and_then(|record| record.loss).filter(|loss| loss.generation == generation) {
         None => UnflushedLoss::None,
@@ -59,36 +59,36 @@ mod tests {
         state
     }
 
-    fn told(state: &State, is_lost: bool) -> Option<(u64, bool)> {
-        owed_loss(state, state.by_name("v").expect("it is there"), is_lost)
+    fn reported(state: &State, is_lost: bool) -> Option<(u64, bool)> {
+        loss_to_report(state, state.by_name("v").expect("the volume has a record"), is_lost)
             .map(|loss| (loss.generation, loss.remote_clients))
     }
 
     #[test]
     fn loss_needs_an_unclean_end_a_deferring_policy_and_no_memory() {
-        assert_eq!(told(&state(4, false), true), Some((5, false)));
-        assert_eq!(told(&state(4, false), false), None, "memory is left");
-        assert_eq!(told(&state(4, true), true), None, "cleanly stopped");
+        assert_eq!(reported(&state(4, false), true), Some((5, false)));
+        assert_eq!(reported(&state(4, false), false), None, "memory is left");
+        assert_eq!(reported(&state(4, true), true), None, "cleanly stopped");
         let mut through = state(4, false);
         through.volumes[0].durable_writes = true;
-        assert_eq!(told(&through, true), None);
+        assert_eq!(reported(&through, true), None);
     }
 
     #[test]
-    fn after_a_reboot_only_remote_clients_are_told() {
-        assert_eq!(told(&state(2, false), true), Some((5, true)));
+    fn loss_is_reported_only_to_remote_clients_after_a_reboot() {
+        assert_eq!(reported(&state(2, false), true), Some((5, true)));
     }
 
     #[test]
-    fn kill_in_the_first_generation_after_a_loss_passes_it_on() {
-        let mut untold = state(4, false);
-        untold.volumes[0].loss = Some(LossRecord { generation: 4, remote_clients: false });
-        assert_eq!(told(&untold, false), Some((5, false)));
-        untold.volumes[0].clean = true;
-        assert_eq!(told(&untold, false), None, "a clean stop ends it");
-        untold.volumes[0] = VolumeRecord { clean: false, generation: 4, ..untold.volumes[0].clone() };
-        untold.volumes[0].loss = Some(LossRecord { generation: 3, remote_clients: false });
-        assert_eq!(told(&untold, false), None, "a generation has told it and was served again");
+    fn kill_in_the_first_generation_after_a_loss_inherits_it() {
+        let mut unreported = state(4, false);
+        unreported.volumes[0].loss = Some(LossRecord { generation: 4, remote_clients: false });
+        assert_eq!(reported(&unreported, false), Some((5, false)));
+        unreported.volumes[0].clean = true;
+        assert_eq!(reported(&unreported, false), None, "a clean stop ends it");
+        unreported.volumes[0] = VolumeRecord { clean: false, generation: 4, ..unreported.volumes[0].clone() };
+        unreported.volumes[0].loss = Some(LossRecord { generation: 3, remote_clients: false });
+        assert_eq!(reported(&unreported, false), None, "a generation has reported it and served the volume again");
     }
 
     #[test]

@@ -65,17 +65,17 @@ pub struct Holding {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RebuildError {
     /// The devices name no owner.
-    #[error("the flash devices name no owner: no daemon of a version that keeps records on flash has opened them")]
+    #[error("the flash devices name no owner: they were never opened by a version that keeps records on flash")]
     NoOwner,
     /// No device has a valid copy of the records.
     #[error(
-        "no flash device has a sound copy of the records; `hotset flash rescue` brings the dirty data itself into files"
+        "no flash device has a valid copy of the records; `hotset flash rescue` extracts the dirty data into files"
     )]
     NoManifest,
     /// Existing records know of a later use.
     #[error(
-        "these devices are not those that were used last: they name start {found} of flash store {store}, and {newer}. \
-         Attach the newest ones, or name them: --device PATH"
+        "these devices are not the ones used last: they name start {found} of flash store {store}, but {newer}. Attach \
+         the devices used last, or name them: --device PATH"
     )]
     Older {
         /// The store.
@@ -112,9 +112,9 @@ impl State {
         (packed.len() <= bytes_max).then_some(packed)
     }
 
-    /// Judges the copy on a store that this directory's daemon used last. A newer copy means that the directory was
+    /// Checks the copy on a store that this directory's daemon used last. A newer copy means that the directory was
     /// restored from before its last change. An unreadable copy proves nothing.
-    pub fn judge_manifest(&self, found: &StoreFound, packed: &[u8]) -> Result<(), Refusal> {
+    pub fn check_manifest(&self, found: &StoreFound, packed: &[u8]) -> Result<(), Refusal> {
         let is_own = uuid_of(&self.identity) == Some(found.ownership.owner) && !self.sabotage.is(Sabotage::AnyState);
         match unpack(packed).ok().filter(|manifest| is_own && manifest.revision > self.revision) {
             None => Ok(()),
@@ -132,19 +132,19 @@ fn unpack(packed: &[u8]) -> Result<Manifest, String> {
 }
 
 /// Refuses devices that were last used before a known later use.
-fn judge_age(current: &State, found: &StoreInventory) -> Result<(), RebuildError> {
+fn check_age(current: &State, found: &StoreInventory) -> Result<(), RebuildError> {
     let is_own = uuid_of(&current.identity) == Some(found.ownership.owner);
-    let told = current.older_than.as_ref().filter(|told| is_own && told.epoch > found.ownership.epoch);
+    let older_than = current.older_than.as_ref().filter(|newer| is_own && newer.epoch > found.ownership.epoch);
     let seen = current.newer_copy_seen(&found.store, &found.ownership);
     let known = current
         .store(&found.store)
         .filter(|known| is_own && (known.epoch > found.ownership.epoch || known.generation > found.generation));
-    let newer = if let Some(told) = told {
-        format!("flash store {} was used in start {}", told.store, told.epoch)
+    let newer = if let Some(newer) = older_than {
+        format!("flash store {} was used in start {}", newer.store, newer.epoch)
     } else if let Some(epoch) = seen {
-        format!("this store was seen here as start {epoch} had left it")
+        format!("this store was seen here after start {epoch}")
     } else if let Some(known) = known {
-        format!("the records know it of start {}, with its devices in generation {}", known.epoch, known.generation)
+        format!("the records have start {}, with the devices in generation {}", known.epoch, known.generation)
     } else {
         return Ok(());
     };
@@ -161,14 +161,15 @@ pub fn rebuild(current: State, found: &StoreInventory) -> Result<(State, Vec<Hol
     }
     let packed = found.manifest.as_ref().ok_or(RebuildError::NoManifest)?;
     let manifest = unpack(packed).map_err(RebuildError::Unreadable)?;
-    judge_age(&current, found)?;
+    check_age(&current, found)?;
     let Ownership { owner, epoch, life } = found.ownership;
     let is_own = uuid_of(&current.identity) == Some(owner);
     let mut volumes = manifest.volumes;
     if !is_own {
         let served_since = |volume: &VolumeRecord| {
-            let is_it = |one: &VolumeRecord| one.backing_identity == volume.backing_identity || one.name == volume.name;
-            current.served_beside.contains(&volume.backing_identity) || current.volumes.iter().any(is_it)
+            let is_match =
+                |one: &VolumeRecord| one.backing_identity == volume.backing_identity || one.name == volume.name;
+            current.served_beside.contains(&volume.backing_identity) || current.volumes.iter().any(is_match)
         };
         volumes.retain(|volume| !served_since(volume));
     }
@@ -176,13 +177,13 @@ pub fn rebuild(current: State, found: &StoreInventory) -> Result<(State, Vec<Hol
         volume.clean = false;
         let mut cached_on = volume.cached_on.take().unwrap_or_default();
         cached_on.retain(|store| *store == found.store && found.dirty_blocks.contains_key(&volume.incarnation));
-        let is_noted = !cached_on.is_empty();
+        let is_trusted = !cached_on.is_empty();
         volume.cached_on = Some(cached_on);
         if found.dirty_blocks.contains_key(&volume.incarnation) {
             volume.dirty_on_flash = Some(found.store.clone());
             // Without trusted checksums of destaged blocks, an administrator has to confirm the backing.
             let content = volume.content.get_or_insert_default();
-            content.destaged = content.destaged.max(u64::from(!is_noted));
+            content.destaged = content.destaged.max(u64::from(!is_trusted));
         }
     }
     if !is_own {
@@ -247,7 +248,7 @@ mod tests {
             dirty_blocks: BTreeMap::from([(VolumeId(7), 12), (VolumeId(99), 4)]),
         };
         let current = State { flash_devices: None, generation: 2, ..State::default() };
-        let (made, holdings) = rebuild(current, &found).expect("all is there");
+        let (made, holdings) = rebuild(current, &found).expect("the records are complete");
         assert_eq!((made.identity.as_str(), made.generation), (state.identity.as_str(), 9));
         assert_eq!(made.store("ab").map(|store| (store.epoch, store.life)), Some((9, 60)));
         assert_eq!(made.by_name("web").and_then(|record| record.dirty_on_flash.as_deref()), Some("ab"));
@@ -257,12 +258,12 @@ mod tests {
         let mut since = State::default();
         since.begin_life(8, 80);
         let newer = since.identify(&Claim::plain("web", "disk-1"), || VolumeId(70)).expect("new to it").incarnation;
-        let (made, holdings) = rebuild(since, &found).expect("all is there");
-        let web = made.by_name("web").expect("it is there once");
+        let (made, holdings) = rebuild(since, &found).expect("the records are complete");
+        let web = made.by_name("web").expect("the volume has one record");
         assert_eq!((web.incarnation, &web.dirty_on_flash), (newer, &None), "another directory has served it since");
         assert!(holdings.iter().all(|one| one.volume.is_none()), "no volume owns the data in the log: {holdings:?}");
-        let told = OlderThan { store: "cd".into(), epoch: 11, known: 9 };
-        let stale = State { older_than: Some(told), ..state.clone() };
+        let older_than = OlderThan { store: "cd".into(), epoch: 11, known: 9 };
+        let stale = State { older_than: Some(older_than), ..state.clone() };
         let refused = rebuild(stale, &found);
         assert!(matches!(refused, Err(RebuildError::Older { .. })), "another store was used later: {refused:?}");
         let mut known = state.clone();
@@ -274,7 +275,7 @@ mod tests {
         let claim = Claim { accept: &accept, ..Claim::plain("web", "disk-1") };
         let served = removed.identify(&claim, || VolumeId(71)).expect("the data in question is given up").incarnation;
         removed.forget(served);
-        let (made, _) = rebuild(removed, &found).expect("all is there");
+        let (made, _) = rebuild(removed, &found).expect("the records are complete");
         assert_eq!(made.by_name("web"), None, "it was served without that data, and removed since");
         let nameless = StoreInventory { ownership: Ownership::default(), ..found.clone() };
         assert_eq!(rebuild(State::default(), &nameless).err(), Some(RebuildError::NoOwner));
@@ -290,15 +291,15 @@ mod tests {
         state.identify(&Claim::plain("web", "disk-1"), || VolumeId(7)).expect("new");
         let mut copy = state.clone();
         state.identify(&Claim::plain("db", "disk-2"), || VolumeId(8)).expect("new");
-        let manifest = state.manifest(60_000).expect("it fits");
+        let manifest = state.manifest(60_000).expect("the manifest fits");
         let found = |ownership| StoreFound { store: "ab".into(), ownership, devices: Vec::new(), holds_data: true };
         let own = found(state.ownership());
-        assert_eq!(state.judge_manifest(&own, &manifest), Ok(()));
+        assert_eq!(state.check_manifest(&own, &manifest), Ok(()));
         copy.begin_life(0, 60);
-        assert!(matches!(copy.judge_manifest(&own, &manifest), Err(Refusal::StateOlder { .. })));
+        assert!(matches!(copy.check_manifest(&own, &manifest), Err(Refusal::StateOlder { .. })));
         let foreign = found(Ownership { owner: [3; 16], ..state.ownership() });
-        assert_eq!(copy.judge_manifest(&foreign, &manifest), Ok(()), "another directory counts by itself");
-        assert_eq!(copy.judge_manifest(&own, &[1, 2, 3]), Ok(()), "a damaged copy says nothing");
+        assert_eq!(copy.check_manifest(&foreign, &manifest), Ok(()), "another directory counts by itself");
+        assert_eq!(copy.check_manifest(&own, &[1, 2, 3]), Ok(()), "a damaged copy proves nothing");
     }
 
     #[test]

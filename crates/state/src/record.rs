@@ -18,7 +18,7 @@ use super::{StateError, UnitRecord};
 /// The format that this version reads and writes.
 pub const STATE_VERSION: u64 = 1;
 /// Key under which a later format names the first release that reads it, as text (`1.4.0`).
-const NEEDS: &str = "needs";
+const NEEDS_KEY: &str = "needs";
 
 /// Content of the state file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,8 +60,8 @@ pub struct State {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flash_devices: Option<FlashDevices>,
     /// Files of persisted memory of daemons on this directory, oldest first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub kept: Vec<KeptRecord>,
+    #[serde(default, rename = "kept", skip_serializing_if = "Vec::is_empty")]
+    pub memory_images: Vec<MemoryImageRecord>,
     /// The last boot of the machine that a daemon saw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<BootRecord>,
@@ -100,9 +100,9 @@ pub struct BootRecord {
 /// Acknowledged and unflushed writes that were lost with a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LossRecord {
-    /// The generation in which clients are told.
+    /// The generation in which the loss is reported to clients.
     pub generation: u64,
-    /// Set if the machine has rebooted since: local clients have ended too, and only remote ones are told.
+    /// Set if the machine has rebooted since: local clients have ended too, so only remote clients receive the report.
     pub remote_clients: bool,
 }
 
@@ -119,9 +119,9 @@ pub struct TokenRecord {
     pub created: u64,
 }
 
-/// A file of persisted memory.
+/// The file of a daemon's persisted memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptRecord {
+pub struct MemoryImageRecord {
     /// Path of the file.
     pub path: PathBuf,
     /// Distinguishes the file from other files, 16 hexadecimal digits.
@@ -253,7 +253,7 @@ impl State {
             |error: serde_json::Error| StateError::Damaged { path: path.to_owned(), detail: error.to_string() };
         let mut versioned: Versioned = serde_json::from_slice(&bytes).map_err(damaged)?;
         if versioned.version > STATE_VERSION {
-            let needs = versioned.rest.get(NEEDS).and_then(|needs| Release::parse(needs.as_str()?));
+            let needs = versioned.rest.get(NEEDS_KEY).and_then(|needs| Release::parse(needs.as_str()?));
             let newer = NewerFormat::of_format(versioned.version, STATE_VERSION, needs);
             return Err(StateError::Newer { path: path.to_owned(), newer });
         }
@@ -263,11 +263,11 @@ impl State {
         }
         let legacy = versioned.rest.remove("flash").map(serde_json::from_value).transpose().map_err(damaged)?;
         let state: State = serde_json::from_value(versioned.rest.into()).map_err(damaged)?;
-        Ok(Some(state.upgraded(legacy)))
+        Ok(Some(state.upgrade(legacy)))
     }
 
     /// Converts fields that earlier versions stored elsewhere.
-    fn upgraded(mut self, legacy: Option<FlashRecord>) -> State {
+    fn upgrade(mut self, legacy: Option<FlashRecord>) -> State {
         if let Some(FlashRecord { store, generation, map_void, written }) = legacy {
             for record in self.volumes.iter_mut().filter(|record| record.cached_on.is_none()) {
                 record.cached_on = Some(BTreeSet::from([store.clone()]));

@@ -25,7 +25,7 @@ pub struct StoreRecord {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub openings: Vec<String>,
     /// Sequence number of its log at the last close.
-    #[serde(default, with = "sequence", skip_serializing_if = "is_no_sequence")]
+    #[serde(default, with = "sequence", skip_serializing_if = "is_empty_sequence")]
     pub sequence: Sequence,
     /// Its map of clean pages is void: all devices with the map had failed, and backings have been written since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -38,7 +38,7 @@ pub struct StoreRecord {
     pub newer: serde_json::Map<String, serde_json::Value>,
 }
 
-fn is_no_sequence(sequence: &Sequence) -> bool {
+fn is_empty_sequence(sequence: &Sequence) -> bool {
     *sequence == Sequence(0)
 }
 
@@ -49,7 +49,7 @@ impl StoreRecord {
     }
 
     /// True if a device with this life may belong to the last use.
-    pub(super) fn may_be_in(&self, life: u64) -> bool {
+    pub(super) fn may_have_life(&self, life: u64) -> bool {
         life == self.life || self.openings.contains(&show_number(life))
     }
 }

@@ -5,7 +5,7 @@
 //!    without this directory, or this directory is an older copy.
 //! 2. The *epoch* tells which of the two is older. It is the directory's generation, which grows with each start and is
 //!    recorded in both.
-//! 3. A store is never written before it was judged.
+//! 3. A store is never written before it was checked.
 
 use flash::{Ownership, Sequence, StoreGeneration};
 
@@ -35,7 +35,7 @@ pub struct StoreFound {
 
 impl StoreFound {
     /// Refuses a device whose life is not `known`.
-    fn refuse_others(&self, epoch: u64, known: impl Fn(u64) -> bool) -> Result<(), Refusal> {
+    fn refuse_unknown_lives(&self, epoch: u64, known: impl Fn(u64) -> bool) -> Result<(), Refusal> {
         match self.devices.iter().find(|(_, ownership)| !known(ownership.life)) {
             None => Ok(()),
             Some((device, ownership)) => Err(Refusal::DeviceOlder {
@@ -106,8 +106,8 @@ impl State {
         Ownership { owner, epoch: self.generation, life: self.life }
     }
 
-    /// Judges a store before it is written. The call changes nothing.
-    pub fn judge_store(&self, found: &StoreFound) -> Result<StoreUse, Refusal> {
+    /// Checks a store before it is written. The call changes nothing.
+    pub fn check_store(&self, found: &StoreFound) -> Result<StoreUse, Refusal> {
         let StoreFound { store, ownership, holds_data, .. } = found;
         let is_needed = self.volumes.iter().any(|volume| volume.dirty_on_flash.as_ref() == Some(store));
         let is_own = Some(ownership.owner) == uuid_of(&self.identity);
@@ -126,11 +126,11 @@ impl State {
         }
         if let Some(record) = record {
             let legacy = ownership.is_none() && record.life == 0;
-            let known = is_own && record.may_be_in(ownership.life) && ownership.life != 0;
+            let known = is_own && record.may_have_life(ownership.life) && ownership.life != 0;
             if legacy || known {
                 // An interrupted opening leaves some devices in the life before it.
-                let is_known = |life| legacy || record.may_be_in(life);
-                return found.refuse_others(record.epoch, is_known).map(|()| StoreUse::Known);
+                let is_known = |life| legacy || record.may_have_life(life);
+                return found.refuse_unknown_lives(record.epoch, is_known).map(|()| StoreUse::Known);
             }
         }
         let epoch = record.map_or(0, |record| record.epoch);
@@ -145,7 +145,7 @@ impl State {
             return Err(Refusal::StoreOlder { store: store.clone(), epoch: ownership.epoch, known: epoch });
         }
         if !holds_data && !is_needed {
-            return found.refuse_others(ownership.epoch, |life| life == ownership.life).map(|()| StoreUse::New);
+            return found.refuse_unknown_lives(ownership.epoch, |life| life == ownership.life).map(|()| StoreUse::New);
         }
         if self.sabotage.is(Sabotage::AnyState) {
             return Ok(StoreUse::Known);
@@ -162,7 +162,7 @@ impl State {
 
     /// Records a refusal that persists while the store is absent: either this directory is an older copy until its
     /// records are rebuilt, or the store holds data of unknown volumes.
-    pub fn note_store_refusal(&mut self, refusal: &Refusal) {
+    pub fn record_store_refusal(&mut self, refusal: &Refusal) {
         match refusal {
             Refusal::StateOlder { store, epoch, known } => {
                 self.older_than = Some(OlderThan { store: store.clone(), epoch: *epoch, known: *known });
@@ -175,8 +175,8 @@ impl State {
         }
     }
 
-    /// Records that a judged store is about to be written.
-    pub fn begin_store(&mut self, found: &StoreFound, used: StoreUse) {
+    /// Records that a checked store is about to be written.
+    pub fn record_store_use(&mut self, found: &StoreFound, used: StoreUse) {
         let life = self.life;
         if used == StoreUse::New {
             // None of the store's recorded state is valid any more.
@@ -231,8 +231,8 @@ mod tests {
     /// Opens a store with `state` and returns the ownership in its superblocks.
     fn opened(state: &mut State, before: Ownership, holds_data: bool) -> Ownership {
         let found = found(before, holds_data);
-        let used = state.judge_store(&found).expect("it may be used");
-        state.begin_store(&found, used);
+        let used = state.check_store(&found).expect("the store may be used");
+        state.record_store_use(&found, used);
         state.store_opened("ab", StoreGeneration(1));
         state.ownership()
     }
@@ -243,19 +243,19 @@ mod tests {
         let first = opened(&mut state, Ownership::default(), false);
         state.begin_life(9, 60);
         assert_eq!(state.identity, format!("{:032x}", 5), "an identity is drawn once");
-        assert_eq!(state.judge_store(&found(first, true)), Ok(StoreUse::Known));
-        state.begin_store(&found(first, true), StoreUse::Known);
+        assert_eq!(state.check_store(&found(first, true)), Ok(StoreUse::Known));
+        state.record_store_use(&found(first, true), StoreUse::Known);
         let second = state.ownership();
         // Killed before it could record that the store is open: superblocks may name the new life or the old one.
         state.begin_life(9, 70);
         for ownership in [first, second] {
-            assert_eq!(state.judge_store(&found(ownership, true)), Ok(StoreUse::Known), "{ownership:?}");
+            assert_eq!(state.check_store(&found(ownership, true)), Ok(StoreUse::Known), "{ownership:?}");
         }
         let second = opened(&mut state, second, true);
         for holds_data in [true, false] {
-            assert!(matches!(state.judge_store(&found(first, holds_data)), Err(Refusal::StoreOlder { .. })));
+            assert!(matches!(state.check_store(&found(first, holds_data)), Err(Refusal::StoreOlder { .. })));
         }
-        assert_eq!(state.judge_store(&found(second, true)), Ok(StoreUse::Known));
+        assert_eq!(state.check_store(&found(second, true)), Ok(StoreUse::Known));
     }
 
     #[test]
@@ -267,24 +267,24 @@ mod tests {
             devices: vec![("d0".into(), newest), ("d1".into(), other)],
             ..found(newest, true)
         };
-        state.begin_store(&found(first, true), StoreUse::Known);
+        state.record_store_use(&found(first, true), StoreUse::Known);
         let second = state.ownership();
-        assert_eq!(state.judge_store(&both(second, first)), Ok(StoreUse::Known), "killed while it opened them");
+        assert_eq!(state.check_store(&both(second, first)), Ok(StoreUse::Known), "killed while it opened them");
         state.begin_life(0, 70);
-        state.begin_store(&both(second, first), StoreUse::Known);
+        state.record_store_use(&both(second, first), StoreUse::Known);
         assert_eq!(
-            state.judge_store(&both(second, first)),
+            state.check_store(&both(second, first)),
             Ok(StoreUse::Known),
             "killed again, before any was written"
         );
         let second = state.ownership();
         state.store_opened("ab", StoreGeneration(1));
-        let refused = state.judge_store(&both(second, first));
+        let refused = state.check_store(&both(second, first));
         assert!(matches!(&refused, Err(Refusal::DeviceOlder { device, .. }) if device == "d1"), "{refused:?}");
         let mut foreign = State::default();
         foreign.begin_life(8, 80);
         let emptied = StoreFound { holds_data: false, ..both(second, first) };
-        assert!(foreign.judge_store(&emptied).is_err(), "one mirror is older, whatever it holds");
+        assert!(foreign.check_store(&emptied).is_err(), "one mirror is older, whatever it holds");
     }
 
     #[test]
@@ -297,7 +297,7 @@ mod tests {
         for life in 100..110 {
             copy.begin_life(0, life);
             for holds_data in [true, false] {
-                let refused = copy.judge_store(&found(second, holds_data));
+                let refused = copy.check_store(&found(second, holds_data));
                 assert!(matches!(refused, Err(Refusal::StateOlder { .. })), "{refused:?}");
             }
         }
@@ -307,11 +307,11 @@ mod tests {
     fn foreign_store_is_accepted_only_without_data() {
         let mut other = State::default();
         other.begin_life(6, 61);
-        let theirs = opened(&mut other, Ownership::default(), false);
+        let foreign = opened(&mut other, Ownership::default(), false);
         let state = state();
-        for ownership in [theirs, Ownership::default()] {
-            assert!(matches!(state.judge_store(&found(ownership, true)), Err(Refusal::StoreForeign { .. })));
-            assert_eq!(state.judge_store(&found(ownership, false)), Ok(StoreUse::New));
+        for ownership in [foreign, Ownership::default()] {
+            assert!(matches!(state.check_store(&found(ownership, true)), Err(Refusal::StoreForeign { .. })));
+            assert_eq!(state.check_store(&found(ownership, false)), Ok(StoreUse::New));
         }
     }
 
@@ -323,13 +323,13 @@ mod tests {
         other.begin_life(6, 62);
         let newer = opened(&mut other, older, true);
         let mut state = state();
-        let refused = state.judge_store(&found(newer, true)).expect_err("it holds data of another directory");
-        state.note_store_refusal(&refused);
+        let refused = state.check_store(&found(newer, true)).expect_err("it holds data of another directory");
+        state.record_store_refusal(&refused);
         for ownership in [older, Ownership::default()] {
-            let refused = state.judge_store(&found(ownership, false));
+            let refused = state.check_store(&found(ownership, false));
             assert!(matches!(refused, Err(Refusal::StoreOlder { .. })), "{refused:?}");
         }
-        assert_eq!(state.judge_store(&found(newer, false)), Ok(StoreUse::New), "its data was destaged elsewhere");
+        assert_eq!(state.check_store(&found(newer, false)), Ok(StoreUse::New), "its data was destaged elsewhere");
     }
 
     #[test]
@@ -339,10 +339,10 @@ mod tests {
         state.begin_life(5, 52);
         let second = opened(&mut state, Ownership::default(), false);
         copy.begin_life(5, 53);
-        let refused = copy.judge_store(&found(second, true)).expect_err("the directory is older");
-        copy.note_store_refusal(&refused);
+        let refused = copy.check_store(&found(second, true)).expect_err("the directory is older");
+        copy.record_store_refusal(&refused);
         for (ownership, holds_data) in [(second, true), (Ownership::default(), false)] {
-            assert_eq!(copy.judge_store(&found(ownership, holds_data)), Err(refused.clone()));
+            assert_eq!(copy.check_store(&found(ownership, holds_data)), Err(refused.clone()));
         }
     }
 
@@ -353,9 +353,9 @@ mod tests {
         let mut copy = state.clone();
         state.begin_life(5, 52);
         copy.begin_life(5, 53);
-        let (theirs, _) = (opened(&mut state, before, true), opened(&mut copy, before, true));
+        let (foreign, _) = (opened(&mut state, before, true), opened(&mut copy, before, true));
         copy.begin_life(5, 54);
-        let refused = copy.judge_store(&found(theirs, true));
+        let refused = copy.check_store(&found(foreign, true));
         assert!(matches!(refused, Err(Refusal::StateOlder { epoch: 2, known: 2, .. })), "{refused:?}");
     }
 
@@ -366,9 +366,9 @@ mod tests {
         let id = state.identify(&crate::Claim::plain("v", "disk"), || VolumeId(7)).expect("new").incarnation;
         state.mark_on_flash(id, Some("ab"));
         let emptied = Ownership { owner: [9; 16], epoch: 1, life: 1 };
-        assert!(state.judge_store(&found(emptied, false)).is_err());
+        assert!(state.check_store(&found(emptied, false)).is_err());
         state.mark_clean(id);
-        assert_eq!(state.judge_store(&found(emptied, false)), Ok(StoreUse::New));
+        assert_eq!(state.check_store(&found(emptied, false)), Ok(StoreUse::New));
     }
 
     #[test]

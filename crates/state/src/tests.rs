@@ -43,19 +43,19 @@ fn case_16_same_name_on_another_backing_is_refused_until_adopted() {
     let refused = identified(&mut state, "web", "disk-2", 8).expect_err("another backing");
     assert_eq!(
         refused.to_string(),
-        "its backing is another one than before (was disk-1, is disk-2), and the old one was not cleanly stopped. Put \
-         the old one back; or give this one another name; or, if this one holds the volume's data now: hotset volume \
-         adopt web"
+        "its backing is not the one that it had at the last start (was disk-1, is disk-2), and the previous one was \
+         not cleanly stopped. Attach the previous backing; or give the new backing another volume name; or, if the new \
+         backing holds the volume's data: hotset volume adopt web"
     );
     assert_eq!(state.volumes[0].incarnation, first, "a refusal changes nothing");
-    let adopted = adopted(&mut state, "web", "disk-2", 8, None).expect("said in explicit words");
+    let adopted = adopted(&mut state, "web", "disk-2", 8, None).expect("the loss is named");
     assert_ne!(adopted, first);
     assert_eq!(state.volumes.len(), 1, "the old identity is forgotten");
-    assert!(identified(&mut state, "web", "disk-1", 9).is_err(), "the old disk is the stranger now");
+    assert!(identified(&mut state, "web", "disk-1", 9).is_err(), "the old disk is unknown now");
 }
 
 #[test]
-fn backing_noted_under_a_former_name_is_the_same_volume_s() {
+fn backing_recorded_under_a_former_identity_is_recognised() {
     let mut state = State::default();
     let first = identified(&mut state, "web", "old-1", 7).expect("new");
     identified(&mut state, "other", "old-2", 8).expect("new");
@@ -63,7 +63,7 @@ fn backing_noted_under_a_former_name_is_the_same_volume_s() {
     assert_eq!(identified(&mut state, "web", "new-1", 9), Ok(first));
     state.rename_backing(&["old-2".to_owned()], "new-1");
     let known: Vec<_> = state.volumes.iter().map(|record| record.backing_identity.as_str()).collect();
-    assert_eq!(known, ["new-1", "old-2"], "a name that is taken is not given twice");
+    assert_eq!(known, ["new-1", "old-2"], "an identity that is taken is not assigned twice");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn change_by_command_holds_until_its_key_changes_in_the_file() {
 }
 
 #[test]
-fn the_file_reads_back_as_it_was_written() {
+fn state_file_is_read_back_unchanged() {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let mut dir = StateDir::open(folder.path()).expect("free");
     dir.change(|state| {
@@ -163,7 +163,7 @@ fn possible_data_on_flash_is_recorded_until_the_volume_is_clean() {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let mut dir = StateDir::open(folder.path()).expect("a new directory");
     let id = dir.change(|state| identified(state, "web", "disk-1", 7)).expect("written").expect("new");
-    let without = std::fs::read_to_string(folder.path().join("state.json")).expect("it was written");
+    let without = std::fs::read_to_string(folder.path().join("state.json")).expect("the file was written");
     assert!(!without.contains("dirty_on_flash"), "a version without flash reads it, too: {without}");
     dir.change(|state| state.mark_on_flash(id, Some("ab"))).expect("written");
     dir.change(|state| state.mark_parked(id, 0)).expect("written");
@@ -181,7 +181,7 @@ fn volume_gets_a_new_incarnation_when_its_flash_data_is_given_up() {
     let id = identified(&mut state, "web", "disk-1", 7).expect("new");
     state.set_override(id, POLICY, "none", "write-back");
     state.mark_on_flash(id, Some("ab"));
-    state.give_up_flash(id, VolumeId(8));
+    state.discard_flash_data(id, VolumeId(8));
     assert_eq!(identified(&mut state, "web", "disk-1", 9), Ok(VolumeId(8)));
     assert_eq!(state.volumes[0].dirty_on_flash, None);
     assert!(state.volumes[0].overrides.contains_key(POLICY), "everything else stays");
@@ -224,12 +224,12 @@ fn single_store_of_an_earlier_version_becomes_the_first_record() {
         devices: Vec::new(),
         holds_data: true,
     };
-    assert_eq!(state.judge_store(&found(0)), Ok(StoreUse::Known), "no version before has named itself in a store");
-    assert!(state.judge_store(&found(9)).is_err());
+    assert_eq!(state.check_store(&found(0)), Ok(StoreUse::Known), "no version before has named itself in a store");
+    assert!(state.check_store(&found(9)).is_err());
 }
 
-fn waiting(incarnation: VolumeId, in_log: u64) -> std::collections::BTreeMap<VolumeId, Waiting> {
-    [(incarnation, Waiting { in_log, in_memory: 0 })].into()
+fn waiting(incarnation: VolumeId, in_log: u64) -> std::collections::BTreeMap<VolumeId, UndestagedBlocks> {
+    [(incarnation, UndestagedBlocks { in_log, in_memory: 0 })].into()
 }
 
 #[test]
@@ -246,11 +246,11 @@ fn log_records_of_a_volume_clean_by_the_state_are_refused() {
     assert_eq!(
         state.identify(&claim, || VolumeId(8)).map(|admission| admission.incarnation),
         Ok(id),
-        "it is expected there"
+        "the mark expects data there"
     );
     state.mark_clean(id);
     let accept = Acceptance { adopt: true, give_up: Some(show_incarnation(id)), ..Acceptance::default() };
-    let given_up = state.identify(&Claim { accept: &accept, ..claim }, || VolumeId(8)).expect("said in explicit words");
+    let given_up = state.identify(&Claim { accept: &accept, ..claim }, || VolumeId(8)).expect("the loss is named");
     assert_eq!(given_up.incarnation, VolumeId(8));
 }
 
@@ -266,12 +266,12 @@ fn dirty_data_is_given_up_only_by_name() {
         assert_eq!(elsewhere.code(), "dirty-elsewhere");
         let changed = adopted(&mut state, "web", "disk-2", 8, give_up).expect_err("the lost data is not named");
         assert_eq!(changed.code(), "backing-changed");
-        assert!(changed.to_string().contains("gives up an unknown amount of dirty data of volume web"), "{changed}");
+        assert!(changed.to_string().contains("discards an unknown amount of dirty data of volume web"), "{changed}");
     }
     assert_eq!(adopted(&mut state, "web", "disk-2", 9, Some("0000000000000007")), Ok(VolumeId(9)));
-    state.note_held("ab", [VolumeId(7)]);
+    state.record_unclaimed("ab", [VolumeId(7)]);
     assert!(state.unclaimed.is_empty(), "the data is known to be given up");
-    state.note_held("ab", [VolumeId(6)]);
+    state.record_unclaimed("ab", [VolumeId(6)]);
     assert!(!state.unclaimed.is_empty());
 }
 
@@ -280,7 +280,7 @@ fn volume_written_without_its_store_drops_the_pages_there() {
     let mut state = State::default();
     state.begin_life(1, 2);
     let with = |store| Claim { store, ..Claim::plain("web", "disk-1") };
-    assert!(!state.identify(&with(Some("ab")), || VolumeId(7)).expect("new").drops_pages, "it never had any");
+    assert!(!state.identify(&with(Some("ab")), || VolumeId(7)).expect("new").drops_pages, "a new volume has no pages");
     assert!(!state.identify(&with(Some("ab")), || VolumeId(8)).expect("known").drops_pages);
     let reading = Claim { writes: false, ..with(None) };
     state.identify(&reading, || VolumeId(8)).expect("known");
@@ -292,13 +292,16 @@ fn volume_written_without_its_store_drops_the_pages_there() {
     assert!(state.identify(&with(Some("ab")), || VolumeId(8)).expect("known").drops_pages);
     assert!(
         state.identify(&with(Some("ab")), || VolumeId(8)).expect("known").drops_pages,
-        "until it is durable that they are gone"
+        "until their removal is durable"
     );
-    state.note_pages_dropped(VolumeId(7), "ab");
+    state.record_pages_dropped(VolumeId(7), "ab");
     assert!(!state.identify(&with(Some("ab")), || VolumeId(8)).expect("known").drops_pages);
     assert!(state.identify(&with(Some("cd")), || VolumeId(8)).expect("known").drops_pages, "another store");
-    state.note_pages_dropped(VolumeId(7), "cd");
-    assert!(state.identify(&with(Some("ab")), || VolumeId(8)).expect("known").drops_pages, "one at a time is true");
+    state.record_pages_dropped(VolumeId(7), "cd");
+    assert!(
+        state.identify(&with(Some("ab")), || VolumeId(8)).expect("known").drops_pages,
+        "only one store can hold valid pages"
+    );
 }
 
 #[test]
@@ -306,20 +309,23 @@ fn volume_new_to_the_state_is_refused_beside_unclaimed_data() {
     let mut state = State::default();
     state.begin_life(1, 2);
     identified(&mut state, "old", "disk-0", 6).expect("new");
-    state.note_held("ab", [VolumeId(99)]);
+    state.record_unclaimed("ab", [VolumeId(99)]);
     let claim = |name, identity| Claim::plain(name, identity);
     assert_eq!(
         state.identify(&claim("web", "disk-1"), || VolumeId(7)).expect_err("unclaimed data").code(),
         "data-unclaimed"
     );
-    assert_eq!(state.identify(&claim("old", "disk-0"), || VolumeId(7)).expect("it is known").incarnation, VolumeId(6));
+    assert_eq!(
+        state.identify(&claim("old", "disk-0"), || VolumeId(7)).expect("the volume is known").incarnation,
+        VolumeId(6)
+    );
     let accept = Acceptance { adopt: true, give_up: Some("ab".into()), ..Acceptance::default() };
     assert!(state.identify(&Claim { accept: &accept, ..claim("web", "disk-1") }, || VolumeId(7)).is_ok());
     assert!(
         state.identify(&claim("third", "disk-3"), || VolumeId(8)).is_err(),
         "given up for that volume, and for no other"
     );
-    state.note_held("ab", [VolumeId(6), VolumeId(7)]);
+    state.record_unclaimed("ab", [VolumeId(6), VolumeId(7)]);
     let third = state.identify(&claim("third", "disk-3"), || VolumeId(8));
     assert_eq!(third.expect_err("the devices may be an older copy").code(), "data-unclaimed");
 }
@@ -341,7 +347,7 @@ fn shrunk_backing_is_refused_until_dirty_data_is_given_up() {
     state.mark_on_flash(id, Some("ab"));
     let waiting = waiting(id, 5);
     let claim = |evidence| Claim { waiting: &waiting, ..claim(evidence) };
-    let refused = state.identify(&claim(&cut), || VolumeId(8)).expect_err("it shrank");
+    let refused = state.identify(&claim(&cut), || VolumeId(8)).expect_err("the backing shrank");
     assert!(refused.to_string().contains("has 204800 bytes and had 409600: 12288 bytes"), "{refused}");
     let accept = Acceptance { discard_past_end: true, ..Acceptance::default() };
     assert!(state.identify(&Claim { accept: &accept, ..claim(&cut) }, || VolumeId(8)).is_ok());

@@ -1,9 +1,9 @@
 //! Refusals: reasons why a volume or a flash store is not served. They keep the state directory, the flash log and the
 //! backing in agreement.
 //!
-//! All refusals follow one rule. Data that is served, or written to a backing, must be proven by records on both sides
-//! to belong to this volume, this backing and this moment. Without the proof the volume is refused, its backing is not
-//! written, and the refusal names the choices.
+//! All refusals follow one rule. Records on both sides must prove that data belongs to this volume, this backing
+//! and this point in time before it is served or written to a backing. Without the proof the volume is refused, its
+//! backing is not written, and the refusal names the choices.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -18,11 +18,11 @@ pub enum Sabotage {
     /// No fault.
     #[default]
     None,
-    /// Any store passes for the one used last, with any record in it.
+    /// Any store is accepted as the one used last, with any record in it.
     AnyStore,
     /// A missing or older state directory is trusted.
     AnyState,
-    /// A backing is identified by its place alone.
+    /// A backing is identified by its address alone.
     AnyContent,
     /// Clean pages are trusted although the volume was written without their store.
     StalePages,
@@ -32,8 +32,8 @@ pub enum Sabotage {
     SharedDisk,
     /// Adoption gives up dirty data that was not named.
     AdoptUnnamed,
-    /// Clients are not told of the possible loss of unflushed writes.
-    UntoldLoss,
+    /// The possible loss of unflushed writes is not reported to clients.
+    UnreportedLoss,
 }
 
 impl Sabotage {
@@ -111,7 +111,7 @@ pub enum Refusal {
         /// The store.
         store: String,
     },
-    /// The name had another backing before: now a clone, an older snapshot or an exchanged disk.
+    /// The volume had another backing before: the present one is a clone, an older snapshot or another disk.
     BackingChanged {
         /// The volume.
         name: String,
@@ -267,111 +267,109 @@ impl fmt::Display for Refusal {
             Refusal::StoreOlder { store, epoch, known } => write!(
                 f,
                 "the devices hold an older copy of flash store {store}: they were last used at start {epoch} of this \
-                 installation, the store at start {known}. Attach the devices that were in use then; or, to give \
-                 up what these hold, make them empty (blkdiscard -z for a device, rm for a file)"
+                 installation, the store at start {known}. Attach the devices that were used at start {known}; or, to \
+                 discard the data on these devices, erase them (blkdiscard -z for a device, rm for a file)"
             ),
             Refusal::DeviceOlder { device, store, epoch, known } => write!(
                 f,
                 "flash device {device} holds an older copy of flash store {store}: it was last used at start {epoch} \
-                 of this installation, the store at start {known}. Attach the device that was in use then; or, to go \
-                 on without it, make it empty (blkdiscard -z for a device, rm for a file) and name the others alone in \
-                 [flash], with allow_single_copy = true where that is one; then: hotset flash add {device}"
+                 of this installation, the store at start {known}. Attach the device that was used at start {known}; \
+                 or, to continue without it, erase it (blkdiscard -z for a device, rm for a file) and name only the \
+                 other devices in [flash], with allow_single_copy = true if one is left; then: hotset flash add \
+                 {device}"
             ),
             Refusal::StoreNewer { device, newer } => write!(
                 f,
-                "flash device {device} holds a flash store that was {newer}. Start that version; or, to give up what \
-                 the store holds, make its devices empty (blkdiscard -z for a device, rm for a file)"
+                "flash device {device} holds a flash store that was {newer}. Start that version; or, to discard the \
+                 data of the store, erase its devices (blkdiscard -z for a device, rm for a file)"
             ),
             Refusal::MemoryNewer { name, file, newer } => write!(
                 f,
-                "it was not cleanly stopped, and {}, which may hold what its clients were told is written, was \
-                 {newer}. Start that version and stop it, then this one; or, accepting that this data is lost: hotset \
-                 volume adopt {name}",
+                "it was not cleanly stopped, and {}, which may hold acknowledged writes of it, was {newer}. Start that \
+                 version and stop it, then start this version; or, to accept the loss of these writes: hotset volume \
+                 adopt {name}",
                 file.display()
             ),
             Refusal::StateOlder { store, epoch, known } if epoch == known => write!(
                 f,
                 "the state directory is a copy of another one: flash store {store} was used at start {epoch} of this \
-                 installation with the other one. Put the state directory back that was used last; or rebuild its \
+                 installation with the other one. Restore the state directory that was used last; or rebuild its \
                  records from the flash devices: hotset state rebuild"
             ),
             Refusal::StateOlder { store, epoch, known } => write!(
                 f,
                 "the state directory is an older copy: flash store {store} was last used at start {epoch} of this \
-                 installation, and the directory knows only of start {known}. Put the newest state directory back; or \
-                 rebuild its records from the flash devices: hotset state rebuild"
+                 installation, and the directory has records only up to start {known}. Restore the newest state \
+                 directory; or rebuild its records from the flash devices: hotset state rebuild"
             ),
             Refusal::StoreForeign { store, owner, .. } => write!(
                 f,
                 "flash store {store} holds dirty data and belongs to state directory {owner}, not to the one in use: \
-                 either that directory was lost, or the devices come from another machine. Put it back; or rebuild its \
-                 records from the flash devices: hotset state rebuild; or, to give up the dirty data, make the devices \
-                 empty (blkdiscard -z for a device, rm for a file). `hotset flash check` lists that data"
+                 either that directory was lost, or the devices come from another machine. Restore that directory; or \
+                 rebuild its records from the flash devices: hotset state rebuild; or, to discard the dirty data, \
+                 erase the devices (blkdiscard -z for a device, rm for a file). `hotset flash check` lists that data"
             ),
             Refusal::Unclaimed { name, store } => write!(
                 f,
-                "the state directory knows neither this volume nor the owners of dirty data in flash store {store}: \
-                 that data may be this volume's. Rebuild the records from the flash devices: hotset state rebuild; or, \
-                 if none of that data is this volume's: hotset volume adopt {name} --give-up {store}"
+                "the state directory has no record of this volume, nor of the owners of dirty data in flash store \
+                 {store}: that data may belong to this volume. Rebuild the records from the flash devices: hotset \
+                 state rebuild; or, if none of that data belongs to this volume: hotset volume adopt {name} --give-up \
+                 {store}"
             ),
             Refusal::BackingChanged { name, known, found, clean, loss } => {
-                write!(f, "its backing is another one than before (was {known}, is {found})")?;
+                write!(f, "its backing is not the one that it had at the last start (was {known}, is {found})")?;
                 if !clean {
-                    write!(f, ", and the old one was not cleanly stopped")?;
+                    write!(f, ", and the previous one was not cleanly stopped")?;
                 }
                 write!(
                     f,
-                    ". Put the old one back; or give this one another name; or, if this one holds the volume's data \
-                     now: hotset volume adopt {name}"
+                    ". Attach the previous backing; or give the new backing another volume name; or, if the new \
+                     backing holds the volume's data: hotset volume adopt {name}"
                 )?;
                 match loss {
                     None => Ok(()),
-                    Some(loss) => write!(f, " --give-up {}, which gives up {loss}", loss.incarnation),
+                    Some(loss) => write!(f, " --give-up {}, which discards {loss}", loss.incarnation),
                 }
             }
             Refusal::BackingTaken { other } => {
-                write!(
-                    f,
-                    "its backing is that of volume {other}, which is served already; give it a backing of its own"
-                )
+                write!(f, "its backing belongs to volume {other}, which is in service; give it a backing of its own")
             }
             Refusal::DirtyElsewhere { name, why, loss } => write!(
                 f,
-                "flushed data of this volume may lie in the flash log alone, and that log is not in use: {why}. Bring \
-                 the log's devices back and start again; or, to go on without that data: hotset volume adopt {name} \
-                 --give-up {}, which gives up {loss}",
+                "the flash log may hold the only copy of flushed data of this volume, and that log is not in use: \
+                 {why}. Reconnect the log's devices and restart; or, to continue without that data: hotset volume \
+                 adopt {name} --give-up {}, which discards {loss}",
                 loss.incarnation
             ),
             Refusal::LogUnexpected { name, loss } => write!(
                 f,
-                "the flash log holds dirty data of this volume, and by the state directory its backing has everything: \
-                 one of the two is an older copy. If the devices or the state directory were restored from a copy, put \
-                 the newest back and start again; or, to keep what the backing has: hotset volume adopt {name} \
-                 --give-up {}, which gives up {loss}",
+                "the flash log holds dirty data of this volume, but by the records of the state directory its backing \
+                 is complete: one of the two is an older copy. If the devices or the state directory were restored \
+                 from a copy, restore the newest ones and restart; or, to keep the content of the backing: hotset \
+                 volume adopt {name} --give-up {}, which discards {loss}",
                 loss.incarnation
             ),
             Refusal::ContentDiffers { name, missing, loss } => write!(
                 f,
-                "its backing was changed while dirty data waited for it: {missing} of the blocks that were written \
-                 there last hold something else. If the disk was rolled back, restored or exchanged, put back what was \
-                 there; or, to keep what the backing has now: hotset volume adopt {name} --give-up {}, which gives up \
+                "its backing was changed while dirty data waited for it: {missing} of the blocks destaged last have \
+                 other content. If the disk was rolled back, restored or exchanged, restore the previous content; or, \
+                 to keep the present content of the backing: hotset volume adopt {name} --give-up {}, which discards \
                  {loss}",
                 loss.incarnation
             ),
             Refusal::ContentUnproven { name, identity, loss } => write!(
                 f,
                 "dirty data waits for its backing ({identity}), and nothing proves that this is the same disk with the \
-                 same content: it is known by its place alone, or the flash store has lost the checksums of what was \
-                 written there. If it is: hotset volume adopt {name}, which writes that data to it. If it is not, \
-                 attach the right one; or, to keep what this disk has: hotset volume adopt {name} --give-up {}, which \
-                 gives up {loss}",
+                 same content: it is identified only by its device number, path or export name, or the flash store has \
+                 lost the checksums of the destaged blocks. If it is the same disk: hotset volume adopt {name}, which \
+                 writes that data to it. If not, attach the right disk; or, to keep the content of this disk: hotset \
+                 volume adopt {name} --give-up {}, which discards {loss}",
                 loss.incarnation
             ),
             Refusal::BackingShrank { name, known_bytes, found_bytes, past_end_bytes } => write!(
                 f,
                 "its backing has {found_bytes} bytes and had {known_bytes}: {past_end_bytes} bytes of dirty data lie \
-                 past its end. Give it its size back; or, to give that data up: hotset volume resize {name} \
-                 --discard-dirty"
+                 past its end. Restore its size; or, to discard that data: hotset volume resize {name} --discard-dirty"
             ),
         }
     }

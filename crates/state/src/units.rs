@@ -27,8 +27,7 @@ pub struct UnitRecord {
 pub enum UnitError {
     /// The LUN belongs to another volume.
     #[error(
-        "LUN {lun} is that of volume {other}, which initiators know by it; give this one another number, or fix \
-         another one for {other}"
+        "LUN {lun} belongs to volume {other}; configure another number for this volume, or another one for {other}"
     )]
     Taken {
         /// The LUN.
@@ -37,7 +36,7 @@ pub enum UnitError {
         other: String,
     },
     /// All LUNs have been assigned.
-    #[error("every LUN has been given to some volume before; fix one for it: lun = N")]
+    #[error("all LUNs have been assigned before; configure one for this volume: lun = N")]
     Full,
 }
 
@@ -47,7 +46,7 @@ impl State {
     /// new one. LUNs in `fixed` are assigned to no other volume, and LUNs that volumes have had are not assigned. A
     /// volume whose name is not `known` any more loses its LUN to a volume for which the file fixes it; if it returns,
     /// it is a new unit to initiators.
-    pub fn give_units(
+    pub fn assign_luns(
         &mut self,
         wanted: &[(VolumeId, Option<u16>, u64)],
         fixed: &BTreeSet<u16>,
@@ -69,17 +68,20 @@ impl State {
         // LUN, and may block another one.
         let mut refused = BTreeMap::new();
         loop {
-            let stays = |record: &&VolumeRecord| !moves.contains_key(&record.incarnation);
-            let held =
-                self.volumes.iter().filter(stays).filter_map(|record| Some((record.unit.as_ref()?.lun, &record.name)));
-            let held: BTreeMap<u16, &String> = held.collect();
+            let keeps_lun = |record: &&VolumeRecord| !moves.contains_key(&record.incarnation);
+            let in_use = self
+                .volumes
+                .iter()
+                .filter(keeps_lun)
+                .filter_map(|record| Some((record.unit.as_ref()?.lun, &record.name)));
+            let in_use: BTreeMap<u16, &String> = in_use.collect();
             let blocked =
-                moves.iter().find_map(|(incarnation, to)| Some((*incarnation, *to, (*held.get(to)?).clone())));
+                moves.iter().find_map(|(incarnation, to)| Some((*incarnation, *to, (*in_use.get(to)?).clone())));
             let Some((incarnation, lun, other)) = blocked else { break };
             moves.remove(&incarnation);
             refused.insert(incarnation, UnitError::Taken { lun, other });
         }
-        let given_up: Vec<u16> = moves.keys().filter_map(|incarnation| current(self, *incarnation)).collect();
+        let released: Vec<u16> = moves.keys().filter_map(|incarnation| current(self, *incarnation)).collect();
         let mut results = Vec::with_capacity(wanted.len());
         for (incarnation, _, serial) in wanted {
             if let Some(error) = refused.remove(incarnation) {
@@ -89,15 +91,15 @@ impl State {
             let lun = match (moves.get(incarnation), current(self, *incarnation)) {
                 (Some(to), _) => Some(*to),
                 (None, Some(lun)) => Some(lun),
-                (None, None) => self.free_lun(fixed, &given_up),
+                (None, None) => self.free_lun(fixed, &released),
             };
             results.push(lun.map(|_| ()).ok_or(UnitError::Full));
             if let (Some(lun), Some(record)) = (lun, self.by_incarnation_mut(*incarnation)) {
                 let unit = UnitRecord { lun, serial: *serial, reservations: String::new() };
-                record.unit = Some(record.unit.take().map_or(unit, |kept| UnitRecord { lun, ..kept }));
+                record.unit = Some(record.unit.take().map_or(unit, |unit| UnitRecord { lun, ..unit }));
             }
         }
-        self.retired_luns.extend(given_up);
+        self.retired_luns.extend(released);
         let used = self.volumes.iter().filter_map(|record| Some(record.unit.as_ref()?.lun));
         let used: BTreeSet<u16> = used.collect();
         self.retired_luns.retain(|lun| !used.contains(lun));
@@ -105,15 +107,15 @@ impl State {
     }
 
     /// The lowest LUN that no volume has or has had.
-    fn free_lun(&self, fixed: &BTreeSet<u16>, given_up: &[u16]) -> Option<u16> {
+    fn free_lun(&self, fixed: &BTreeSet<u16>, released: &[u16]) -> Option<u16> {
         let used =
             |lun: &u16| self.volumes.iter().any(|record| record.unit.as_ref().is_some_and(|unit| unit.lun == *lun));
-        let known = |lun: &u16| fixed.contains(lun) || self.retired_luns.contains(lun) || given_up.contains(lun);
+        let known = |lun: &u16| fixed.contains(lun) || self.retired_luns.contains(lun) || released.contains(lun);
         (0..=scsi::Lun::MAX).find(|lun| !known(lun) && !used(lun))
     }
 
     /// Records a volume's persistent reservations; false if there is no such volume.
-    pub fn keep_reservations(&mut self, incarnation: VolumeId, record: &[u8]) -> bool {
+    pub fn record_reservations(&mut self, incarnation: VolumeId, record: &[u8]) -> bool {
         let unit = self.by_incarnation_mut(incarnation).and_then(|record| record.unit.as_mut());
         unit.map(|unit| unit.reservations = record.iter().map(|byte| format!("{byte:02x}")).collect()).is_some()
     }
@@ -121,7 +123,7 @@ impl State {
 
 impl UnitRecord {
     /// The recorded persistent reservations; `None` if they are damaged.
-    pub fn kept(&self) -> Option<Vec<u8>> {
+    pub fn reservation_bytes(&self) -> Option<Vec<u8>> {
         let digits = self.reservations.as_bytes();
         let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
         digits.len().is_multiple_of(2).then(|| digits.chunks(2).map(byte).collect())?
@@ -147,66 +149,69 @@ mod tests {
         state.volumes.iter().map(|record| record.unit.as_ref().map(|unit| unit.lun)).collect()
     }
 
-    fn give(state: &mut State, wanted: &[(u64, Option<u16>)]) -> Vec<Result<(), UnitError>> {
+    fn assign(state: &mut State, wanted: &[(u64, Option<u16>)]) -> Vec<Result<(), UnitError>> {
         let fixed = wanted.iter().filter_map(|(_, lun)| *lun).collect();
         let wanted: Vec<_> =
             wanted.iter().map(|(incarnation, lun)| (VolumeId(*incarnation), *lun, incarnation + 100)).collect();
         let names: Vec<String> = state.volumes.iter().map(|record| record.name.clone()).collect();
         let known = names.iter().map(String::as_str).filter(|name| *name != "orphan").collect();
-        state.give_units(&wanted, &fixed, &known)
+        state.assign_luns(&wanted, &fixed, &known)
     }
 
     #[test]
     fn luns_are_assigned_once_and_not_reused() {
         let mut state = state(&["a", "b", "c"]);
-        assert_eq!(give(&mut state, &[(1, None), (2, Some(1)), (3, None)]), [Ok(()), Ok(()), Ok(())]);
+        assert_eq!(assign(&mut state, &[(1, None), (2, Some(1)), (3, None)]), [Ok(()), Ok(()), Ok(())]);
         assert_eq!(luns(&state), [Some(0), Some(1), Some(2)]);
-        give(&mut state, &[(3, None), (1, None)]);
+        assign(&mut state, &[(3, None), (1, None)]);
         assert_eq!(luns(&state), [Some(0), Some(1), Some(2)]);
         state.forget(VolumeId(1));
         state.identify(&Claim::plain("d", "disk-9"), || VolumeId(4)).expect("new");
-        give(&mut state, &[(4, None)]);
-        assert_eq!(luns(&state), [Some(1), Some(2), Some(3)], "0 was another's");
-        assert_eq!(give(&mut state, &[(4, Some(0))]), [Ok(())], "unless the file says so");
-        assert_eq!((luns(&state)[2], state.volumes[2].unit.as_ref().expect("it has one").serial), (Some(0), 104));
+        assign(&mut state, &[(4, None)]);
+        assert_eq!(luns(&state), [Some(1), Some(2), Some(3)], "LUN 0 belonged to another volume");
+        assert_eq!(assign(&mut state, &[(4, Some(0))]), [Ok(())], "unless the file assigns it");
+        assert_eq!(
+            (luns(&state)[2], state.volumes[2].unit.as_ref().expect("the volume has a unit").serial),
+            (Some(0), 104)
+        );
         assert_eq!(state.retired_luns, BTreeSet::from([3]));
     }
 
     #[test]
     fn configuration_moves_luns_but_takes_none_in_use() {
         let mut state = state(&["a", "b"]);
-        give(&mut state, &[(1, None), (2, None)]);
-        assert_eq!(give(&mut state, &[(1, Some(1)), (2, Some(0))]), [Ok(()), Ok(())]);
+        assign(&mut state, &[(1, None), (2, None)]);
+        assert_eq!(assign(&mut state, &[(1, Some(1)), (2, Some(0))]), [Ok(()), Ok(())]);
         assert_eq!((luns(&state), state.retired_luns.len()), (vec![Some(1), Some(0)], 0));
         let taken = |lun, other: &str| Err(UnitError::Taken { lun, other: other.to_owned() });
-        assert_eq!(give(&mut state, &[(1, Some(0))]), [taken(0, "b")]);
+        assert_eq!(assign(&mut state, &[(1, Some(0))]), [taken(0, "b")]);
         assert_eq!((luns(&state), state.retired_luns.len()), (vec![Some(1), Some(0)], 0));
         // A volume that cannot move blocks the volume that wants its LUN.
         state.identify(&Claim::plain("c", "disk-c"), || VolumeId(3)).expect("new");
-        give(&mut state, &[(3, None)]);
-        assert_eq!(give(&mut state, &[(2, Some(1)), (1, Some(2))]), [taken(1, "a"), taken(2, "c")]);
+        assign(&mut state, &[(3, None)]);
+        assert_eq!(assign(&mut state, &[(2, Some(1)), (1, Some(2))]), [taken(1, "a"), taken(2, "c")]);
         assert_eq!(luns(&state), [Some(1), Some(0), Some(2)]);
     }
 
     #[test]
     fn unknown_volume_loses_its_lun_to_a_fixed_one() {
         let mut state = state(&["orphan", "b"]);
-        give(&mut state, &[(1, None)]);
-        give(&mut state, &[(2, None)]);
+        assign(&mut state, &[(1, None)]);
+        assign(&mut state, &[(2, None)]);
         assert_eq!(luns(&state), [Some(0), Some(1)], "it is not reassigned without a fixed LUN");
-        assert_eq!(give(&mut state, &[(2, Some(0))]), [Ok(())]);
+        assert_eq!(assign(&mut state, &[(2, Some(0))]), [Ok(())]);
         assert_eq!(luns(&state), [None, Some(0)]);
     }
 
     #[test]
     fn adopted_backing_keeps_the_unit_of_the_name() {
         let mut state = state(&["a", "b"]);
-        give(&mut state, &[(1, None), (2, None)]);
-        assert!(state.keep_reservations(VolumeId(1), &[0xab, 0]) && !state.keep_reservations(VolumeId(9), &[]));
+        assign(&mut state, &[(1, None), (2, None)]);
+        assert!(state.record_reservations(VolumeId(1), &[0xab, 0]) && !state.record_reservations(VolumeId(9), &[]));
         let before = state.volumes[0].unit.clone();
         state.identify(&Claim { accept: &ADOPT, ..Claim::plain("a", "disk-7") }, || VolumeId(7)).expect("adopted");
         assert_eq!(state.by_name("a").expect("known").unit, before);
-        assert_eq!(before.expect("it has one").kept(), Some(vec![0xab, 0]));
+        assert_eq!(before.expect("the volume has a unit").reservation_bytes(), Some(vec![0xab, 0]));
         // A backing with a unit keeps it; the other LUN is retired.
         state.identify(&Claim { accept: &ADOPT, ..Claim::plain("b", "disk-7") }, || VolumeId(8)).expect("adopted");
         assert_eq!((luns(&state), state.retired_luns.clone()), (vec![Some(0)], BTreeSet::from([1])));

@@ -1,7 +1,7 @@
 //! Writer of the state file, on its own thread: a change waits for a bounded time, even if the directory hangs.
 //!
 //! A change fails after its time-out: it is cancelled before the new file takes the old one's name. If that rename is
-//! already in progress, it may complete after its caller was told of the failure; the content in force is then written
+//! already in progress, it may complete after its caller received the failure; the content in force is then written
 //! over it before any other write. (A crash in between leaves the change made. Callers tolerate that: before a change
 //! that permits less care, the data concerned has been drained, whether or not the change succeeds.) Until the thread
 //! is free again, changes fail at once.
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use crate::replace::{Step, probe, replace};
 
 /// Longest time that a change waits for its disk. A healthy and busy disk takes less.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of probes of a directory without writes.
 const PROBE_PAUSE: Duration = Duration::from_secs(30);
 /// Pause between attempts to write the content in force again.
@@ -40,18 +40,18 @@ pub enum WriteError {
     Hangs(Duration),
 }
 
-/// Stage of a write. Invariant: the file gets its new name only in [`Stage::Naming`] or [`Stage::Overdue`].
+/// Stage of a write. Invariant: the file gets its new name only in [`Stage::Renaming`] or [`Stage::Overdue`].
 enum Stage {
     /// The old file is in force in any case.
     Writing,
     /// The caller has timed out: the write stops before its next step.
-    GivenUp,
+    Cancelled,
     /// The new file takes the old file's name.
-    Naming,
-    /// As `Naming`, but the caller has timed out: these bytes are in force.
+    Renaming,
+    /// As `Renaming`, but the caller has timed out: these bytes are in force.
     Overdue(Vec<u8>),
-    /// The caller gets the result.
-    Told,
+    /// The write has ended, and its caller gets the result.
+    Finished,
 }
 
 enum Work {
@@ -66,20 +66,20 @@ struct Job {
 }
 
 /// The thread's current job, for which no caller waits any more.
-struct UnderWay {
+struct PendingJob {
     since: Instant,
     /// True if a change was cancelled for it.
-    is_given_up: bool,
+    is_cancelled: bool,
     done: Receiver<io::Result<()>>,
 }
 
 /// Handle to the thread.
 pub(crate) struct Writer {
     jobs: SyncSender<Job>,
-    patience: Duration,
-    under_way: Option<UnderWay>,
+    timeout: Duration,
+    pending: Option<PendingJob>,
     /// Time of the thread's last result.
-    answered: Instant,
+    last_result: Instant,
     /// Error of the last write or probe.
     failed: Option<String>,
 }
@@ -90,7 +90,7 @@ fn lock(stage: &Mutex<Stage>) -> MutexGuard<'_, Stage> {
 
 impl Writer {
     /// Starts the thread; it ends after the drop of the writer, once its disk answers.
-    pub(crate) fn start(path: PathBuf, patience: Duration) -> io::Result<Writer> {
+    pub(crate) fn start(path: PathBuf, timeout: Duration) -> io::Result<Writer> {
         let (jobs, queue) = sync_channel::<Job>(JOBS_MAX);
         let body = move || {
             while let Ok(job) = queue.recv() {
@@ -98,22 +98,22 @@ impl Writer {
             }
         };
         std::thread::Builder::new().name("state".to_owned()).spawn(body)?;
-        Ok(Writer { jobs, patience, under_way: None, answered: Instant::now(), failed: None })
+        Ok(Writer { jobs, timeout, pending: None, last_result: Instant::now(), failed: None })
     }
 
     /// Busy time of the thread with a job that no caller waits for; `None` if it is free.
-    fn busy_for(&mut self) -> Option<Duration> {
-        let under_way = self.under_way.as_ref()?;
-        let result = match under_way.done.try_recv() {
-            Err(TryRecvError::Empty) => return Some(under_way.since.elapsed()),
+    fn busy_time(&mut self) -> Option<Duration> {
+        let pending = self.pending.as_ref()?;
+        let result = match pending.done.try_recv() {
+            Err(TryRecvError::Empty) => return Some(pending.since.elapsed()),
             Err(TryRecvError::Disconnected) => Err(ended()),
             Ok(result) => result,
         };
         // The result of a cancelled change says nothing about the present state of the disk.
-        let is_told = !under_way.is_given_up;
-        self.under_way = None;
-        self.answered = Instant::now();
-        if is_told {
+        let is_current = !pending.is_cancelled;
+        self.pending = None;
+        self.last_result = Instant::now();
+        if is_current {
             self.failed = result.err().map(|error| error.to_string());
         } else {
             self.failed = None;
@@ -122,22 +122,22 @@ impl Writer {
     }
 
     /// Time without an answer; `None` while a change may still succeed.
-    fn hangs_for(&mut self) -> Option<Duration> {
-        let busy = self.busy_for()?;
-        let is_given_up = self.under_way.as_ref().is_some_and(|under_way| under_way.is_given_up);
-        (is_given_up || busy > self.patience).then_some(busy)
+    fn unanswered_time(&mut self) -> Option<Duration> {
+        let busy = self.busy_time()?;
+        let is_cancelled = self.pending.as_ref().is_some_and(|pending| pending.is_cancelled);
+        (is_cancelled || busy > self.timeout).then_some(busy)
     }
 
     /// Reason why a change would fail now, as far as known; `in_force` returns the file's content. Must be called about
     /// every second.
-    pub(crate) fn look(&mut self, in_force: impl Fn() -> Vec<u8>) -> Option<String> {
-        if let Some(time) = self.hangs_for() {
+    pub(crate) fn write_error(&mut self, in_force: impl Fn() -> Vec<u8>) -> Option<String> {
+        if let Some(time) = self.unanswered_time() {
             return Some(WriteError::Hangs(time).to_string());
         }
-        if self.under_way.is_none() && self.answered.elapsed() >= PROBE_PAUSE {
+        if self.pending.is_none() && self.last_result.elapsed() >= PROBE_PAUSE {
             let (done, is_done) = sync_channel(1);
             if self.jobs.try_send(Job { bytes: in_force(), work: Work::Probe, done }).is_ok() {
-                self.under_way = Some(UnderWay { since: Instant::now(), is_given_up: false, done: is_done });
+                self.pending = Some(PendingJob { since: Instant::now(), is_cancelled: false, done: is_done });
             }
         }
         self.failed.clone()
@@ -151,7 +151,7 @@ impl Writer {
         in_force: impl Fn() -> Vec<u8>,
         hook: Hook,
     ) -> Result<(), WriteError> {
-        if let Some(time) = self.hangs_for() {
+        if let Some(time) = self.unanswered_time() {
             return Err(WriteError::Hangs(time));
         }
         let (done, is_done) = sync_channel(1);
@@ -160,9 +160,9 @@ impl Writer {
         let job = Job { bytes, work: Work::Replace(hook, stage.clone()), done };
         // A probe may be running: the queue has room for this write behind it.
         self.jobs.try_send(job).map_err(|_| ended())?;
-        let result = match is_done.recv_timeout(self.patience) {
-            Err(RecvTimeoutError::Timeout) if give_up(&stage, in_force) => {
-                self.under_way = Some(UnderWay { since, is_given_up: true, done: is_done });
+        let result = match is_done.recv_timeout(self.timeout) {
+            Err(RecvTimeoutError::Timeout) if cancel(&stage, in_force) => {
+                self.pending = Some(PendingJob { since, is_cancelled: true, done: is_done });
                 return Err(WriteError::Hangs(since.elapsed()));
             }
             // The write has just ended.
@@ -170,7 +170,7 @@ impl Writer {
             Err(RecvTimeoutError::Disconnected) => Err(ended()),
             Ok(result) => result,
         };
-        self.answered = Instant::now();
+        self.last_result = Instant::now();
         self.failed = result.as_ref().err().map(io::Error::to_string);
         Ok(result?)
     }
@@ -181,13 +181,13 @@ fn ended() -> io::Error {
 }
 
 /// Cancels a write or schedules its reversal; false if it has ended.
-fn give_up(stage: &Mutex<Stage>, in_force: impl Fn() -> Vec<u8>) -> bool {
+fn cancel(stage: &Mutex<Stage>, in_force: impl Fn() -> Vec<u8>) -> bool {
     let mut stage = lock(stage);
     match &*stage {
-        Stage::Writing => *stage = Stage::GivenUp,
-        Stage::Naming => *stage = Stage::Overdue(in_force()),
-        Stage::Told => return false,
-        Stage::GivenUp | Stage::Overdue(_) => unreachable!("only its caller gives it up, and once"),
+        Stage::Writing => *stage = Stage::Cancelled,
+        Stage::Renaming => *stage = Stage::Overdue(in_force()),
+        Stage::Finished => return false,
+        Stage::Cancelled | Stage::Overdue(_) => unreachable!("only its caller cancels it, and only once"),
     }
     true
 }
@@ -198,10 +198,10 @@ fn run(path: &Path, job: Job) {
         Work::Probe => probe(path, &bytes),
         Work::Replace(mut hook, stage) => {
             let result = replace(path, &bytes, &mut |step| {
-                go_on(step, &stage)?;
+                start_step(step, &stage)?;
                 hook(step)
             });
-            let before = std::mem::replace(&mut *lock(&stage), Stage::Told);
+            let before = std::mem::replace(&mut *lock(&stage), Stage::Finished);
             if let Stage::Overdue(in_force) = before {
                 while replace(path, &in_force, &mut |_| Ok(())).is_err() {
                     std::thread::sleep(RETRY_PAUSE);
@@ -210,16 +210,16 @@ fn run(path: &Path, job: Job) {
             result
         }
     };
-    // The caller may be gone.
+    // The caller may have timed out.
     let _ = done.send(result);
 }
 
 /// Starts the next step of a write, unless it was cancelled.
-fn go_on(step: Step, stage: &Mutex<Stage>) -> io::Result<()> {
+fn start_step(step: Step, stage: &Mutex<Stage>) -> io::Result<()> {
     let mut stage = lock(stage);
     match (&*stage, step) {
-        (Stage::GivenUp, _) => return Err(io::Error::other("it was given up")),
-        (Stage::Writing, Step::Rename) => *stage = Stage::Naming,
+        (Stage::Cancelled, _) => return Err(io::Error::other("the write was cancelled")),
+        (Stage::Writing, Step::Rename) => *stage = Stage::Renaming,
         _ => {}
     }
     Ok(())
@@ -231,7 +231,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_millis(50);
+    const TIMEOUT: Duration = Duration::from_millis(50);
 
     struct Fixture {
         folder: tempfile::TempDir,
@@ -241,7 +241,7 @@ mod tests {
     impl Fixture {
         fn new() -> Fixture {
             let folder = tempfile::tempdir().expect("a folder for the test");
-            let writer = Writer::start(folder.path().join("state.json"), PATIENCE).expect("a thread");
+            let writer = Writer::start(folder.path().join("state.json"), TIMEOUT).expect("a thread");
             Fixture { folder, writer }
         }
 
@@ -250,12 +250,12 @@ mod tests {
         }
 
         fn text(&self) -> String {
-            let text = std::fs::read_to_string(self.folder.path().join("state.json")).expect("it was written");
+            let text = std::fs::read_to_string(self.folder.path().join("state.json")).expect("the file was written");
             text.trim_end().to_owned()
         }
 
         fn wait_until_free(&mut self) {
-            while self.writer.busy_for().is_some() {
+            while self.writer.busy_time().is_some() {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
@@ -268,54 +268,54 @@ mod tests {
     #[test]
     fn write_that_hangs_at_any_step_times_out_with_the_old_content() {
         for hanging in Step::ALL {
-            let mut all = Fixture::new();
-            all.write("old", no_hook()).expect("written");
-            let (go_on, goes_on) = channel::<()>();
+            let mut fixture = Fixture::new();
+            fixture.write("old", no_hook()).expect("written");
+            let (resume, resumed) = channel::<()>();
             let hook: Hook = Box::new(move |step| {
                 if step == hanging {
                     // Closed if the test has failed.
-                    let _ = goes_on.recv();
+                    let _ = resumed.recv();
                 }
                 Ok(())
             });
-            assert!(matches!(all.write("new", hook), Err(WriteError::Hangs(_))), "{hanging:?}");
-            let again = all.write("newer", no_hook());
-            assert!(matches!(again, Err(WriteError::Hangs(_))), "{hanging:?}: it waited for a thread that hangs");
-            assert!(all.writer.look(|| b"old".to_vec()).is_some_and(|why| why.contains("no answer for")));
-            go_on.send(()).expect("it waits");
-            all.wait_until_free();
-            assert_eq!(all.text(), "old", "{hanging:?}");
-            assert_eq!(all.writer.look(|| b"old".to_vec()), None, "{hanging:?}");
-            all.write("newest", no_hook()).expect("it answers again");
-            assert_eq!(all.text(), "newest");
+            assert!(matches!(fixture.write("new", hook), Err(WriteError::Hangs(_))), "{hanging:?}");
+            let again = fixture.write("newer", no_hook());
+            assert!(matches!(again, Err(WriteError::Hangs(_))), "{hanging:?}: it must not wait for a hung thread");
+            assert!(fixture.writer.write_error(|| b"old".to_vec()).is_some_and(|why| why.contains("no answer for")));
+            resume.send(()).expect("the hook waits");
+            fixture.wait_until_free();
+            assert_eq!(fixture.text(), "old", "{hanging:?}");
+            assert_eq!(fixture.writer.write_error(|| b"old".to_vec()), None, "{hanging:?}");
+            fixture.write("newest", no_hook()).expect("the disk answers again");
+            assert_eq!(fixture.text(), "newest");
         }
     }
 
     #[test]
     fn failure_is_reported_until_a_write_succeeds() {
-        let mut all = Fixture::new();
+        let mut fixture = Fixture::new();
         let failing: Hook = Box::new(|step| match step {
             Step::SyncFile => Err(io::Error::other("the disk is gone")),
             _ => Ok(()),
         });
-        assert!(matches!(all.write("new", failing), Err(WriteError::Io(_))));
-        assert_eq!(all.writer.look(Vec::new).as_deref(), Some("the disk is gone"));
-        all.write("new", no_hook()).expect("written");
-        assert_eq!(all.writer.look(Vec::new), None);
+        assert!(matches!(fixture.write("new", failing), Err(WriteError::Io(_))));
+        assert_eq!(fixture.writer.write_error(Vec::new).as_deref(), Some("the disk is gone"));
+        fixture.write("new", no_hook()).expect("written");
+        assert_eq!(fixture.writer.write_error(Vec::new), None);
     }
 
     #[test]
     fn directory_without_writes_is_probed() {
-        let mut all = Fixture::new();
-        all.write("old", no_hook()).expect("written");
-        all.writer.answered -= PROBE_PAUSE;
-        assert_eq!(all.writer.look(|| b"old".to_vec()), None);
-        all.wait_until_free();
-        assert!(all.writer.answered.elapsed() < PROBE_PAUSE);
-        std::fs::remove_dir_all(all.folder.path()).expect("it is there");
-        all.writer.answered -= PROBE_PAUSE;
-        all.writer.look(|| b"old".to_vec());
-        all.wait_until_free();
-        assert!(all.writer.look(|| b"old".to_vec()).is_some());
+        let mut fixture = Fixture::new();
+        fixture.write("old", no_hook()).expect("written");
+        fixture.writer.last_result -= PROBE_PAUSE;
+        assert_eq!(fixture.writer.write_error(|| b"old".to_vec()), None);
+        fixture.wait_until_free();
+        assert!(fixture.writer.last_result.elapsed() < PROBE_PAUSE);
+        std::fs::remove_dir_all(fixture.folder.path()).expect("the folder exists");
+        fixture.writer.last_result -= PROBE_PAUSE;
+        fixture.writer.write_error(|| b"old".to_vec());
+        fixture.wait_until_free();
+        assert!(fixture.writer.write_error(|| b"old".to_vec()).is_some());
     }
 }

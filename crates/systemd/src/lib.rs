@@ -17,7 +17,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 /// Connection to systemd's notification socket, if there is one.
 pub struct Notifier {
-    to: Option<(OwnedFd, SocketAddrUnix)>,
+    socket: Option<(OwnedFd, SocketAddrUnix)>,
     flags: SendFlags,
 }
 
@@ -28,35 +28,35 @@ impl Notifier {
             Some(name) => SocketAddrUnix::new_abstract_name(name).ok(),
             None => SocketAddrUnix::new(path).ok(),
         });
-        let socket = || socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok();
-        let to = address.and_then(|address| Some((socket()?, address)));
-        Notifier { to, flags: SendFlags::NOSIGNAL }
+        let make_socket = || socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok();
+        let socket = address.and_then(|address| Some((make_socket()?, address)));
+        Notifier { socket, flags: SendFlags::NOSIGNAL }
     }
 
     /// As [`Notifier::from_environment`], for a data core: a message is dropped if the socket's buffer is full.
-    pub fn that_never_waits() -> Notifier {
+    pub fn nonblocking() -> Notifier {
         Notifier { flags: SendFlags::NOSIGNAL | SendFlags::DONTWAIT, ..Notifier::from_environment() }
     }
 
     /// True when there is a service manager.
-    pub fn is_there(&self) -> bool {
-        self.to.is_some()
+    pub fn is_connected(&self) -> bool {
+        self.socket.is_some()
     }
 
     /// The watchdog's time-out, if the watchdog is on.
-    pub fn watchdog_time() -> Option<Duration> {
+    pub fn watchdog_timeout() -> Option<Duration> {
         let micros = std::env::var("WATCHDOG_USEC").ok()?.parse::<u64>().ok()?;
         (micros > 0).then(|| Duration::from_micros(micros))
     }
 
     /// Sends lines of the protocol.
-    pub fn say(&self, lines: &str) {
-        // An unresponsive service manager must not stop the service.
+    pub fn notify(&self, lines: &str) {
+        // A failure is ignored: an unresponsive service manager must not stop the service.
         let _ = self.send(lines, &[]);
     }
 
     fn send(&self, lines: &str, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-        let Some((socket, address)) = &self.to else { return Err(Errno::NOTCONN) };
+        let Some((socket, address)) = &self.socket else { return Err(Errno::NOTCONN) };
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)), "one descriptor at most");
@@ -66,46 +66,45 @@ impl Notifier {
 
     /// Stores a descriptor with the service manager, which passes it to the next process that it starts for this
     /// service.
-    pub fn keep(&self, fd: BorrowedFd<'_>, name: &str) {
-        // If storing fails, the descriptor is closed, and the peer notices.
+    pub fn store_fd(&self, fd: BorrowedFd<'_>, name: &str) {
+        // If storing fails, the descriptor is closed, so the peer sees the connection end.
         let _ = self.send(&format!("FDSTORE=1\nFDNAME={name}"), &[fd]);
     }
 
     /// Removes all stored descriptors of a name.
-    pub fn forget(&self, name: &str) {
-        self.say(&format!("FDSTOREREMOVE=1\nFDNAME={name}"));
+    pub fn remove_fds(&self, name: &str) {
+        self.notify(&format!("FDSTOREREMOVE=1\nFDNAME={name}"));
     }
 
-    /// Waits until the service manager has processed all messages; false after a time-out of `patience`, or if there is
-    /// none.
-    pub async fn heard(&self, patience: Duration) -> bool {
-        let Ok((waits, told)) = pipe_with(PipeFlags::CLOEXEC) else { return false };
-        if self.send("BARRIER=1", &[told.as_fd()]).is_err() {
+    /// Waits until the service manager has processed all messages; false after `timeout`, or without a service manager.
+    pub async fn barrier(&self, timeout: Duration) -> bool {
+        let Ok((read_end, write_end)) = pipe_with(PipeFlags::CLOEXEC) else { return false };
+        if self.send("BARRIER=1", &[write_end.as_fd()]).is_err() {
             return false;
         }
         // The service manager closes its end of the pipe when it reaches this message.
-        drop(told);
-        let patience = Timespec::try_from(patience).unwrap_or_default();
+        drop(write_end);
+        let timeout = Timespec::try_from(timeout).unwrap_or_default();
         let wait = move || {
-            let mut closed = [PollFd::new(&waits, PollFlags::empty())];
-            rustix::io::retry_on_intr(|| poll(&mut closed, Some(&patience))).is_ok_and(|count| count > 0)
+            let mut closed = [PollFd::new(&read_end, PollFlags::empty())];
+            rustix::io::retry_on_intr(|| poll(&mut closed, Some(&timeout))).is_ok_and(|count| count > 0)
         };
         tokio::task::spawn_blocking(wait).await.unwrap_or(false)
     }
 
     /// Sets the status text of `systemctl status`.
     pub fn status(&self, text: &str) {
-        self.say(&format!("STATUS={text}"));
+        self.notify(&format!("STATUS={text}"));
     }
 
     /// As [`Notifier::status`], and extends the time-out of a slow start or stop.
-    pub fn patience(&self, text: &str) {
+    pub fn status_extending_timeout(&self, text: &str) {
         self.status(text);
-        self.more_time();
+        self.extend_timeout();
     }
 
     /// Extends the time-out by half a minute.
-    pub fn more_time(&self) {
-        self.say("EXTEND_TIMEOUT_USEC=30000000");
+    pub fn extend_timeout(&self) {
+        self.notify("EXTEND_TIMEOUT_USEC=30000000");
     }
 }

@@ -6,13 +6,13 @@ use x509_parser::prelude::FromDer;
 use super::Certificate;
 
 /// Earliest expiry of a certificate in `chain`, in seconds since 1970; `None` if no certificate states one.
-pub fn ends(chain: &[Certificate]) -> Option<u64> {
+pub fn earliest_expiry(chain: &[Certificate]) -> Option<u64> {
     chain.iter().filter_map(|certificate| not_after(certificate)).min()
 }
 
 fn not_after(certificate: &[u8]) -> Option<u64> {
-    let (_, read) = X509Certificate::from_der(certificate).ok()?;
-    Some(u64::try_from(read.validity().not_after.timestamp()).unwrap_or(0))
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    Some(u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -23,22 +23,22 @@ mod tests {
 
     use super::*;
 
-    fn certificate(ends: u64) -> Certificate {
+    fn certificate(expiry: u64) -> Certificate {
         let key = KeyPair::generate().expect("random");
         let mut params = CertificateParams::new(["localhost".to_owned()]).expect("a plain name");
-        params.not_after = date_time_ymd(1970, 1, 1) + Duration::from_secs(ends);
-        params.self_signed(&key).expect("a sound key").der().clone()
+        params.not_after = date_time_ymd(1970, 1, 1) + Duration::from_secs(expiry);
+        params.self_signed(&key).expect("a valid key").der().clone()
     }
 
     #[test]
     fn expiry_is_exact_and_a_chain_expires_with_its_first_certificate() {
         // 2024-02-29; 2049-12-31 and 2050-01-01, where the encoding changes; 2100-03-01, in a year without a leap day.
-        for ends_at in [1_709_251_199, 2_524_607_999, 2_524_608_000, 4_107_542_400] {
-            assert_eq!(ends(&[certificate(ends_at)]), Some(ends_at));
+        for expiry in [1_709_251_199, 2_524_607_999, 2_524_608_000, 4_107_542_400] {
+            assert_eq!(earliest_expiry(&[certificate(expiry)]), Some(expiry));
         }
         let chain = [certificate(2_000_000_000), certificate(1_900_000_000), certificate(2_100_000_000)];
-        assert_eq!(ends(&chain), Some(1_900_000_000));
-        assert_eq!(ends(&[]), None);
+        assert_eq!(earliest_expiry(&chain), Some(1_900_000_000));
+        assert_eq!(earliest_expiry(&[]), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use expiry::ends;
+pub use expiry::earliest_expiry;
 pub use rustls::ServerConfig;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
@@ -27,7 +27,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
-    #[error("{} cannot be read: {cause}; name a file that is there and that the daemon may read", .path.display())]
+    #[error("{} cannot be read: {cause}; name an existing file that the daemon may read", .path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -41,7 +41,7 @@ pub enum TlsError {
     )]
     Long(PathBuf),
     /// A file is not valid PEM.
-    #[error("{} is not valid PEM ({cause}); write it again from its source", .path.display())]
+    #[error("{} is not valid PEM ({cause}); recreate it from its source", .path.display())]
     Pem {
         /// The file.
         path: PathBuf,
@@ -60,7 +60,7 @@ pub enum TlsError {
     NoKey(PathBuf),
     /// Certificate and key do not match.
     #[error(
-        "the key in {} is not the one of the first certificate in {}; name a matching pair, with the server's own \
+        "the key in {} does not belong to the first certificate in {}; name a matching pair, with the server's own \
          certificate before the others",
         .key.display(),
         .certificate.display()
@@ -240,7 +240,7 @@ mod tests {
             (&long, key, None, "server.crt is longer than"),
             (nonsense, key, None, "server.crt cannot be used"),
             (certificate, secret, None, "server.key holds no private key"),
-            (certificate, other, None, "server.key is not the one of the first certificate in"),
+            (certificate, other, None, "server.key does not belong to the first certificate in"),
             (certificate, key, Some(nonsense), "clients.crt cannot be used"),
         ];
         for (certificate, key, client_ca, expected) in cases {

@@ -1,13 +1,13 @@
 //! Checks of the host name that a request was sent to, against DNS rebinding. A page of another site can point a name
-//! of its own to this address; a browser would then treat our answers as that site's. So only names that are known to
-//! be ours are answered, on loopback too.
+//! of its own to this address; a browser would then treat this server's responses as that site's. Only configured names
+//! and loopback are served, on loopback connections too.
 
 use std::net::IpAddr;
 
 use axum::http::uri::Authority;
 
 /// True when `authority` (`host` or `host:port`) names loopback or one of `names`.
-pub fn is_ours(authority: &str, names: &[String]) -> bool {
+pub fn is_own_name(authority: &str, names: &[String]) -> bool {
     let Ok(authority) = authority.parse::<Authority>() else { return false };
     // A Host header has no `user@`.
     if authority.as_str().contains('@') {
@@ -22,8 +22,9 @@ pub fn is_ours(authority: &str, names: &[String]) -> bool {
     is_loopback || names.iter().any(|name| name.eq_ignore_ascii_case(bare))
 }
 
-/// True when `origin` is the origin of our own page: the same authority as the request. With TLS only `https` counts,
-/// because anybody can alter a plain page. Without TLS a proxy in front may add it, so both schemes count.
+/// True when `origin` is the origin of this server's page: the same authority as the request. With TLS only `https`
+/// counts, because an unencrypted page can be altered in transit. Without TLS a proxy in front may add it, so both
+/// schemes count.
 pub fn is_own_origin(origin: &str, authority: &str, is_tls: bool) -> bool {
     let plain = || if is_tls { None } else { origin.strip_prefix("http://") };
     let own = origin.strip_prefix("https://").or_else(plain);
@@ -35,9 +36,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_loopback_and_configured_names_are_ours() {
+    fn only_loopback_and_configured_names_are_own_names() {
         let names = ["cache.example".to_owned(), "10.1.2.3".to_owned(), "fd00::7".to_owned()];
-        let ours = [
+        let own_names = [
             "localhost",
             "LocalHost:7400",
             "127.0.0.1",
@@ -51,7 +52,7 @@ mod tests {
             "10.1.2.3:7400",
             "[fd00::7]:7400",
         ];
-        let others = [
+        let foreign_names = [
             "",
             "evil.example",
             "evil.example:7400",
@@ -68,12 +69,12 @@ mod tests {
             "2130706433",
             "a b",
         ];
-        assert_eq!(ours.iter().find(|host| !is_ours(host, &names)), None);
-        assert_eq!(others.iter().find(|host| is_ours(host, &names)), None);
+        assert_eq!(own_names.iter().find(|host| !is_own_name(host, &names)), None);
+        assert_eq!(foreign_names.iter().find(|host| is_own_name(host, &names)), None);
     }
 
     #[test]
-    fn origin_is_ours_only_with_the_same_authority() {
+    fn origin_is_own_only_with_the_same_authority() {
         for is_tls in [false, true] {
             assert_eq!(is_own_origin("http://127.0.0.1:7400", "127.0.0.1:7400", is_tls), !is_tls);
             assert!(is_own_origin("https://Cache.example", "cache.example", is_tls));

@@ -1,11 +1,11 @@
-//! The access rules. A request passes, with its client if that is known, or is refused with a reason.
+//! The access rules. A request is permitted, with its principal if that is known, or refused with a reason.
 //!
 //! 1. The `Host` is loopback or one of `[api] names`, on every connection.
-//! 2. A connection from loopback may read without a token if its `Host` is loopback, too, and no header says that it
-//!    was forwarded: a reverse proxy on this machine connects from loopback for clients of any other.
-//! 3. Everything else needs a token or a session. A change always needs one, with the role for it.
-//! 4. Browsers send a session's cookie unasked (CSRF), so a change with a cookie must come from a page of our own.
-//! 5. An unknown token is refused even where none is needed: the client that sends it expects it to count.
+//! 2. A connection from loopback may read without a token if its `Host` is also loopback and no header says that it
+//!    was forwarded. A reverse proxy on this machine connects from loopback on behalf of remote clients.
+//! 3. All other requests need a token or a session. A change always needs one whose role permits it.
+//! 4. Browsers send a session's cookie unasked (CSRF), so a change with a cookie must come from this server's own page.
+//! 5. An unknown token is refused even where none is needed, because its client expects to be authenticated.
 
 use std::net::SocketAddr;
 
@@ -13,8 +13,8 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use messages::Role;
 
-use super::host::{is_ours, is_own_origin};
-use super::{Access, Who};
+use super::host::{is_own_name, is_own_origin};
+use super::{Access, Principal};
 use crate::problem::Problem;
 
 /// Name of the session's cookie.
@@ -38,7 +38,7 @@ const FORWARDED: [&str; 15] = [
     "x-proxyuser-ip",
     "x-real-ip",
 ];
-/// Prefix of most such headers.
+/// Prefix of most headers that mark a forwarded request.
 const FORWARDED_PREFIX: &str = "x-forwarded";
 
 /// The routes for logging in, which need no token.
@@ -49,15 +49,14 @@ pub fn is_safe(method: &Method) -> bool {
     method == Method::GET || method == Method::HEAD
 }
 
-/// Whether this is a file of the web page. It needs no token: it contains the log-in form and nothing about this
-/// daemon.
+/// Whether this is a file of the web page. It needs no token: it contains the log-in form and no data of this daemon.
 fn is_page(method: &Method, path: &str) -> bool {
     is_safe(method) && (path == "/" || path.starts_with("/assets/"))
 }
 
 /// The role that a request needs; `None` for a log-in or the web page. A request that is not listed needs
 /// [`Role::Administer`].
-pub fn needed(method: &Method, path: &str) -> Option<Role> {
+pub fn required_role(method: &Method, path: &str) -> Option<Role> {
     if LOGIN.contains(&(method.clone(), path)) || is_page(method, path) {
         return None;
     }
@@ -77,55 +76,57 @@ pub fn needed(method: &Method, path: &str) -> Option<Role> {
     })
 }
 
-/// Facts about this server that the rules use.
+/// Names of this server, and whether it uses TLS.
 #[derive(Clone, Copy, Debug)]
-pub struct Ours<'a> {
+pub struct ServerIdentity<'a> {
     /// Host names besides loopback's.
     pub names: &'a [String],
     /// Connections are encrypted.
     pub is_tls: bool,
 }
 
-/// Applies the rules to a request. Returns its client, if that is known, and the verdict.
-pub fn judge(access: &Access, ours: Ours<'_>, parts: &Parts, peer: SocketAddr) -> (Option<Who>, Result<(), Problem>) {
-    let host = match check_host(parts, ours.names) {
+/// Applies the rules to a request. Returns its principal, if it is known, and the decision.
+pub fn authorize(
+    access: &Access,
+    server: ServerIdentity<'_>,
+    parts: &Parts,
+    peer: SocketAddr,
+) -> (Option<Principal>, Result<(), Problem>) {
+    let host = match check_host(parts, server.names) {
         Ok(host) => host,
         Err(problem) => return (None, Err(problem)),
     };
-    let Some(needed) = needed(&parts.method, parts.uri.path()) else {
-        return (None, check_origin(&parts.headers, host, ours, false));
+    let Some(required) = required_role(&parts.method, parts.uri.path()) else {
+        return (None, check_origin(&parts.headers, host, server, false));
     };
-    let (who, by_cookie) = match identify(access, &parts.headers) {
+    let (principal, by_cookie) = match identify(access, &parts.headers) {
         Ok(identified) => identified,
         Err(problem) => return (None, Err(problem)),
     };
-    let verdict = match &who {
+    let decision = match &principal {
         None => check_anonymous(parts, peer),
-        Some(who) if who.role < needed => {
+        Some(principal) if principal.role < required => {
             let text = format!(
-                "the token \"{}\" may {}; this needs one that may {needed}: `hotset token create --role {needed}`",
-                who.name, who.role
+                "the token \"{}\" may {}; this needs one that may {required}: `hotset token create --role {required}`",
+                principal.name, principal.role
             );
             Err(Problem::new(StatusCode::FORBIDDEN, text))
         }
-        Some(_) if by_cookie && !is_safe(&parts.method) => check_origin(&parts.headers, host, ours, true),
+        Some(_) if by_cookie && !is_safe(&parts.method) => check_origin(&parts.headers, host, server, true),
         Some(_) => Ok(()),
     };
-    (who, verdict)
+    (principal, decision)
 }
 
 fn check_anonymous(parts: &Parts, peer: SocketAddr) -> Result<(), Problem> {
     let is_local = peer.ip().to_canonical().is_loopback();
-    let for_loopback = names_asked(parts).all(|name| is_ours(name, &[])) && !is_forwarded(&parts.headers);
+    let for_loopback = requested_names(parts).all(|name| is_own_name(name, &[])) && !is_forwarded(&parts.headers);
     let why = match is_safe(&parts.method) {
         true if is_local && for_loopback => return Ok(()),
-        true => {
-            "from another machine, under another name than loopback's, or through a proxy, \
-             nothing is shown without a token"
-        }
-        false => "nothing is changed without a token",
+        true => "requests from other machines, through a proxy, or to a host name other than loopback need a token",
+        false => "changes need a token",
     };
-    let text = format!("{why}; make one with `hotset token create` and send it as Authorization: Bearer …");
+    let text = format!("{why}; create one with `hotset token create` and send it as Authorization: Bearer …");
     Err(Problem::new(StatusCode::UNAUTHORIZED, text))
 }
 
@@ -135,7 +136,7 @@ pub fn is_forwarded(headers: &HeaderMap) -> bool {
 }
 
 /// The host names in a request: its `Host` headers, and the host in its target if there is one.
-fn names_asked(parts: &Parts) -> impl Iterator<Item = &str> {
+fn requested_names(parts: &Parts) -> impl Iterator<Item = &str> {
     let hosts = parts.headers.get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or_default());
     hosts.chain(parts.uri.authority().map(|authority| authority.as_str()))
 }
@@ -143,31 +144,33 @@ fn names_asked(parts: &Parts) -> impl Iterator<Item = &str> {
 fn check_host<'a>(parts: &'a Parts, names: &[String]) -> Result<&'a str, Problem> {
     let mut hosts = parts.headers.get_all(header::HOST).iter();
     let (Some(Ok(host)), None) = (hosts.next().map(|host| host.to_str()), hosts.next()) else {
-        return Err(Problem::new(StatusCode::BAD_REQUEST, "a request has one Host header, in plain characters"));
+        return Err(Problem::new(StatusCode::BAD_REQUEST, "a request must have exactly one Host header, in ASCII"));
     };
-    if let Some(foreign) = names_asked(parts).find(|host| !is_ours(host, names)) {
+    if let Some(foreign) = requested_names(parts).find(|host| !is_own_name(host, names)) {
         let text = format!(
-            "this is not \"{foreign}\"; ask for it by a loopback name, or list the name in [api] names and restart"
+            "host name \"{foreign}\" is not served; use a loopback name, or list this name in [api] names and restart"
         );
         return Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, text));
     }
     Ok(host)
 }
 
-/// The client of the token or session in the headers, and whether a cookie named it.
-fn identify(access: &Access, headers: &HeaderMap) -> Result<(Option<Who>, bool), Problem> {
+/// The principal of the token or session in the headers, and whether it came from a cookie.
+fn identify(access: &Access, headers: &HeaderMap) -> Result<(Option<Principal>, bool), Problem> {
     if let Some(sent) = headers.get(header::AUTHORIZATION) {
         let token = sent.to_str().ok().and_then(|sent| {
             let (scheme, token) = sent.split_once(' ')?;
             scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
         });
-        let who = token.and_then(|token| access.of_token(token));
-        let text = "the token is not known; `hotset token list` shows which are, `hotset token create` makes one";
-        return who.map(|who| (Some(who), false)).ok_or_else(|| Problem::new(StatusCode::UNAUTHORIZED, text));
+        let principal = token.and_then(|token| access.authenticate_token(token));
+        let text = "unknown token; `hotset token list` lists the tokens, `hotset token create` creates one";
+        return principal
+            .map(|principal| (Some(principal), false))
+            .ok_or_else(|| Problem::new(StatusCode::UNAUTHORIZED, text));
     }
     // An expired session counts as none.
-    let who = session(headers).and_then(|session| access.of_session(session));
-    Ok((who, true))
+    let principal = session(headers).and_then(|session| access.authenticate_session(session));
+    Ok((principal, true))
 }
 
 /// The secret of the browser's session, if it sent one.
@@ -177,14 +180,13 @@ pub fn session(headers: &HeaderMap) -> Option<&str> {
     pairs.find(|(name, _)| *name == COOKIE).map(|(_, value)| value)
 }
 
-fn check_origin(headers: &HeaderMap, host: &str, ours: Ours<'_>, required: bool) -> Result<(), Problem> {
+fn check_origin(headers: &HeaderMap, host: &str, server: ServerIdentity<'_>, required: bool) -> Result<(), Problem> {
     let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or_default());
-    if origin.map_or(!required, |origin| is_own_origin(origin, host, ours.is_tls)) {
+    if origin.map_or(!required, |origin| is_own_origin(origin, host, server.is_tls)) {
         return Ok(());
     }
     let from = origin.unwrap_or("none");
-    let text =
-        format!("a page of another site (Origin: {from}) may not do this; use the page at this address, or a token");
+    let text = format!("cross-origin request refused (Origin: {from}); use the page at this address, or a token");
     Err(Problem::new(StatusCode::FORBIDDEN, text))
 }
 

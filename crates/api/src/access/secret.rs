@@ -1,7 +1,7 @@
 //! Secrets and their hashes.
 //!
-//! A secret is 256 random bits, so SHA-256 is enough to store it: guessing is hopeless. A deliberately slow hash, as
-//! for passwords, would let any client keep the control thread busy.
+//! A secret is 256 random bits, so a plain SHA-256 is enough for storage: it cannot be guessed. A deliberately slow
+//! hash, as for passwords, would let any client keep the control thread busy.
 
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -39,7 +39,7 @@ pub fn hash_of(secret: &str) -> Hash {
 }
 
 /// Compares two hashes in constant time.
-pub fn same(one: &Hash, other: &Hash) -> bool {
+pub fn is_equal(one: &Hash, other: &Hash) -> bool {
     one.ct_eq(other).into()
 }
 
@@ -58,6 +58,6 @@ mod tests {
         assert_eq!(hex(&hash_of("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         let (one, other) = (Secret::draw().expect("random"), Secret::draw().expect("random"));
         assert_eq!(one.text().len(), 64);
-        assert!(same(&one.hash(), &hash_of(one.text())) && !same(&one.hash(), &other.hash()));
+        assert!(is_equal(&one.hash(), &hash_of(one.text())) && !is_equal(&one.hash(), &other.hash()));
     }
 }

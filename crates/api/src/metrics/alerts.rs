@@ -13,12 +13,12 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
         let active = status.active_alerts.iter().filter(|alert| alert.kind == *kind).count();
         lines.sample(&none, &[("kind", kind.name()), ("severity", kind.severity().name())], active as f64);
     }
-    let mut one = |name, kind, help, value: u64| {
+    let mut single = |name, kind, help, value: u64| {
         lines.family(name, kind, help);
         lines.sample(&none, &[], value as f64);
     };
     let events = &status.events;
-    one(
+    single(
         "hotset_events_lost_total",
         "counter",
         "Events that could not be written to the event log; a restart loses \
@@ -26,19 +26,19 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
         events.lost,
     );
     if let Some(webhook) = &status.webhook {
-        one("hotset_webhook_delivered_total", "counter", "Messages that the webhook accepted.", webhook.delivered);
-        one(
+        single("hotset_webhook_delivered_total", "counter", "Messages that the webhook accepted.", webhook.delivered);
+        single(
             "hotset_webhook_failures_total",
             "counter",
             "Failed attempts to deliver a message to the webhook.",
             webhook.failures,
         );
-        one(
+        single(
             "hotset_webhook_dropped_total",
             "counter",
             "Messages to the webhook that were dropped undelivered.",
             webhook.dropped,
         );
-        one("hotset_webhook_waiting", "gauge", "Messages to the webhook in the queue.", webhook.waiting);
+        single("hotset_webhook_waiting", "gauge", "Messages to the webhook in the queue.", webhook.waiting);
     }
 }

@@ -10,13 +10,13 @@ use super::lines::{Labels, Lines};
 /// Writes all families; `left_out` is the number of volumes without series of their own.
 pub fn write(lines: &mut Lines, status: &StatusReport, left_out: usize) {
     let none = Labels::default();
-    let mut one = |name, kind, help, value: f64| {
+    let mut single = |name, kind, help, value: f64| {
         lines.family(name, kind, help);
         lines.sample(&none, &[], value);
     };
-    one("hotset_uptime_seconds", "gauge", "Time since the daemon started.", status.uptime_seconds as f64);
-    one("hotset_stopping", "gauge", "1 while the daemon is stopping.", f64::from(u8::from(status.stopping)));
-    one(
+    single("hotset_uptime_seconds", "gauge", "Time since the daemon started.", status.uptime_seconds as f64);
+    single("hotset_stopping", "gauge", "1 while the daemon is stopping.", f64::from(u8::from(status.stopping)));
+    single(
         "hotset_metrics_volumes_left_out",
         "gauge",
         "Volumes without time series because their number exceeds [api] metrics_volumes.",
@@ -43,8 +43,8 @@ pub fn write(lines: &mut Lines, status: &StatusReport, left_out: usize) {
         "Expiry time of the certificate chain, in seconds since 1970; the earliest certificate counts.",
     );
     for certificate in &status.certificates {
-        if let Some(ends) = certificate.ends_unix_seconds {
-            lines.sample(&none, &[("table", &certificate.table)], ends as f64);
+        if let Some(expiry) = certificate.ends_unix_seconds {
+            lines.sample(&none, &[("table", &certificate.table)], expiry as f64);
         }
     }
     if let Some(flash) = &status.flash {
@@ -66,33 +66,33 @@ fn write_iscsi(lines: &mut Lines, iscsi: &IscsiReport) {
     for session in iscsi.sessions.iter().filter(|session| !session.discovery) {
         initiators.entry(&session.initiator).or_default().push(session);
     }
-    let mut of_each = |name, help, of: fn(&IscsiSessionReport) -> u64| {
+    let mut each = |name, help, of: fn(&IscsiSessionReport) -> u64| {
         lines.family(name, "gauge", help);
         for (initiator, sessions) in &initiators {
             let sum: u64 = sessions.iter().map(|session| of(session)).sum();
             lines.sample(&none, &[("initiator", initiator)], sum as f64);
         }
     };
-    of_each("hotset_iscsi_sessions", "iSCSI sessions by initiator.", |_| 1);
-    of_each("hotset_iscsi_commands_under_way", "Outstanding SCSI commands by initiator.", |session| session.under_way);
+    each("hotset_iscsi_sessions", "iSCSI sessions by initiator.", |_| 1);
+    each("hotset_iscsi_commands_under_way", "Outstanding SCSI commands by initiator.", |session| session.under_way);
 }
 
 fn write_flash(lines: &mut Lines, flash: &FlashReport) {
     let none = Labels::default();
-    let mut one = |name, help, value: f64| {
+    let mut single = |name, help, value: f64| {
         lines.family(name, "gauge", help);
         lines.sample(&none, &[], value);
     };
-    one(
+    single(
         "hotset_flash_devices_in_service",
         "Flash devices that hold a complete copy of the dirty data.",
         flash.copies as f64,
     );
-    one("hotset_flash_dirty_bytes", "Dirty data in the flash log.", flash.dirty_bytes as f64);
-    one("hotset_flash_log_segments", "Segments of the flash log.", flash.segments as f64);
-    one("hotset_flash_log_free_segments", "Free segments of the flash log.", flash.free_segments as f64);
-    one("hotset_flash_pages", "Clean pages in the flash cache.", flash.pages.pages as f64);
-    one("hotset_flash_page_slots", "Capacity of the flash cache in clean pages.", flash.pages.slots as f64);
+    single("hotset_flash_dirty_bytes", "Dirty data in the flash log.", flash.dirty_bytes as f64);
+    single("hotset_flash_log_segments", "Segments of the flash log.", flash.segments as f64);
+    single("hotset_flash_log_free_segments", "Free segments of the flash log.", flash.free_segments as f64);
+    single("hotset_flash_pages", "Clean pages in the flash cache.", flash.pages.pages as f64);
+    single("hotset_flash_page_slots", "Capacity of the flash cache in clean pages.", flash.pages.slots as f64);
     let label = |device: &FlashDeviceReport| Labels::default().with("device", &device.name());
     lines.family("hotset_flash_device_in_service", "gauge", "1 while the device is in service.");
     for device in &flash.devices {
@@ -134,9 +134,9 @@ fn write_flash(lines: &mut Lines, flash: &FlashReport) {
 }
 
 /// A metric that a drive reports: name, kind, help and the function that reads it.
-type OfDrive = (&'static str, &'static str, &'static str, fn(&DriveReport) -> Option<f64>);
+type DriveFamily = (&'static str, &'static str, &'static str, fn(&DriveReport) -> Option<f64>);
 
-const OF_DRIVE: [OfDrive; 5] = [
+const DRIVE_FAMILIES: [DriveFamily; 5] = [
     ("hotset_flash_drive_spare_ratio", "gauge", "Ratio of spare blocks left, as reported by the drive.", |drive| {
         drive.spare_ratio
     }),
@@ -165,7 +165,7 @@ const OF_DRIVE: [OfDrive; 5] = [
 
 fn write_drives(lines: &mut Lines, flash: &FlashReport) {
     let drives = || flash.devices.iter().filter_map(|device| Some((device, device.drive.as_ref()?)));
-    for (name, kind, help, read) in OF_DRIVE {
+    for (name, kind, help, read) in DRIVE_FAMILIES {
         lines.family(name, kind, help);
         for (device, drive) in drives() {
             if let Some(value) = read(drive) {

@@ -8,8 +8,8 @@ use messages::Counts;
 /// Media type of the format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Label names of ours. A volume's own labels cannot take them.
-const OWN: [&str; 8] = ["volume", "datastore", "op", "source", "cause", "state", "use", "device"];
+/// The label names that the daemon sets. A volume's own labels cannot take them.
+const RESERVED_LABELS: [&str; 8] = ["volume", "datastore", "op", "source", "cause", "state", "use", "device"];
 
 /// A writer of the format.
 #[derive(Default)]
@@ -19,26 +19,26 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Begins a family; all its samples must follow.
+    /// Starts a family; all its samples must follow.
     pub fn family(&mut self, name: &'static str, kind: &str, help: &str) {
         self.name = name;
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
-        write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n").expect("a text grows");
+        write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n").expect("writing to a String");
     }
 
     /// Writes a sample of the family with the labels `labels` and `more`.
     pub fn sample(&mut self, labels: &Labels, more: &[(&str, &str)], value: f64) {
-        self.part("", labels, more, None, value);
+        self.line("", labels, more, None, value);
     }
 
     /// Writes a histogram's buckets, sum and count.
     pub fn histogram(&mut self, labels: &Labels, more: &[(&str, &str)], counts: &Counts) {
         for below in &counts.below {
-            self.part("_bucket", labels, more, Some(below.us / 1e6), below.count as f64);
+            self.line("_bucket", labels, more, Some(below.us / 1e6), below.count as f64);
         }
-        self.part("_bucket", labels, more, Some(f64::INFINITY), counts.all as f64);
-        self.part("_sum", labels, more, None, counts.sum_us / 1e6);
-        self.part("_count", labels, more, None, counts.all as f64);
+        self.line("_bucket", labels, more, Some(f64::INFINITY), counts.all as f64);
+        self.line("_sum", labels, more, None, counts.sum_us / 1e6);
+        self.line("_count", labels, more, None, counts.all as f64);
     }
 
     /// The whole text.
@@ -46,35 +46,35 @@ impl Lines {
         self.text
     }
 
-    /// Writes a line. `end` is the suffix of the family's name, `below` a bucket's bound. A thousand volumes have sixty
-    /// thousand lines, so all parts go straight into the text, without temporary strings.
-    fn part(&mut self, end: &str, labels: &Labels, more: &[(&str, &str)], below: Option<f64>, value: f64) {
+    /// Writes a line. `suffix` is added to the family name; `below` is the bound of a bucket. A thousand volumes have
+    /// sixty thousand lines, so everything is written directly into the text, without temporary strings.
+    fn line(&mut self, suffix: &str, labels: &Labels, more: &[(&str, &str)], below: Option<f64>, value: f64) {
         let text = &mut self.text;
         text.push_str(self.name);
-        text.push_str(end);
-        let mut before = '{';
+        text.push_str(suffix);
+        let mut separator = '{';
         if !labels.0.is_empty() {
-            text.push(before);
+            text.push(separator);
             text.push_str(&labels.0);
-            before = ',';
+            separator = ',';
         }
         for (name, value) in more {
-            text.push(before);
-            label(text, name, value);
-            before = ',';
+            text.push(separator);
+            write_label(text, name, value);
+            separator = ',';
         }
         if let Some(below) = below {
-            text.push(before);
+            text.push(separator);
             text.push_str("le=\"");
-            number(text, below);
+            write_number(text, below);
             text.push('"');
-            before = ',';
+            separator = ',';
         }
-        if before == ',' {
+        if separator == ',' {
             text.push('}');
         }
         text.push(' ');
-        number(text, value);
+        write_number(text, value);
         text.push('\n');
     }
 }
@@ -89,21 +89,22 @@ impl Labels {
         if !self.0.is_empty() {
             self.0.push(',');
         }
-        label(&mut self.0, name, value);
+        write_label(&mut self.0, name, value);
         self
     }
 
     /// Adds a volume's own labels. Characters that a label's name cannot have become `_`. A name that would collide
-    /// with one of ours, or with another of the same volume, is changed until it is unique.
-    pub fn with_own(self, own: &BTreeMap<String, String>) -> Labels {
-        let mut taken: Vec<String> = OWN.iter().map(|name| (*name).to_owned()).chain(["le".to_owned()]).collect();
-        own.iter().fold(self, |labels, (name, value)| {
+    /// with a reserved one, or with another of the same volume, is changed until it is unique.
+    pub fn with_volume_labels(self, volume_labels: &BTreeMap<String, String>) -> Labels {
+        let mut taken: Vec<String> =
+            RESERVED_LABELS.iter().map(|name| (*name).to_owned()).chain(["le".to_owned()]).collect();
+        volume_labels.iter().fold(self, |labels, (name, value)| {
             let mut name: String =
                 name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
             // Prometheus reserves names that begin with two underscores.
-            let begins_well =
+            let has_valid_start =
                 name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && !name.starts_with("__");
-            if !begins_well || taken.contains(&name) {
+            if !has_valid_start || taken.contains(&name) {
                 name = format!("label_{name}");
             }
             while taken.contains(&name) {
@@ -115,7 +116,7 @@ impl Labels {
     }
 }
 
-fn label(text: &mut String, name: &str, value: &str) {
+fn write_label(text: &mut String, name: &str, value: &str) {
     text.push_str(name);
     text.push_str("=\"");
     for c in value.chars() {
@@ -124,7 +125,7 @@ fn label(text: &mut String, name: &str, value: &str) {
             '"' => text.push_str("\\\""),
             '\n' => text.push_str("\\n"),
             // The text may be shown in a terminal.
-            c if messages::is_control(c) => write!(text, "\\\\u{{{:x}}}", u32::from(c)).expect("a text grows"),
+            c if messages::is_control(c) => write!(text, "\\\\u{{{:x}}}", u32::from(c)).expect("writing to a String"),
             c => text.push(c),
         }
     }
@@ -132,21 +133,21 @@ fn label(text: &mut String, name: &str, value: &str) {
 }
 
 /// Bound up to which an `f64` holds every integer exactly.
-const WHOLE_MAX: f64 = (1u64 << 53) as f64;
+const INTEGER_MAX: f64 = (1u64 << 53) as f64;
 
 /// Writes a value as Prometheus reads it.
-fn number(text: &mut String, value: f64) {
-    let written = if value.is_nan() {
+fn write_number(text: &mut String, value: f64) {
+    let result = if value.is_nan() {
         text.write_str("NaN")
     } else if value.is_infinite() {
         text.write_str(if value > 0.0 { "+Inf" } else { "-Inf" })
-    } else if value.fract() == 0.0 && value.abs() < WHOLE_MAX {
+    } else if value.fract() == 0.0 && value.abs() < INTEGER_MAX {
         // Most values are counts, and an integer is formatted several times as fast.
         write!(text, "{}", value as i64)
     } else {
         write!(text, "{value}")
     };
-    written.expect("a text grows");
+    result.expect("writing to a String");
 }
 
 #[cfg(test)]

@@ -14,32 +14,32 @@ use super::*;
 fn parse(text: &str) -> Result<BTreeMap<String, f64>, String> {
     let mut values = BTreeMap::new();
     let (mut family, mut kind, mut families) = ("", "", BTreeSet::new());
-    for line in text.strip_suffix('\n').ok_or("the last line does not end")?.split('\n') {
+    for line in text.strip_suffix('\n').ok_or("the last line has no line feed")?.split('\n') {
         if let Some(rest) = line.strip_prefix("# HELP ") {
             let (name, help) = rest.split_once(' ').ok_or("HELP without a text")?;
             if help.is_empty() || !families.insert(name) {
-                return Err(format!("{name} has no help, or begins twice"));
+                return Err(format!("{name} has no HELP text, or two HELP lines"));
             }
             (family, kind) = (name, "");
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
-            let (name, of) = rest.split_once(' ').ok_or("TYPE without a kind")?;
-            if name != family || !kind.is_empty() || !["counter", "gauge", "histogram"].contains(&of) {
-                return Err(format!("TYPE {rest} where {family} was begun"));
+            let (name, metric_type) = rest.split_once(' ').ok_or("TYPE without a type")?;
+            if name != family || !kind.is_empty() || !["counter", "gauge", "histogram"].contains(&metric_type) {
+                return Err(format!("TYPE {rest} within the family {family}"));
             }
-            if (of == "counter") != name.ends_with("_total") || !name.starts_with("hotset_") {
-                return Err(format!("{name} is no good name of a {of}"));
+            if (metric_type == "counter") != name.ends_with("_total") || !name.starts_with("hotset_") {
+                return Err(format!("{name} is not a valid name of a {metric_type}"));
             }
-            kind = of;
+            kind = metric_type;
         } else {
             let (series, value) = split(line)?;
             let name = series.split('{').next().unwrap_or_default();
-            let ends: &[&str] = if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
-            if kind.is_empty() || !ends.iter().any(|end| name.strip_suffix(end) == Some(family)) {
-                return Err(format!("{name} stands in the family {family} ({kind})"));
+            let suffixes: &[&str] = if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
+            if kind.is_empty() || !suffixes.iter().any(|suffix| name.strip_suffix(suffix) == Some(family)) {
+                return Err(format!("{name} is in the family {family} ({kind})"));
             }
-            let value = value.parse::<f64>().map_err(|_| format!("{value} is no number"))?;
+            let value = value.parse::<f64>().map_err(|_| format!("{value} is not a number"))?;
             if values.insert(series.clone(), value).is_some() {
-                return Err(format!("{series} stands there twice"));
+                return Err(format!("{series} occurs twice"));
             }
         }
     }
@@ -48,20 +48,21 @@ fn parse(text: &str) -> Result<BTreeMap<String, f64>, String> {
 
 /// Splits a line into its series, whose labels it checks, and its value.
 fn split(line: &str) -> Result<(String, &str), String> {
-    let wrong = |why: &str| format!("{why}: {line}");
-    let at = line.find(['{', ' ']).ok_or_else(|| wrong("no value"))?;
+    let error = |cause: &str| format!("{cause}: {line}");
+    let at = line.find(['{', ' ']).ok_or_else(|| error("no value"))?;
     if !line.starts_with('{') && line[..at].chars().any(|c| !c.is_ascii_alphanumeric() && c != '_') {
-        return Err(wrong("a bad name"));
+        return Err(error("an invalid name"));
     }
     if line[at..].starts_with(' ') {
         return Ok((line[..at].to_owned(), &line[at + 1..]));
     }
     let (mut rest, mut names) = (&line[at + 1..], BTreeSet::new());
     loop {
-        let (name, after) = rest.split_once("=\"").ok_or_else(|| wrong("no label"))?;
-        let begins_well = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && !name.starts_with("__");
-        if !begins_well || name.chars().any(|c| !c.is_ascii_alphanumeric() && c != '_') || !names.insert(name) {
-            return Err(wrong("a bad label"));
+        let (name, after) = rest.split_once("=\"").ok_or_else(|| error("no label"))?;
+        let has_valid_start =
+            name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && !name.starts_with("__");
+        if !has_valid_start || name.chars().any(|c| !c.is_ascii_alphanumeric() && c != '_') || !names.insert(name) {
+            return Err(error("an invalid label"));
         }
         let (mut end, mut escaped) = (None, false);
         for (at, c) in after.char_indices() {
@@ -71,17 +72,17 @@ fn split(line: &str) -> Result<(String, &str), String> {
                     break;
                 }
                 ('\\' | '"' | 'n', true) => escaped = false,
-                (_, true) => return Err(wrong("a bad escape")),
+                (_, true) => return Err(error("an invalid escape")),
                 (c, false) => escaped = c == '\\',
             }
         }
-        rest = &after[end.ok_or_else(|| wrong("a label does not end"))? + 1..];
+        rest = &after[end.ok_or_else(|| error("an unterminated label"))? + 1..];
         match rest.strip_prefix(',') {
             Some(more) => rest = more,
             None => break,
         }
     }
-    let value = rest.strip_prefix("} ").ok_or_else(|| wrong("no value"))?;
+    let value = rest.strip_prefix("} ").ok_or_else(|| error("no value"))?;
     Ok((line[..line.len() - value.len() - 1].to_owned(), value))
 }
 
@@ -135,22 +136,25 @@ fn congestion_and_waits_have_series() {
         ..DatastoreReport::default()
     };
     let status = StatusReport { datastores: vec![sas], ..status(vec![waits]) };
-    let values = parse(&text(&status, 1000)).expect("it is sound");
-    let of = |name: &str| values.get(&format!("hotset_{name}{{datastore=\"sas-pool\"}}")).copied();
-    assert_eq!((of("datastore_congested"), of("datastore_congested_seconds_total")), (Some(1.0), Some(2.5)));
-    assert_eq!(of("datastore_congestion_episodes_total"), Some(3.0));
-    assert_eq!(of("datastore_congestion_threshold_seconds"), Some(0.03));
-    assert_eq!(of("datastore_accesses_per_second"), Some(700.0));
-    assert_eq!(of("datastore_shown_accesses_per_second"), None);
+    let values = parse(&text(&status, 1000)).expect("the exposition is valid");
+    let datastore = |name: &str| values.get(&format!("hotset_{name}{{datastore=\"sas-pool\"}}")).copied();
+    assert_eq!(
+        (datastore("datastore_congested"), datastore("datastore_congested_seconds_total")),
+        (Some(1.0), Some(2.5))
+    );
+    assert_eq!(datastore("datastore_congestion_episodes_total"), Some(3.0));
+    assert_eq!(datastore("datastore_congestion_threshold_seconds"), Some(0.03));
+    assert_eq!(datastore("datastore_accesses_per_second"), Some(700.0));
+    assert_eq!(datastore("datastore_shown_accesses_per_second"), None);
     let labels = "volume=\"a\",datastore=\"sas-pool\"";
-    let of = |name: &str| values[&format!("hotset_volume_{name}{{{labels}}}")];
-    assert_eq!((of("limit_waits_total"), of("limit_wait_seconds_total")), (3.0, 1.5));
-    assert_eq!((of("share_waits_total"), of("share_wait_seconds_total")), (4.0, 0.25));
+    let volume = |name: &str| values[&format!("hotset_volume_{name}{{{labels}}}")];
+    assert_eq!((volume("limit_waits_total"), volume("limit_wait_seconds_total")), (3.0, 1.5));
+    assert_eq!((volume("share_waits_total"), volume("share_wait_seconds_total")), (4.0, 0.25));
 }
 
 #[test]
 fn text_follows_the_format_and_holds_known_values() {
-    let values = parse(&text(&status(vec![volume("a"), volume("b")]), 1000)).expect("it is sound");
+    let values = parse(&text(&status(vec![volume("a"), volume("b")]), 1000)).expect("the exposition is valid");
     let labels = "volume=\"a\",datastore=\"sas-pool\"";
     assert_eq!(values[&format!("hotset_volume_requests_total{{{labels},op=\"read\"}}")], 10.0);
     assert_eq!(values[&format!("hotset_volume_reads_by_source_total{{{labels},source=\"backing\"}}")], 3.0);
@@ -171,17 +175,17 @@ fn every_family_is_documented() {
     whole.iscsi = Some(IscsiReport::default());
     let text = text(&whole, 1000);
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/admin/api.md");
-    let page = std::fs::read_to_string(page).expect("the page is there");
+    let page = std::fs::read_to_string(page).expect("docs/admin/api.md can be read");
     let named: BTreeSet<_> = page.split('`').map(|word| word.split('{').next().unwrap_or_default()).collect();
     let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     let missing: Vec<_> = families.filter(|family| !named.contains(family)).collect();
-    assert_eq!(missing, [""; 0], "docs/admin/api.md, section Metrics, lacks them");
+    assert_eq!(missing, [""; 0], "docs/admin/api.md, section Metrics, does not describe them");
 }
 
 #[test]
 fn parser_refuses_malformed_texts() {
-    let sound = "# HELP hotset_a_total A.\n# TYPE hotset_a_total counter\nhotset_a_total{x=\"1\"} 1\n";
-    parse(sound).expect("it is sound");
+    let valid = "# HELP hotset_a_total A.\n# TYPE hotset_a_total counter\nhotset_a_total{x=\"1\"} 1\n";
+    parse(valid).expect("the exposition is valid");
     for (from, to) in [
         ("counter\n", "gauge\n"),
         (" A.\n", " \n"),
@@ -196,23 +200,23 @@ fn parser_refuses_malformed_texts() {
         ("} 1\n", "} 1"),
         ("# TYPE hotset_a_total counter\n", ""),
     ] {
-        parse(&sound.replacen(from, to, 1)).expect_err(to);
+        parse(&valid.replacen(from, to, 1)).expect_err(to);
     }
 }
 
 #[test]
 fn volume_has_72_series_at_most() {
-    let values = parse(&text(&status(vec![volume("a")]), 1000)).expect("it is sound");
+    let values = parse(&text(&status(vec![volume("a")]), 1000)).expect("the exposition is valid");
     let own = values.keys().filter(|series| series.contains("volume=\"a\"")).count();
     assert!((50..=72).contains(&own), "{own}");
 }
 
 #[test]
-fn too_many_volumes_leave_sums_and_a_count_of_left_out_ones() {
+fn volumes_past_the_limit_are_only_in_sums_and_counted() {
     let many: Vec<_> = (0..11).map(|number| volume(&format!("v{number}"))).collect();
-    let within = parse(&text(&status(many[..10].to_vec()), 10)).expect("it is sound");
+    let within = parse(&text(&status(many[..10].to_vec()), 10)).expect("the exposition is valid");
     assert_eq!(within["hotset_metrics_volumes_left_out"], 0.0);
-    let past = parse(&text(&status(many), 10)).expect("it is sound");
+    let past = parse(&text(&status(many), 10)).expect("the exposition is valid");
     assert_eq!(past["hotset_metrics_volumes_left_out"], 11.0);
     assert_eq!(past["hotset_datastore_requests_total{datastore=\"sas-pool\",op=\"read\"}"], 110.0);
     let all = "hotset_datastore_latency_seconds_bucket{datastore=\"sas-pool\",op=\"read\",le=\"+Inf\"}";
@@ -221,13 +225,14 @@ fn too_many_volumes_leave_sums_and_a_count_of_left_out_ones() {
 }
 
 #[test]
-fn odd_label_names_give_a_valid_text() {
-    let mut odd = volume("a \"quoted\" \\ name\nof two lines");
+fn invalid_label_names_give_a_valid_text() {
+    let mut labelled = volume("a \"quoted\" \\ name\nof two lines");
     for name in ["vm", "op", "0", "", "a-b", "a.b", "__x", "label_op", "le", "volume", "größe"] {
-        odd.labels.insert(name.to_owned(), "\"\\\n".to_owned());
+        labelled.labels.insert(name.to_owned(), "\"\\\n".to_owned());
     }
-    let values = parse(&text(&status(vec![odd]), 1000)).expect("it is sound");
-    let series = values.keys().find(|series| series.starts_with("hotset_volume_dirty_bytes")).expect("it is there");
+    let values = parse(&text(&status(vec![labelled]), 1000)).expect("the exposition is valid");
+    let series =
+        values.keys().find(|series| series.starts_with("hotset_volume_dirty_bytes")).expect("the series exists");
     for name in ["vm=", "label_op=", "a_b=", "label_a_b=", "label_volume=", "label_le="] {
         assert!(series.contains(name), "{name} in {series}");
     }
@@ -245,7 +250,7 @@ fn every_kind_of_alert_has_a_series_and_none_grows_with_volumes() {
     let ends_unix_seconds = Some(2_000_000_000);
     status.certificates = vec![CertificateReport { table: "nbd".to_owned(), ends_unix_seconds, ..Default::default() }];
     status.webhook = Some(WebhookHealth { failures: 3, ..WebhookHealth::default() });
-    let values = parse(&text(&status, 1000)).expect("it is sound");
+    let values = parse(&text(&status, 1000)).expect("the exposition is valid");
     assert_eq!(values["hotset_alerts{kind=\"cache-paused\",severity=\"info\"}"], 50.0);
     assert_eq!(values["hotset_alerts{kind=\"flash-degraded\",severity=\"critical\"}"], 0.0);
     assert_eq!(values.keys().filter(|series| series.starts_with("hotset_alerts{")).count(), AlertKind::ALL.len());

@@ -129,8 +129,8 @@ const FAMILIES: &[Family] = &[
         "hotset_backing_requests_total",
         "Requests to the volume's backing, by operation and cause.",
         |lines, labels, volume| {
-            for asked in volume.backing_requests.iter().take(CAUSES_MAX) {
-                lines.sample(labels, &[("op", &asked.op), ("cause", &asked.cause)], asked.requests as f64);
+            for requests in volume.backing_requests.iter().take(CAUSES_MAX) {
+                lines.sample(labels, &[("op", &requests.op), ("cause", &requests.cause)], requests.requests as f64);
             }
         },
     ),
@@ -163,5 +163,5 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
 
 fn labels(volume: &VolumeReport) -> Labels {
     let labels = Labels::default().with("volume", &volume.name).with("datastore", &volume.datastore);
-    labels.with_own(&volume.labels)
+    labels.with_volume_labels(&volume.labels)
 }

@@ -1,5 +1,5 @@
 //! `volumes/{name}/…`: flush, pause, freeze, resume, pin, unpin, invalidate, resize. Each answers when it is done, and
-//! goes on if the client leaves.
+//! continues if the client disconnects.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Routes, Shared, unexpected};
-use crate::extract::{Json, Named, OptionalJson};
+use crate::extract::{Json, OptionalJson, PathName};
 use crate::problem::Problem;
 
 pub(super) fn routes() -> Routes {
@@ -31,16 +31,18 @@ pub(super) fn routes() -> Routes {
 
 /// The outcome, in sentences.
 #[derive(Serialize, ToSchema)]
-struct Said {
+#[schema(as = Said)]
+struct ActionMessages {
     /// The sentences.
-    said: Vec<String>,
+    #[serde(rename = "said")]
+    messages: Vec<String>,
 }
 
 /// Options of a flush.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Flush {
-    /// Answer when the flush is done; otherwise with its job, once it has begun.
+    /// Answer when the flush is done; otherwise with its job, once it has started.
     wait: bool,
 }
 
@@ -55,14 +57,14 @@ impl Default for Flush {
     params(("name" = String, Path, description = "The volume")), request_body = Option<Flush>,
     responses(
         (status = 200, description = "Done", body = VolumeReport),
-        (status = 202, description = "It has begun", body = JobReport),
+        (status = 202, description = "Started", body = JobReport),
     ))]
 async fn flush(
     State(shared): State<Arc<Shared>>,
-    Named(name): Named,
+    PathName(name): PathName,
     OptionalJson(how): OptionalJson<Flush>,
 ) -> Result<Response, Problem> {
-    match shared.asker.ask(Request::VolumeFlush { name, aside: !how.wait }).await? {
+    match shared.control.request(Request::VolumeFlush { name, in_background: !how.wait }).await? {
         Answer::Volume(report) => Ok(Json(*report).into_response()),
         Answer::Job(job) => Ok((StatusCode::ACCEPTED, Json(job)).into_response()),
         _ => Err(unexpected()),
@@ -73,7 +75,7 @@ async fn flush(
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/pause", tag = "volumes",
     params(("name" = String, Path, description = "The volume")),
     responses((status = 200, description = "Done", body = VolumeReport)))]
-async fn pause(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<VolumeReport>, Problem> {
+async fn pause(State(shared): State<Arc<Shared>>, PathName(name): PathName) -> Result<Json<VolumeReport>, Problem> {
     shared.volume(Request::VolumePause { name }).await.map(Json)
 }
 
@@ -81,7 +83,7 @@ async fn pause(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/freeze", tag = "volumes",
     params(("name" = String, Path, description = "The volume")),
     responses((status = 200, description = "Done", body = VolumeReport)))]
-async fn freeze(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<VolumeReport>, Problem> {
+async fn freeze(State(shared): State<Arc<Shared>>, PathName(name): PathName) -> Result<Json<VolumeReport>, Problem> {
     shared.volume(Request::VolumeFreeze { name }).await.map(Json)
 }
 
@@ -89,7 +91,7 @@ async fn freeze(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/resume", tag = "volumes",
     params(("name" = String, Path, description = "The volume")),
     responses((status = 200, description = "Done", body = VolumeReport)))]
-async fn resume(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<VolumeReport>, Problem> {
+async fn resume(State(shared): State<Arc<Shared>>, PathName(name): PathName) -> Result<Json<VolumeReport>, Problem> {
     shared.volume(Request::VolumeResume { name }).await.map(Json)
 }
 
@@ -108,11 +110,11 @@ struct Range {
 /// are pinned already stay so
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/pin", tag = "volumes",
     params(("name" = String, Path, description = "The volume")), request_body = Option<Range>,
-    responses((status = 200, description = "Noted; `flash.pinned_whole_pages` says how much of it is there",
+    responses((status = 200, description = "Pinned; `flash.pinned_whole_pages` shows how much of it is on flash",
         body = VolumeReport)))]
 async fn pin(
     State(shared): State<Arc<Shared>>,
-    Named(name): Named,
+    PathName(name): PathName,
     OptionalJson(range): OptionalJson<Range>,
 ) -> Result<Json<VolumeReport>, Problem> {
     let Range { from_bytes, to_bytes } = range;
@@ -122,11 +124,11 @@ async fn pin(
 /// Unpin a range, so that it can be evicted again. Without a body all pinned ranges
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/unpin", tag = "volumes",
     params(("name" = String, Path, description = "The volume")), request_body = Option<Range>,
-    responses((status = 200, description = "Noted; what is there stays until its place is needed",
+    responses((status = 200, description = "Unpinned; its pages stay until their space is needed",
         body = VolumeReport)))]
 async fn unpin(
     State(shared): State<Arc<Shared>>,
-    Named(name): Named,
+    PathName(name): PathName,
     OptionalJson(range): OptionalJson<Range>,
 ) -> Result<Json<VolumeReport>, Problem> {
     let Range { from_bytes, to_bytes } = range;
@@ -145,15 +147,15 @@ struct Invalidation {
 /// dirty
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/invalidate", tag = "volumes",
     params(("name" = String, Path, description = "The volume")), request_body = Option<Invalidation>,
-    responses((status = 200, description = "Done", body = Said)))]
+    responses((status = 200, description = "Done", body = ActionMessages)))]
 async fn invalidate(
     State(shared): State<Arc<Shared>>,
-    Named(name): Named,
+    PathName(name): PathName,
     OptionalJson(how): OptionalJson<Invalidation>,
-) -> Result<Json<Said>, Problem> {
-    let discard_dirty = consented(&name, how.discard_dirty.as_deref())?;
+) -> Result<Json<ActionMessages>, Problem> {
+    let discard_dirty = is_confirmed(&name, how.discard_dirty.as_deref())?;
     let request = Request::VolumeInvalidate { name, discard_dirty };
-    shared.said(request).await.map(|said| Json(Said { said }))
+    shared.messages(request).await.map(|messages| Json(ActionMessages { messages }))
 }
 
 /// Options of a resize.
@@ -172,18 +174,18 @@ struct Resize {
     responses((status = 200, description = "As it is now", body = VolumeReport)))]
 async fn resize(
     State(shared): State<Arc<Shared>>,
-    Named(name): Named,
+    PathName(name): PathName,
     OptionalJson(how): OptionalJson<Resize>,
 ) -> Result<Json<VolumeReport>, Problem> {
-    let discard_dirty = consented(&name, how.discard_dirty.as_deref())?;
+    let discard_dirty = is_confirmed(&name, how.discard_dirty.as_deref())?;
     shared.volume(Request::VolumeResize { name, size_bytes: how.size_bytes, discard_dirty }).await.map(Json)
 }
 
 /// Whether dirty data may be discarded: only if the request repeats the volume's name.
-fn consented(name: &str, again: Option<&str>) -> Result<bool, Problem> {
-    if again.is_some_and(|again| again != name) {
-        let text = format!("discard_dirty gives up dirty data, so it takes the volume's name once more: \"{name}\"");
+fn is_confirmed(name: &str, confirmation: Option<&str>) -> Result<bool, Problem> {
+    if confirmation.is_some_and(|confirmation| confirmation != name) {
+        let text = format!("discard_dirty discards dirty data; to confirm, set it to the volume's name: \"{name}\"");
         return Err(Problem::new(StatusCode::BAD_REQUEST, text));
     }
-    Ok(again.is_some())
+    Ok(confirmation.is_some())
 }

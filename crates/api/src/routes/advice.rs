@@ -12,7 +12,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Routes, Shared, unexpected};
-use crate::extract::{Json, Question};
+use crate::extract::{Json, QueryParameters};
 use crate::problem::Problem;
 
 /// Volumes on a page by default.
@@ -27,7 +27,7 @@ pub(super) fn routes() -> Routes {
 #[derive(Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Wanted {
+struct AdviceParameters {
     /// How many volumes, 1 to 100; without it 20
     #[param(minimum = 1, maximum = 100)]
     limit: Option<u32>,
@@ -47,33 +47,33 @@ struct Wanted {
 }
 
 /// The benefit of further memory and flash for the volumes, by name, page by page
-#[utoipa::path(get, path = "/api/v1/advice", tag = "volumes", params(Wanted),
+#[utoipa::path(get, path = "/api/v1/advice", tag = "volumes", params(AdviceParameters),
     responses((status = 200, description = "A page", body = AdvicePage),
         (status = 404, description = "There is no such volume", body = Problem,
             content_type = "application/problem+json")))]
 async fn advise(
     State(shared): State<Arc<Shared>>,
-    Question(wanted): Question<Wanted>,
+    QueryParameters(wanted): QueryParameters<AdviceParameters>,
 ) -> Result<Json<AdvicePage>, Problem> {
     let request = request(wanted).map_err(|text| Problem::new(StatusCode::BAD_REQUEST, text))?;
-    match shared.asker.ask(request).await? {
+    match shared.control.request(request).await? {
         Answer::Advice(page) => Ok(Json(*page)),
         _ => Err(unexpected()),
     }
 }
 
-fn request(wanted: Wanted) -> Result<Request, String> {
+fn request(wanted: AdviceParameters) -> Result<Request, String> {
     let limit = wanted.limit.unwrap_or(LIMIT);
     if !(1..=LIMIT_MAX).contains(&limit) {
         return Err(format!("limit is {limit}; ask for 1 to {LIMIT_MAX} volumes"));
     }
-    let usual = Assumptions::default();
-    let nanos = |micros: Option<u32>, usual: u64| micros.map_or(usual, |micros| u64::from(micros) * 1_000);
+    let defaults = Assumptions::default();
+    let nanos = |micros: Option<u32>, default: u64| micros.map_or(default, |micros| u64::from(micros) * 1_000);
     let assumptions = Assumptions {
-        spindle_iops: wanted.spindle_iops.unwrap_or(usual.spindle_iops),
-        array_ns: nanos(wanted.array_latency_us, usual.array_ns),
-        flash_ns: nanos(wanted.flash_latency_us, usual.flash_ns),
-        memory_ns: nanos(wanted.memory_latency_us, usual.memory_ns),
+        spindle_iops: wanted.spindle_iops.unwrap_or(defaults.spindle_iops),
+        array_ns: nanos(wanted.array_latency_us, defaults.array_ns),
+        flash_ns: nanos(wanted.flash_latency_us, defaults.flash_ns),
+        memory_ns: nanos(wanted.memory_latency_us, defaults.memory_ns),
     };
     Ok(Request::Advice { limit, after: wanted.after, volume: wanted.volume, assumptions })
 }
@@ -84,21 +84,21 @@ mod tests {
 
     #[test]
     fn query_becomes_the_control_request() {
-        let asked = |volume: Option<&str>, assumptions| {
+        let expected = |volume: Option<&str>, assumptions| {
             let volume = volume.map(str::to_owned);
             Ok(Request::Advice { limit: 20, after: None, volume, assumptions })
         };
-        assert_eq!(request(Wanted::default()), asked(None, Assumptions::default()));
-        let wanted = Wanted {
+        assert_eq!(request(AdviceParameters::default()), expected(None, Assumptions::default()));
+        let wanted = AdviceParameters {
             volume: Some("v".to_owned()),
             spindle_iops: Some(75),
             array_latency_us: Some(12_000),
-            ..Wanted::default()
+            ..AdviceParameters::default()
         };
         let assumptions = Assumptions { spindle_iops: 75, array_ns: 12_000_000, ..Assumptions::default() };
-        assert_eq!(request(wanted), asked(Some("v"), assumptions));
+        assert_eq!(request(wanted), expected(Some("v"), assumptions));
         for limit in [0, 101] {
-            let refused = request(Wanted { limit: Some(limit), ..Wanted::default() });
+            let refused = request(AdviceParameters { limit: Some(limit), ..AdviceParameters::default() });
             assert!(refused.is_err_and(|text| text.contains("1 to 100")));
         }
     }

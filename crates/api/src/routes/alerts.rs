@@ -20,7 +20,7 @@ pub(super) fn routes() -> Routes {
 #[utoipa::path(get, path = "/api/v1/alerts", tag = "daemon",
     responses((status = 200, description = "As of the last second", body = Vec<AlertReport>)))]
 async fn list_alerts(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<AlertReport>>, Problem> {
-    match shared.asker.ask(Request::Alerts {}).await? {
+    match shared.control.request(Request::Alerts {}).await? {
         Answer::Alerts(alerts) => Ok(Json(alerts)),
         _ => Err(unexpected()),
     }

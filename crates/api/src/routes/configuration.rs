@@ -20,7 +20,7 @@ pub(super) fn routes() -> Routes {
 #[utoipa::path(get, path = "/api/v1/configuration", tag = "daemon",
     responses((status = 200, description = "As it holds now, without what may be secret", body = ConfigurationReport)))]
 async fn configuration(State(shared): State<Arc<Shared>>) -> Result<Json<ConfigurationReport>, Problem> {
-    match shared.asker.ask(Request::Configuration {}).await? {
+    match shared.control.request(Request::Configuration {}).await? {
         Answer::Configuration(report) => Ok(Json(*report)),
         _ => Err(unexpected()),
     }

@@ -14,7 +14,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::{Routes, Shared};
 use crate::access::rules::COOKIE;
-use crate::problem::{PROBLEM, Problem};
+use crate::problem::{self, Problem};
 
 /// Path of the document.
 const PATH: &str = "/api/v1/openapi.json";
@@ -26,11 +26,11 @@ const PATH: &str = "/api/v1/openapi.json";
     components(schemas(Problem)),
     security((), ("token" = []), ("session" = []))
 )]
-struct Begin;
+struct Head;
 
 /// An empty set of routes with the document's head.
-pub(super) fn begin() -> Routes {
-    OpenApiRouter::with_openapi(Begin::openapi())
+pub(super) fn head() -> Routes {
+    OpenApiRouter::with_openapi(Head::openapi())
 }
 
 /// The route that serves the document.
@@ -61,30 +61,30 @@ fn operations(item: &mut PathItem) -> Vec<(&mut Operation, bool)> {
 
 /// Adds the error answers that any request may get, and those of this kind of request.
 fn add_problems(operation: &mut Operation, path: &str, is_get: bool) {
-    let of_any = [
+    let for_any = [
         (400, "The request cannot be read, or makes no sense"),
-        (401, "It needs a token, or another one"),
-        (408, "The body did not come in time"),
+        (401, "It needs a token, or a different one"),
+        (408, "The body was not received in time"),
         (413, "The body is too long"),
-        (421, "It came under a name that is not listed in `[api] names`"),
-        (500, "It was tried and failed"),
-        (503, "The daemon is starting, stopping, or has too much to do"),
+        (421, "It was sent to a name that is not listed in `[api] names`"),
+        (500, "It failed"),
+        (503, "The daemon is starting, stopping or overloaded"),
     ];
-    let of_changes = [
-        (403, "The token does not permit it, or it came from a page of another site"),
-        (404, "What it is about does not exist"),
-        (409, "Not in the state that things are in"),
+    let for_changes = [
+        (403, "The token does not permit it, or it was sent from a page of another site"),
+        (404, "Its subject does not exist"),
+        (409, "The present state does not permit it"),
         (415, "The body is not JSON"),
     ];
-    let of_named = [(404, "There is nothing of that name"), (409, "It is not served")];
-    let named = path.contains('{');
-    let all = of_any
+    let for_named = [(404, "Nothing has that name"), (409, "It is not served")];
+    let is_named = path.contains('{');
+    let all = for_any
         .into_iter()
-        .chain(of_changes.into_iter().filter(|_| !is_get))
-        .chain(of_named.into_iter().filter(|_| named));
+        .chain(for_changes.into_iter().filter(|_| !is_get))
+        .chain(for_named.into_iter().filter(|_| is_named));
     for (status, description) in all {
         let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
-        let response = ResponseBuilder::new().description(description).content(PROBLEM, content).build();
+        let response = ResponseBuilder::new().description(description).content(problem::CONTENT_TYPE, content).build();
         operation.responses.responses.entry(status.to_string()).or_insert(response.into());
     }
 }
@@ -102,10 +102,10 @@ mod tests {
         let value: serde_json::Value = serde_json::from_str(&text).expect("its own text");
         assert_eq!(value["openapi"], "3.1.0");
         let mut refs = 0;
-        each(&value, &mut |key, found| {
+        visit(&value, &mut |key, found| {
             if let (Some("$ref"), Some(target)) = (key, found.as_str()) {
-                let pointer = target.strip_prefix('#').expect("it leads into the document");
-                assert!(value.pointer(pointer).is_some(), "{target} leads nowhere");
+                let pointer = target.strip_prefix('#').expect("a reference within the document");
+                assert!(value.pointer(pointer).is_some(), "{target} does not resolve");
                 refs += 1;
             }
             if let (Some("responses"), Some(responses)) = (key, found.as_object()) {
@@ -123,19 +123,22 @@ mod tests {
         for (path, item) in paths {
             for (method, operation) in item.as_object().expect("an item") {
                 assert!(operation["summary"].as_str().is_some_and(|text| !text.is_empty()), "{method} {path}");
-                assert!(names.insert(operation["operationId"].as_str()), "{method} {path} has another one's name");
+                assert!(
+                    names.insert(operation["operationId"].as_str()),
+                    "{method} {path} has the name of another operation"
+                );
                 assert!(operation["responses"]["421"].is_object(), "{method} {path}");
             }
         }
     }
 
-    fn each<'a>(value: &'a serde_json::Value, see: &mut impl FnMut(Option<&'a str>, &'a serde_json::Value)) {
+    fn visit<'a>(value: &'a serde_json::Value, visitor: &mut impl FnMut(Option<&'a str>, &'a serde_json::Value)) {
         match value {
             serde_json::Value::Object(fields) => fields.iter().for_each(|(key, value)| {
-                see(Some(key), value);
-                each(value, see);
+                visitor(Some(key), value);
+                visit(value, visitor);
             }),
-            serde_json::Value::Array(entries) => entries.iter().for_each(|value| each(value, see)),
+            serde_json::Value::Array(entries) => entries.iter().for_each(|value| visit(value, visitor)),
             _ => {}
         }
     }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use messages::report::{EventKind, EventsPage};
-use messages::{Answer, Request, moment};
+use messages::{Answer, Request, unix_time};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Routes, Shared, unexpected};
-use crate::extract::{Json, Question};
+use crate::extract::{Json, QueryParameters};
 use crate::problem::Problem;
 
 /// Events on a page by default.
@@ -27,7 +27,7 @@ pub(super) fn routes() -> Routes {
 #[derive(Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Part {
+struct PageParameters {
     /// How many, 1 to 1000; without it 100
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
@@ -47,28 +47,28 @@ struct Part {
 }
 
 /// Events with their actors, the newest first
-#[utoipa::path(get, path = "/api/v1/events", tag = "daemon", params(Part),
+#[utoipa::path(get, path = "/api/v1/events", tag = "daemon", params(PageParameters),
     responses((status = 200, description = "A page", body = EventsPage)))]
 async fn list_events(
     State(shared): State<Arc<Shared>>,
-    Question(part): Question<Part>,
+    QueryParameters(part): QueryParameters<PageParameters>,
 ) -> Result<Json<EventsPage>, Problem> {
-    let request = request(part, moment::since_1970().as_secs());
+    let request = request(part, unix_time::now().as_secs());
     let request = request.map_err(|text| Problem::new(StatusCode::BAD_REQUEST, text))?;
-    match shared.asker.ask(request).await? {
+    match shared.control.request(request).await? {
         Answer::Events(page) => Ok(Json(page)),
         _ => Err(unexpected()),
     }
 }
 
-fn request(part: Part, now: u64) -> Result<Request, String> {
-    let Part { limit, before, after, since, until, subject, kind } = part;
+fn request(part: PageParameters, now: u64) -> Result<Request, String> {
+    let PageParameters { limit, before, after, since, until, subject, kind } = part;
     let limit = limit.unwrap_or(LIMIT);
     if !(1..=LIMIT_MAX).contains(&limit) {
         return Err(format!("limit is {limit}; ask for 1 to {LIMIT_MAX} events"));
     }
-    let moment = |text: Option<String>| text.map(|text| moment::parse(&text, now)).transpose();
-    let (since_unix_seconds, until_unix_seconds) = (moment(since)?, moment(until)?);
+    let time = |text: Option<String>| text.map(|text| unix_time::parse(&text, now)).transpose();
+    let (since_unix_seconds, until_unix_seconds) = (time(since)?, time(until)?);
     Ok(Request::Events { limit, before, after, since_unix_seconds, until_unix_seconds, subject, kind })
 }
 
@@ -78,7 +78,8 @@ mod tests {
 
     #[test]
     fn query_becomes_the_control_request() {
-        let part = Part { since: Some("-1h".to_owned()), kind: Some(EventKind::Alert), ..Part::default() };
+        let part =
+            PageParameters { since: Some("-1h".to_owned()), kind: Some(EventKind::Alert), ..PageParameters::default() };
         let wanted = Request::Events {
             limit: 100,
             before: None,
@@ -89,8 +90,11 @@ mod tests {
             kind: Some(EventKind::Alert),
         };
         assert_eq!(request(part, 10_000), Ok(wanted));
-        assert!(request(Part { limit: Some(1001), ..Part::default() }, 7).is_err_and(|text| text.contains("1001")));
-        let soon = Part { until: Some("soon".to_owned()), ..Part::default() };
-        assert!(request(soon, 7).is_err_and(|text| text.contains("soon")));
+        assert!(
+            request(PageParameters { limit: Some(1001), ..PageParameters::default() }, 7)
+                .is_err_and(|text| text.contains("1001"))
+        );
+        let invalid = PageParameters { until: Some("soon".to_owned()), ..PageParameters::default() };
+        assert!(request(invalid, 7).is_err_and(|text| text.contains("soon")));
     }
 }

@@ -10,7 +10,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Routes, Shared, unexpected};
-use crate::extract::{Json, Named};
+use crate::extract::{Json, PathName};
 use crate::problem::Problem;
 
 pub(super) fn routes() -> Routes {
@@ -49,19 +49,23 @@ async fn add_device(
         Some(old) => Request::FlashReplace { old, new: path, force },
         None => Request::FlashAdd { path, force },
     };
-    change(&shared, request).await
+    submit(&shared, request).await
 }
 
 /// Remove a device; answers when that is done, `jobs` shows the progress
 #[utoipa::path(delete, path = "/api/v1/flash/{id}", tag = "flash",
     params(("id" = String, Path, description = "Its number, or its path")),
     responses((status = 200, description = "Done", body = FlashReport)))]
-async fn remove_device(State(shared): State<Arc<Shared>>, Named(path): Named) -> Result<Json<FlashReport>, Problem> {
-    change(&shared, Request::FlashRemove { path }).await
+async fn remove_device(
+    State(shared): State<Arc<Shared>>,
+    PathName(path): PathName,
+) -> Result<Json<FlashReport>, Problem> {
+    submit(&shared, Request::FlashRemove { path }).await
 }
 
-async fn change(shared: &Shared, request: Request) -> Result<Json<FlashReport>, Problem> {
-    match shared.asker.ask(request).await? {
+/// Sends a change to the daemon; returns the flash cache after it.
+async fn submit(shared: &Shared, request: Request) -> Result<Json<FlashReport>, Problem> {
+    match shared.control.request(request).await? {
         Answer::Flash(report) => Ok(Json(*report)),
         _ => Err(unexpected()),
     }

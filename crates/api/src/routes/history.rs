@@ -6,14 +6,14 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use messages::report::HistoryReport;
-use messages::{Answer, Request, moment};
+use messages::{Answer, Request, unix_time};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Routes, Shared, unexpected};
-use crate::extract::{Json, Named, Question};
+use crate::extract::{Json, PathName, QueryParameters};
 use crate::problem::Problem;
 
 /// Names of figures in a query at most, twice as many as there are.
@@ -22,7 +22,7 @@ const SERIES_MAX: usize = 80;
 const CSV: &str = "text/csv";
 
 pub(super) fn routes() -> Routes {
-    OpenApiRouter::new().routes(routes!(volume_history)).routes(routes!(whole_history))
+    OpenApiRouter::new().routes(routes!(volume_history)).routes(routes!(total_history))
 }
 
 /// Format of the answer.
@@ -36,7 +36,7 @@ enum Format {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Span {
+struct HistoryParameters {
     /// The datastore whose volumes are summed; empty for volumes without one. Not for a volume's own history
     datastore: Option<String>,
     /// `-1h`, `2026-11-22T05:51:03Z` or seconds since 1970; an hour before the end without it
@@ -54,28 +54,28 @@ struct Span {
 
 /// A volume's figures over time: sum, mean, least and most of each step, and percentiles of all its requests
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/history", tag = "history",
-    params(("name" = String, Path, description = "The volume"), Span),
+    params(("name" = String, Path, description = "The volume"), HistoryParameters),
     responses((status = 200, description = "In columns",
         content((HistoryReport = "application/json"), (String = "text/csv")))))]
 async fn volume_history(
     State(shared): State<Arc<Shared>>,
-    Named(name): Named,
-    Question(span): Question<Span>,
+    PathName(name): PathName,
+    QueryParameters(span): QueryParameters<HistoryParameters>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     history(&shared, Some(name), span, &headers).await
 }
 
 /// Figures over time of all volumes together, or of a datastore's volumes, and of the daemon's memory and flash
-#[utoipa::path(get, path = "/api/v1/history", tag = "history", params(Span),
+#[utoipa::path(get, path = "/api/v1/history", tag = "history", params(HistoryParameters),
     responses((status = 200, description = "In columns",
             content((HistoryReport = "application/json"), (String = "text/csv"))),
         (status = 404, description = "There is no such datastore", body = Problem,
             content_type = "application/problem+json"),
         (status = 409, description = "No history is kept", body = Problem, content_type = "application/problem+json")))]
-async fn whole_history(
+async fn total_history(
     State(shared): State<Arc<Shared>>,
-    Question(span): Question<Span>,
+    QueryParameters(span): QueryParameters<HistoryParameters>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     history(&shared, None, span, &headers).await
@@ -84,13 +84,13 @@ async fn whole_history(
 async fn history(
     shared: &Shared,
     volume: Option<String>,
-    span: Span,
+    span: HistoryParameters,
     headers: &HeaderMap,
 ) -> Result<Response, Problem> {
     let is_csv = span.format.map_or_else(|| prefers_csv(headers), |format| format == Format::Csv);
-    let request = request(volume, span, moment::since_1970().as_secs())
+    let request = request(volume, span, unix_time::now().as_secs())
         .map_err(|text| Problem::new(StatusCode::BAD_REQUEST, text))?;
-    let Answer::History(report) = shared.asker.ask(request).await? else { return Err(unexpected()) };
+    let Answer::History(report) = shared.control.request(request).await? else { return Err(unexpected()) };
     Ok(match is_csv {
         true => ([(header::CONTENT_TYPE, CSV)], report.to_csv()).into_response(),
         false => Json(report).into_response(),
@@ -105,18 +105,18 @@ fn prefers_csv(headers: &HeaderMap) -> bool {
     names(CSV) && !names("application/json")
 }
 
-fn request(volume: Option<String>, span: Span, now: u64) -> Result<Request, String> {
-    let moment = |text: Option<String>| text.map(|text| moment::parse(&text, now)).transpose();
+fn request(volume: Option<String>, span: HistoryParameters, now: u64) -> Result<Request, String> {
+    let time = |text: Option<String>| text.map(|text| unix_time::parse(&text, now)).transpose();
     let series: Vec<String> = span.series.iter().flat_map(|names| names.split(',')).map(str::to_owned).collect();
     if series.len() > SERIES_MAX {
-        return Err(format!("{} series are asked for; ask for {SERIES_MAX} at most", series.len()));
+        return Err(format!("{} series requested; request {SERIES_MAX} at most", series.len()));
     }
     Ok(Request::History {
         volume,
         datastore: span.datastore,
-        from_unix_seconds: moment(span.from)?,
-        to_unix_seconds: moment(span.to)?,
-        step_seconds: span.step.map(|step| moment::parse_span(&step)).transpose()?,
+        from_unix_seconds: time(span.from)?,
+        to_unix_seconds: time(span.to)?,
+        step_seconds: span.step.map(|step| unix_time::parse_duration(&step)).transpose()?,
         series,
     })
 }
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn query_becomes_the_control_request() {
-        let span = |from: &str, step: &str| Span {
+        let span = |from: &str, step: &str| HistoryParameters {
             datastore: None,
             from: Some(from.to_owned()),
             to: None,
@@ -146,17 +146,17 @@ mod tests {
         assert_eq!(request(Some("v".to_owned()), span("-1h", "5min"), 10_000), Ok(wanted));
         assert!(request(None, span("soon", "1"), 7).is_err_and(|text| text.contains("soon")));
         assert!(request(None, span("now", "fast"), 7).is_err_and(|text| text.contains("fast")));
-        let many = Span { series: Some("a,".repeat(100)), ..span("now", "1") };
+        let many = HistoryParameters { series: Some("a,".repeat(100)), ..span("now", "1") };
         assert!(request(None, many, 7).is_err());
     }
 
     #[test]
     fn csv_is_sent_only_where_accept_prefers_it() {
-        let of = |accept: &str| {
+        let prefers = |accept: &str| {
             let headers = HeaderMap::from_iter([(header::ACCEPT, accept.parse().expect("a header"))]);
             prefers_csv(&headers)
         };
-        assert!(of("text/csv") && of("text/html, text/csv;q=0.9"));
-        assert!(!of("*/*") && !of("application/json, text/csv") && !prefers_csv(&HeaderMap::new()));
+        assert!(prefers("text/csv") && prefers("text/html, text/csv;q=0.9"));
+        assert!(!prefers("*/*") && !prefers("application/json, text/csv") && !prefers_csv(&HeaderMap::new()));
     }
 }

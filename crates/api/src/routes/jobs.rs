@@ -10,7 +10,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Routes, Shared, unexpected};
-use crate::extract::{Json, Named};
+use crate::extract::{Json, PathName};
 use crate::problem::Problem;
 
 pub(super) fn routes() -> Routes {
@@ -21,7 +21,7 @@ pub(super) fn routes() -> Routes {
 #[utoipa::path(get, path = "/api/v1/jobs", tag = "jobs",
     responses((status = 200, description = "As it is now", body = Vec<JobReport>)))]
 async fn list_jobs(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<JobReport>>, Problem> {
-    match shared.asker.ask(Request::JobList {}).await? {
+    match shared.control.request(Request::JobList {}).await? {
         Answer::Jobs(jobs) => Ok(Json(jobs)),
         _ => Err(unexpected()),
     }
@@ -29,7 +29,7 @@ async fn list_jobs(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<JobRepo
 
 /// Cancel a job: the flash devices are restored to their former state; a flush is no longer waited for
 #[utoipa::path(delete, path = "/api/v1/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "The job")),
-    responses((status = 204, description = "It is called off")))]
-async fn cancel_job(State(shared): State<Arc<Shared>>, Named(id): Named) -> Result<StatusCode, Problem> {
-    shared.said(Request::JobCancel { id }).await.map(|_| StatusCode::NO_CONTENT)
+    responses((status = 204, description = "Cancelled")))]
+async fn cancel_job(State(shared): State<Arc<Shared>>, PathName(id): PathName) -> Result<StatusCode, Problem> {
+    shared.messages(Request::JobCancel { id }).await.map(|_| StatusCode::NO_CONTENT)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use messages::{Role, moment};
+use messages::{Role, unix_time};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -13,8 +13,8 @@ use utoipa_axum::routes;
 
 use super::{Routes, Shared};
 use crate::access::rules::{COOKIE, session};
-use crate::access::{SESSION_TIME, Who};
-use crate::extract::{Json, Question};
+use crate::access::{Principal, SESSION_TIME};
+use crate::extract::{Json, QueryParameters};
 use crate::guard::Peer;
 use crate::problem::Problem;
 
@@ -29,7 +29,7 @@ struct Login {
     token: String,
 }
 
-/// The client that is logged in now.
+/// The principal that is logged in now.
 #[derive(Serialize, ToSchema)]
 struct LoggedIn {
     /// The token's name.
@@ -47,8 +47,8 @@ async fn login(
     Extension(peer): Extension<Peer>,
     Json(login): Json<Login>,
 ) -> Result<Response, Problem> {
-    let (session, who) = begin(&shared, peer, || shared.access.begin(login.token.trim()))?;
-    let shown = Json(LoggedIn { name: who.name, role: who.role });
+    let (session, principal) = log_in(&shared, peer, || shared.access.log_in(login.token.trim()))?;
+    let shown = Json(LoggedIn { name: principal.name, role: principal.role });
     Ok(([(header::SET_COOKIE, cookie(&session, SESSION_TIME.as_secs(), &shared))], shown).into_response())
 }
 
@@ -68,9 +68,9 @@ struct Link {
 async fn follow(
     State(shared): State<Arc<Shared>>,
     Extension(peer): Extension<Peer>,
-    Question(link): Question<Link>,
+    QueryParameters(link): QueryParameters<Link>,
 ) -> Result<Response, Problem> {
-    let (session, _) = begin(&shared, peer, || shared.access.begin_with_link(&link.key))?;
+    let (session, _) = log_in(&shared, peer, || shared.access.log_in_with_link(&link.key))?;
     let headers = [
         (header::SET_COOKIE, cookie(&session, SESSION_TIME.as_secs(), &shared)),
         // Relative, so that a proxy may serve the page under a path.
@@ -83,37 +83,37 @@ async fn follow(
 #[utoipa::path(post, path = "/api/v1/logout", tag = "access", responses((status = 204, description = "It is over")))]
 async fn logout(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
     if let Some(session) = session(&headers) {
-        shared.access.end(session);
+        shared.access.end_session(session);
     }
     (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie("", 0, &shared))]).into_response()
 }
 
-/// Begins a session with `begin`, unless the address is locked out. Logs success and failure.
-fn begin(
+/// Starts a session with `start_session`, unless the address is locked out. Logs success and failure.
+fn log_in(
     shared: &Shared,
     Peer(peer): Peer,
-    begin: impl FnOnce() -> Option<(String, Who)>,
-) -> Result<(String, Who), Problem> {
+    start_session: impl FnOnce() -> Option<(String, Principal)>,
+) -> Result<(String, Principal), Problem> {
     let address = peer.ip();
-    if let Some(seconds) = shared.access.locked_out(address) {
-        let text = format!("too many log-ins from {address} have failed; try again in {seconds} s");
+    if let Some(seconds) = shared.access.lockout_seconds(address) {
+        let text = format!("too many failed log-ins from {address}; try again in {seconds} s");
         return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, text).retry_after(seconds));
     }
-    let begun = begin();
-    let now = moment::show(moment::since_1970());
-    match &begun {
-        Some((_, who)) => {
-            let line = format!("api: {now} \"{}\" ({}) from {address}: logged in", who.name, who.role);
+    let started = start_session();
+    let now = unix_time::format(unix_time::now());
+    match &started {
+        Some((_, principal)) => {
+            let line = format!("api: {now} \"{}\" ({}) from {address}: logged in", principal.name, principal.role);
             (shared.options.log)(address, &line);
         }
         None => {
-            shared.access.note_failure(address);
-            (shared.options.log)(address, &format!("api: {now} a log-in from {address} failed"));
+            shared.access.record_failure(address);
+            (shared.options.log)(address, &format!("api: {now} log-in from {address} failed"));
         }
     }
-    let text = "the token is not known, or the link was used already or is too old; `hotset token create` makes a \
-                token, `hotset token link` a link";
-    begun.ok_or_else(|| Problem::new(StatusCode::UNAUTHORIZED, text))
+    let text =
+        "unknown token, or used or expired link; `hotset token create` creates a token, `hotset token link` a link";
+    started.ok_or_else(|| Problem::new(StatusCode::UNAUTHORIZED, text))
 }
 
 fn cookie(session: &str, seconds: u64, shared: &Shared) -> HeaderValue {

@@ -38,15 +38,15 @@ pub fn router(shared: Arc<Shared>) -> Router {
     let (router, document) = all().split_for_parts();
     router
         .merge(document::serving(document))
-        .fallback(async |uri: Uri| nothing_there(&uri))
-        .method_not_allowed_fallback(async |method: Method, uri: Uri| not_so(&method, &uri))
+        .fallback(async |uri: Uri| not_found(&uri))
+        .method_not_allowed_fallback(async |method: Method, uri: Uri| method_not_allowed(&method, &uri))
         .layer(axum::middleware::from_fn_with_state(shared.clone(), crate::guard::guard))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(shared)
 }
 
 fn all() -> Routes {
-    document::begin()
+    document::head()
         .merge(status::routes())
         .merge(volumes::routes())
         .merge(volume::routes())
@@ -66,12 +66,12 @@ fn all() -> Routes {
         .merge(page::routes())
 }
 
-fn nothing_there(uri: &Uri) -> Problem {
-    let text = format!("there is nothing at {}; /api/v1/openapi.json lists what there is", uri.path());
+fn not_found(uri: &Uri) -> Problem {
+    let text = format!("there is nothing at {}; /api/v1/openapi.json lists all paths", uri.path());
     Problem::new(StatusCode::NOT_FOUND, text)
 }
 
-fn not_so(method: &Method, uri: &Uri) -> Problem {
-    let text = format!("{} cannot be asked for with {method}; /api/v1/openapi.json says with what", uri.path());
+fn method_not_allowed(method: &Method, uri: &Uri) -> Problem {
+    let text = format!("{} does not support {method}; /api/v1/openapi.json lists the supported methods", uri.path());
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, text)
 }

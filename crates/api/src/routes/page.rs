@@ -1,5 +1,5 @@
 //! `/` and `/assets`: the web page, if it existed when the binary was built. A binary without it serves a note that
-//! names other interfaces and tells how to build the page.
+//! names other interfaces and says how to build the page.
 //!
 //! The page needs no token: it holds no secret, and the log-in form is on it.
 
@@ -9,7 +9,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
-use crate::extract::Named;
+use crate::extract::PathName;
 use crate::problem::Problem;
 
 pub(super) fn routes() -> Routes {
@@ -29,7 +29,7 @@ const FILES: &[File] = include!(concat!(env!("OUT_DIR"), "/page.rs"));
 
 /// Answer to `/` in a build without the page. It has no script and no style, because the content security policy of all
 /// answers forbids inline ones.
-const WITHOUT: &str = "<!doctype html>
+const PLACEHOLDER: &str = "<!doctype html>
 <html lang=\"en\">
 <meta charset=\"utf-8\">
 <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
@@ -49,52 +49,52 @@ const WITHOUT: &str = "<!doctype html>
 ";
 
 /// Cache control of an asset, whose name changes with its content.
-const FOR_EVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
+const CACHE_FOREVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
 /// Cache control of the index, which names the files of this build.
-const ASK_AGAIN: HeaderValue = HeaderValue::from_static("no-cache");
+const REVALIDATE: HeaderValue = HeaderValue::from_static("no-cache");
 
 /// The web page
 #[utoipa::path(get, path = "/", tag = "page",
     responses((status = 200, description = "The page", body = String, content_type = "text/html")))]
 async fn page(headers: HeaderMap) -> Response {
-    let without = File { name: "index.html", plain: WITHOUT.as_bytes(), gzip: &[] };
-    let index = FILES.iter().find(|file| file.name == "index.html").unwrap_or(&without);
-    send(index, &headers, ASK_AGAIN)
+    let placeholder = File { name: "index.html", plain: PLACEHOLDER.as_bytes(), gzip: &[] };
+    let index = FILES.iter().find(|file| file.name == "index.html").unwrap_or(&placeholder);
+    send(index, &headers, REVALIDATE)
 }
 
 /// A file of the web page
 #[utoipa::path(get, path = "/assets/{name}", tag = "page",
     params(("name" = String, Path, description = "As the page names it")),
     responses((status = 200, description = "The file", body = String, content_type = "text/javascript")))]
-async fn asset(Named(name): Named, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
+async fn asset(PathName(name): PathName, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
     let none = || {
         let text = format!("there is no {} in this build; reload the page", uri.path());
         Problem::new(StatusCode::NOT_FOUND, text)
     };
     let file = FILES.iter().find(|file| file.name == name && name != "index.html").ok_or_else(none)?;
-    Ok(send(file, &headers, FOR_EVER))
+    Ok(send(file, &headers, CACHE_FOREVER))
 }
 
-fn send(file: &File, asked: &HeaderMap, keep: HeaderValue) -> Response {
-    let kind = match file.name.rsplit('.').next() {
+fn send(file: &File, request: &HeaderMap, cache_control: HeaderValue) -> Response {
+    let content_type = match file.name.rsplit('.').next() {
         Some("html") => "text/html; charset=utf-8",
         Some("css") => "text/css; charset=utf-8",
         Some("js") => "text/javascript; charset=utf-8",
         _ => "application/octet-stream",
     };
     let common = [
-        (header::CONTENT_TYPE, HeaderValue::from_static(kind)),
-        (header::CACHE_CONTROL, keep),
+        (header::CONTENT_TYPE, HeaderValue::from_static(content_type)),
+        (header::CACHE_CONTROL, cache_control),
         (header::VARY, HeaderValue::from_static("accept-encoding")),
     ];
-    if !file.gzip.is_empty() && takes_gzip(asked) {
+    if !file.gzip.is_empty() && accepts_gzip(request) {
         return (common, [(header::CONTENT_ENCODING, "gzip")], file.gzip).into_response();
     }
     (common, file.plain).into_response()
 }
 
-fn takes_gzip(asked: &HeaderMap) -> bool {
-    let encodings = asked.get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok()).unwrap_or_default();
+fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let encodings = headers.get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok()).unwrap_or_default();
     encodings.split(',').any(|encoding| {
         let (name, weight) = encoding.split_once(';').unwrap_or((encoding, ""));
         let is_refused = weight.trim().strip_prefix("q=").is_some_and(|weight| weight.parse() == Ok(0.0));
@@ -109,16 +109,16 @@ mod tests {
     #[test]
     fn gzip_is_sent_only_to_clients_that_accept_it() {
         let file = File { name: "a-1.js", plain: b"plain", gzip: b"gzip" };
-        let encoding = |asked: &'static str| {
+        let encoding = |accepted: &'static str| {
             let mut headers = HeaderMap::new();
-            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(asked));
-            send(&file, &headers, FOR_EVER).headers().get(header::CONTENT_ENCODING).cloned()
+            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(accepted));
+            send(&file, &headers, CACHE_FOREVER).headers().get(header::CONTENT_ENCODING).cloned()
         };
-        for asked in ["gzip", "br, gzip;q=0.5", "deflate,GZIP"] {
-            assert_eq!(encoding(asked), Some(HeaderValue::from_static("gzip")), "{asked}");
+        for accepted in ["gzip", "br, gzip;q=0.5", "deflate,GZIP"] {
+            assert_eq!(encoding(accepted), Some(HeaderValue::from_static("gzip")), "{accepted}");
         }
-        for asked in ["", "br", "gzip;q=0", "gzip;q=0.0", "xgzip"] {
-            assert_eq!(encoding(asked), None, "{asked}");
+        for accepted in ["", "br", "gzip;q=0", "gzip;q=0.0", "xgzip"] {
+            assert_eq!(encoding(accepted), None, "{accepted}");
         }
     }
 }

@@ -13,11 +13,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Routes, Shared};
-use crate::extract::Question;
-use crate::guard::Asking;
+use crate::extract::QueryParameters;
+use crate::guard::AuthenticatedClient;
 use crate::problem::Problem;
 
-/// Volumes that one client may follow at most.
+/// Maximum number of volumes that one client may follow.
 const VOLUMES_MAX: usize = 64;
 
 pub(super) fn routes() -> Routes {
@@ -27,7 +27,7 @@ pub(super) fn routes() -> Routes {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Wanted {
+struct StreamParameters {
     /// Volumes to report in full, by name, with commas between them; 64 at most
     #[serde(default)]
     volumes: String,
@@ -35,27 +35,27 @@ struct Wanted {
 
 /// Once a second: status without volumes, their sums, and the requested volumes
 #[utoipa::path(get, path = "/api/v1/stream", tag = "daemon",
-    params(Wanted, ("Last-Event-ID" = Option<String>, Header,
-        description = "Go on after this event, as far as it is among those of the last minute")),
+    params(StreamParameters, ("Last-Event-ID" = Option<String>, Header,
+        description = "Resume after this event if it is not older than a minute")),
     responses((status = 200, description = "Events without end", body = String, content_type = "text/event-stream")))]
 async fn stream(
     State(shared): State<Arc<Shared>>,
-    Extension(Asking(who)): Extension<Asking>,
-    Question(wanted): Question<Wanted>,
+    Extension(AuthenticatedClient(principal)): Extension<AuthenticatedClient>,
+    QueryParameters(wanted): QueryParameters<StreamParameters>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let volumes: BTreeSet<String> =
         wanted.volumes.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
     if volumes.len() > VOLUMES_MAX {
-        let text = format!("{} volumes are asked for; follow at most {VOLUMES_MAX} with one stream", volumes.len());
+        let text = format!("{} volumes requested; one stream follows at most {VOLUMES_MAX}", volumes.len());
         return Err(Problem::new(StatusCode::BAD_REQUEST, text));
     }
     let after = headers.get("last-event-id").and_then(|id| id.to_str().ok());
-    let may_go_on = {
+    let may_continue = {
         let access = shared.access.clone();
-        move || who.as_ref().is_none_or(|who| access.still_knows(who))
+        move || principal.as_ref().is_none_or(|principal| access.has_access(principal))
     };
-    let events = shared.hub.clone().follow(volumes, after, may_go_on)?;
+    let events = shared.hub.clone().follow(volumes, after, may_continue)?;
     let mut response = Response::new(Body::from_stream(events));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     Ok(response)

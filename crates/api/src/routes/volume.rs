@@ -14,7 +14,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Routes, Shared, unexpected};
-use crate::extract::{Json, Named};
+use crate::extract::{Json, PathName};
 use crate::problem::Problem;
 
 pub(super) fn routes() -> Routes {
@@ -29,7 +29,10 @@ pub(super) fn routes() -> Routes {
 #[utoipa::path(get, path = "/api/v1/volumes/{name}", tag = "volumes",
     params(("name" = String, Path, description = "The volume")),
     responses((status = 200, description = "As it is now", body = VolumeReport)))]
-async fn show_volume(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<VolumeReport>, Problem> {
+async fn show_volume(
+    State(shared): State<Arc<Shared>>,
+    PathName(name): PathName,
+) -> Result<Json<VolumeReport>, Problem> {
     shared.volume(Request::VolumeShow { name }).await.map(Json)
 }
 
@@ -52,7 +55,7 @@ struct Settings {
     /// A size, percent or `none`.
     #[serde(skip_serializing_if = "Option::is_none")]
     flash_max: Option<String>,
-    /// Declares the backing lost: iSCSI initiators are told that the LUN is gone for good.
+    /// Declares the backing lost: the target reports the LUN as permanently gone to iSCSI initiators.
     #[serde(skip_serializing_if = "Option::is_none")]
     declared_lost: Option<bool>,
     /// Its weight under contention: `low`, `normal`, `high` or a number.
@@ -138,7 +141,7 @@ impl Settings {
     responses((status = 200, description = "As it is now", body = VolumeReport)))]
 async fn set_volume(
     State(shared): State<Arc<Shared>>,
-    Named(name): Named,
+    PathName(name): PathName,
     Json(settings): Json<Settings>,
 ) -> Result<Json<VolumeReport>, Problem> {
     shared.volume(Request::VolumeSet { name, settings: settings.pairs() }).await.map(Json)
@@ -147,9 +150,9 @@ async fn set_volume(
 /// Destage a volume, flush its backing and stop serving it; answers when that is done
 #[utoipa::path(delete, path = "/api/v1/volumes/{name}", tag = "volumes",
     params(("name" = String, Path, description = "The volume")),
-    responses((status = 204, description = "It is gone; its backing is complete")))]
-async fn remove_volume(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<StatusCode, Problem> {
-    shared.said(Request::VolumeRemove { name }).await.map(|_| StatusCode::NO_CONTENT)
+    responses((status = 204, description = "Removed; its backing is complete")))]
+async fn remove_volume(State(shared): State<Arc<Shared>>, PathName(name): PathName) -> Result<StatusCode, Problem> {
+    shared.messages(Request::VolumeRemove { name }).await.map(|_| StatusCode::NO_CONTENT)
 }
 
 /// Miss ratios of caches of other sizes
@@ -158,7 +161,7 @@ async fn remove_volume(State(shared): State<Arc<Shared>>, Named(name): Named) ->
     responses((status = 200, description = "The curves of memory and of flash", body = MissRatioCurve)))]
 async fn miss_ratio_curve(
     State(shared): State<Arc<Shared>>,
-    Named(name): Named,
+    PathName(name): PathName,
 ) -> Result<Json<MissRatioCurve>, Problem> {
     let report = shared.volume(Request::VolumeShow { name }).await?;
     let none = || {
@@ -174,9 +177,9 @@ async fn miss_ratio_curve(
     responses((status = 200, description = "With the step that each waited in", body = Vec<SlowReport>)))]
 async fn slow_requests(
     State(shared): State<Arc<Shared>>,
-    Named(name): Named,
+    PathName(name): PathName,
 ) -> Result<Json<Vec<SlowReport>>, Problem> {
-    match shared.asker.ask(Request::VolumeSlow { name }).await? {
+    match shared.control.request(Request::VolumeSlow { name }).await? {
         Answer::Slow(slow) => Ok(Json(slow)),
         _ => Err(unexpected()),
     }
@@ -185,10 +188,10 @@ async fn slow_requests(
 /// Requests per part of a volume and minute, for the last hour
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/heat", tag = "volumes",
     params(("name" = String, Path, description = "The volume")),
-    responses((status = 200, description = "Minutes in which anything was asked, the oldest first",
+    responses((status = 200, description = "Minutes with requests, the oldest first",
         body = HeatReport)))]
-async fn heat(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<HeatReport>, Problem> {
-    match shared.asker.ask(Request::VolumeHeat { name }).await? {
+async fn heat(State(shared): State<Arc<Shared>>, PathName(name): PathName) -> Result<Json<HeatReport>, Problem> {
+    match shared.control.request(Request::VolumeHeat { name }).await? {
         Answer::Heat(heat) => Ok(Json(*heat)),
         _ => Err(unexpected()),
     }
@@ -200,14 +203,14 @@ mod tests {
 
     #[test]
     fn settings_are_numbers_or_texts() {
-        let told = r#"{ "shares": 1500, "limit_iops": "500", "limit_bytes": "20 MB", "burst_bytes": 65536,
+        let json = r#"{ "shares": 1500, "limit_iops": "500", "limit_bytes": "20 MB", "burst_bytes": 65536,
             "declared_lost": true }"#;
-        let pairs = serde_json::from_str::<Settings>(told).expect("settings").pairs();
+        let pairs = serde_json::from_str::<Settings>(json).expect("settings").pairs();
         let shown: Vec<_> = pairs.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let wanted = ["burst_bytes=65536", "declared_lost=true", "limit_bytes=20 MB", "limit_iops=500", "shares=1500"];
         assert_eq!(shown, wanted);
-        for wrong in [r#"{ "shares": -1 }"#, r#"{ "limit_iops": 0.5 }"#, r#"{ "weight": 1 }"#] {
-            assert!(serde_json::from_str::<Settings>(wrong).is_err(), "{wrong}");
+        for invalid in [r#"{ "shares": -1 }"#, r#"{ "limit_iops": 0.5 }"#, r#"{ "weight": 1 }"#] {
+            assert!(serde_json::from_str::<Settings>(invalid).is_err(), "{invalid}");
         }
     }
 }

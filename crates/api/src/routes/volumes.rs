@@ -11,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Routes, Shared, unexpected};
-use crate::extract::{Json, Question};
+use crate::extract::{Json, QueryParameters};
 use crate::problem::Problem;
 
 /// Volumes on a page by default.
@@ -26,7 +26,7 @@ pub(super) fn routes() -> Routes {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Part {
+struct PageParameters {
     /// How many, 1 to 1000; without it 100
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
@@ -43,18 +43,18 @@ struct VolumesPage {
 }
 
 /// Volumes by name, page by page
-#[utoipa::path(get, path = "/api/v1/volumes", tag = "volumes", params(Part),
+#[utoipa::path(get, path = "/api/v1/volumes", tag = "volumes", params(PageParameters),
     responses((status = 200, description = "A page", body = VolumesPage)))]
 async fn list_volumes(
     State(shared): State<Arc<Shared>>,
-    Question(part): Question<Part>,
+    QueryParameters(part): QueryParameters<PageParameters>,
 ) -> Result<Json<VolumesPage>, Problem> {
     let limit = part.limit.unwrap_or(LIMIT);
     if !(1..=LIMIT_MAX).contains(&limit) {
         let text = format!("limit is {limit}; ask for 1 to {LIMIT_MAX} volumes");
         return Err(Problem::new(StatusCode::BAD_REQUEST, text));
     }
-    let Answer::Volumes(all) = shared.asker.ask(Request::VolumeList {}).await? else { return Err(unexpected()) };
+    let Answer::Volumes(all) = shared.control.request(Request::VolumeList {}).await? else { return Err(unexpected()) };
     Ok(Json(page(all, limit as usize, part.after.as_deref())))
 }
 

@@ -16,7 +16,7 @@ use axum::body::Bytes;
 use axum::http::StatusCode;
 use futures_util::Stream;
 use futures_util::stream::unfold;
-use messages::{Sampled, moment};
+use messages::{Sampled, unix_time};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use self::ring::{Ring, Start};
@@ -27,30 +27,31 @@ use crate::problem::Problem;
 const CLIENTS_MAX: usize = 128;
 /// Volumes that all clients together may follow, so that a minute of samples stays small.
 const VOLUMES_MAX: usize = 256;
-/// Time for which a volume, and the stream itself, is still sampled after its last client has gone: it may come back.
-const LINGER: Duration = Duration::from_secs(60);
+/// Time for which a volume, and the stream itself, is still sampled after its last client has disconnected: it may
+/// reconnect.
+const LINGER_TIME: Duration = Duration::from_secs(60);
 
 /// State that all clients share.
 pub struct Hub {
     samples: watch::Receiver<Arc<Sampled>>,
-    held: Mutex<Held>,
+    state: Mutex<State>,
     /// Number of the newest sample.
     newest: watch::Sender<u64>,
     clients: Arc<Semaphore>,
     woken: Notify,
 }
 
-struct Held {
+struct State {
     ring: Ring,
     /// Volumes that a client follows, or followed lately.
-    wanted: BTreeMap<String, Want>,
-    /// When a client left last; `None` before the first.
-    seen: Option<Instant>,
+    followed: BTreeMap<String, Interest>,
+    /// When a client disconnected last; `None` before the first.
+    last_seen: Option<Instant>,
 }
 
-struct Want {
+struct Interest {
     clients: usize,
-    seen: Instant,
+    last_seen: Instant,
 }
 
 /// A client of the stream.
@@ -66,72 +67,72 @@ struct Follower {
 impl Hub {
     /// A hub for the daemon's samples.
     pub fn new(samples: watch::Receiver<Arc<Sampled>>) -> Hub {
-        let life = moment::since_1970().as_millis() as u64;
-        let held = Held { ring: Ring::new(life), wanted: BTreeMap::new(), seen: None };
+        let start_id = unix_time::now().as_millis() as u64;
+        let state = State { ring: Ring::new(start_id), followed: BTreeMap::new(), last_seen: None };
         let clients = Arc::new(Semaphore::new(CLIENTS_MAX));
-        Hub { samples, held: Mutex::new(held), newest: watch::Sender::new(0), clients, woken: Notify::new() }
+        Hub { samples, state: Mutex::new(state), newest: watch::Sender::new(0), clients, woken: Notify::new() }
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn state(&self) -> MutexGuard<'_, State> {
         // No statement that can panic leaves the state inconsistent, so a poisoned lock is safe to use.
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts samples into the ring until the daemon ends or the task is aborted.
     pub async fn sample(self: Arc<Self>) {
         let mut samples = self.samples.clone();
-        let mut told = newest(&samples.borrow());
+        let mut last_sent = newest(&samples.borrow());
         while samples.changed().await.is_ok() {
             let is_alone = self.clients.available_permits() == CLIENTS_MAX;
-            if is_alone && self.held().seen.is_none_or(|seen| seen.elapsed() > LINGER) {
-                self.held().ring.clear();
+            if is_alone && self.state().last_seen.is_none_or(|last_seen| last_seen.elapsed() > LINGER_TIME) {
+                self.state().ring.clear();
                 // The next client gets the latest sample at once.
                 self.woken.notified().await;
                 // Events of the meantime are not sent; clients query them.
-                told = newest(&samples.borrow());
+                last_sent = newest(&samples.borrow());
             }
             let sampled = samples.borrow_and_update().clone();
-            let mut held = self.held();
-            held.wanted.retain(|_, want| want.clients > 0 || want.seen.elapsed() < LINGER);
-            let wanted: BTreeSet<&str> = held.wanted.keys().map(String::as_str).collect();
-            let sample = Sample::new(&sampled, told, &wanted);
-            told = newest(&sampled);
-            let number = held.ring.push(sample);
-            drop(held);
+            let mut state = self.state();
+            state.followed.retain(|_, interest| interest.clients > 0 || interest.last_seen.elapsed() < LINGER_TIME);
+            let followed: BTreeSet<&str> = state.followed.keys().map(String::as_str).collect();
+            let sample = Sample::new(&sampled, last_sent, &followed);
+            last_sent = newest(&sampled);
+            let number = state.ring.push(sample);
+            drop(state);
             self.newest.send_replace(number);
         }
     }
 
-    /// Events for a client that follows `volumes`, from the one after `after` on, while `may_go_on` returns true.
+    /// Events for a client that follows `volumes`, from the one after `after` on, while `may_continue` returns true.
     pub fn follow(
         self: Arc<Self>,
         volumes: BTreeSet<String>,
         after: Option<&str>,
-        may_go_on: impl Fn() -> bool + Send + 'static,
+        may_continue: impl Fn() -> bool + Send + 'static,
     ) -> Result<impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static, Problem> {
-        let full = |what: String| Problem::new(StatusCode::SERVICE_UNAVAILABLE, what).retry_after(5);
+        let full = |text: String| Problem::new(StatusCode::SERVICE_UNAVAILABLE, text).retry_after(5);
         let permit = self.clients.clone().try_acquire_owned();
         let permit =
             permit.map_err(|_| full(format!("{CLIENTS_MAX} clients follow the stream already; end one of them")))?;
         let newest = self.newest.subscribe();
         let start = {
-            let mut held = self.held();
-            let fresh = volumes.iter().filter(|name| !held.wanted.contains_key(*name)).count();
-            if held.wanted.len() + fresh > VOLUMES_MAX {
+            let mut state = self.state();
+            let added = volumes.iter().filter(|name| !state.followed.contains_key(*name)).count();
+            if state.followed.len() + added > VOLUMES_MAX {
                 return Err(full(format!("{VOLUMES_MAX} volumes are followed already; follow fewer")));
             }
             let now = Instant::now();
             for name in &volumes {
-                held.wanted.entry(name.clone()).or_insert(Want { clients: 0, seen: now }).clients += 1;
+                state.followed.entry(name.clone()).or_insert(Interest { clients: 0, last_seen: now }).clients += 1;
             }
-            held.ring.start(after)
+            state.ring.start(after)
         };
         let Start { next } = start;
         self.woken.notify_one();
         let follower = Follower { hub: self, volumes, next, newest, _permit: permit };
-        Ok(unfold((follower, may_go_on), async |(mut follower, may_go_on)| {
+        Ok(unfold((follower, may_continue), async |(mut follower, may_continue)| {
             let event = follower.next().await?;
-            may_go_on().then_some((Ok(event), (follower, may_go_on)))
+            may_continue().then_some((Ok(event), (follower, may_continue)))
         }))
     }
 }
@@ -146,8 +147,8 @@ impl Follower {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             {
-                let held = self.hub.held();
-                if let Some((number, id, sample)) = held.ring.from(self.next) {
+                let state = self.hub.state();
+                if let Some((number, id, sample)) = state.ring.from(self.next) {
                     self.next = number + 1;
                     return Some(sample.event(&id, &self.volumes));
                 }
@@ -159,13 +160,13 @@ impl Follower {
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        let mut held = self.hub.held();
+        let mut state = self.hub.state();
         let now = Instant::now();
-        held.seen = Some(now);
+        state.last_seen = Some(now);
         for name in &self.volumes {
-            if let Some(want) = held.wanted.get_mut(name) {
-                want.clients = want.clients.saturating_sub(1);
-                want.seen = now;
+            if let Some(interest) = state.followed.get_mut(name) {
+                interest.clients = interest.clients.saturating_sub(1);
+                interest.last_seen = now;
             }
         }
     }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use super::sample::Sample;
 
 /// Samples in the ring at most.
-const KEPT: usize = 60;
+const SAMPLES_MAX: usize = 60;
 
 /// The ring of samples.
 pub struct Ring {
     /// Distinguishes this daemon's event ids from a predecessor's.
-    life: u64,
+    start_id: u64,
     samples: VecDeque<Arc<Sample>>,
     /// Number of the next sample; the first is 1.
     next: u64,
@@ -26,13 +26,13 @@ pub struct Start {
 
 impl Ring {
     /// An empty ring.
-    pub fn new(life: u64) -> Ring {
-        Ring { life, samples: VecDeque::new(), next: 1 }
+    pub fn new(start_id: u64) -> Ring {
+        Ring { start_id, samples: VecDeque::new(), next: 1 }
     }
 
     /// Adds a sample and returns its number.
     pub fn push(&mut self, sample: Sample) -> u64 {
-        if self.samples.len() == KEPT {
+        if self.samples.len() == SAMPLES_MAX {
             self.samples.pop_front();
         }
         self.samples.push_back(Arc::new(sample));
@@ -40,28 +40,28 @@ impl Ring {
         self.next - 1
     }
 
-    /// Drops all samples; numbers go on.
+    /// Drops all samples; numbering continues.
     pub fn clear(&mut self) {
         self.samples.clear();
     }
 
     /// The position of a client whose last event is `after`: the sample after it, or the next sample if the id is not
-    /// ours.
+    /// this daemon's.
     pub fn start(&self, after: Option<&str>) -> Start {
         let seen = after.and_then(|id| {
-            let (life, number) = id.split_once('-')?;
-            let (life, number): (u64, u64) = (life.parse().ok()?, number.parse().ok()?);
-            (life == self.life && number < self.next).then_some(number)
+            let (start_id, number) = id.split_once('-')?;
+            let (start_id, number): (u64, u64) = (start_id.parse().ok()?, number.parse().ok()?);
+            (start_id == self.start_id && number < self.next).then_some(number)
         });
         Start { next: seen.map_or(self.next, |seen| seen + 1) }
     }
 
-    /// The first kept sample from `number` on: its number, its event id, and the sample.
+    /// The first sample in the ring from `number` on: its number, its event id, and the sample.
     pub fn from(&self, number: u64) -> Option<(u64, String, Arc<Sample>)> {
         let oldest = self.next - self.samples.len() as u64;
         let number = number.max(oldest);
         let sample = self.samples.get((number - oldest) as usize)?;
-        Some((number, format!("{}-{number}", self.life), sample.clone()))
+        Some((number, format!("{}-{number}", self.start_id), sample.clone()))
     }
 }
 

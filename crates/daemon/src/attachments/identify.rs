@@ -1,4 +1,4 @@
-//! Identifying volumes on their open backings: what is known of each, what waits for it, and whether it may be served.
+//! Identifying volumes on their open backings: its record, its undestaged blocks, and whether it may be served.
 
 use std::collections::BTreeMap;
 
@@ -12,28 +12,29 @@ use config::VolumeConfig;
 use config::keys::set_by_command;
 use logging::{self as log, VOLUME};
 use state::{
-    Acceptance, Admission, Claim, Evidence, LossRecord, State, VolumeRecord, Waiting, draw_number, effective_policy,
+    Acceptance, Admission, Claim, Evidence, LossRecord, State, UndestagedBlocks, VolumeRecord, draw_number,
+    effective_policy,
 };
 
 /// Findings about the volumes that are to be served.
-pub struct Found {
+pub struct Findings {
     /// Blocks that wait to be destaged, by incarnation.
-    waiting: BTreeMap<VolumeId, Waiting>,
+    waiting: BTreeMap<VolumeId, UndestagedBlocks>,
     /// Content of each backing; `None` for one that is not open.
     evidence: Vec<Option<Result<Evidence, Failure>>>,
 }
 
 impl Attachments {
     /// The blocks that wait for each open backing, and the backing's content; `None` for one that is not open.
-    pub(super) async fn find_all(&self, opened: &[Result<Opened, Failure>]) -> Result<Found, Failure> {
+    pub(super) async fn find_all(&self, opened: &[Result<Opened, Failure>]) -> Result<Findings, Failure> {
         let waiting = self.cores.waiting().await?;
         let subjects: Vec<_> = {
             let (state, store) = (self.records.view(), self.flash.store());
             let subject = |opened: &Result<Opened, Failure>| {
                 let Opened { core, number, facts } = opened.as_ref().ok()?;
-                let is_it =
+                let is_match =
                     |identity: &String| *identity == facts.identity || facts.former_identities.contains(identity);
-                let record = state.volumes.iter().find(|record| is_it(&record.backing_identity));
+                let record = state.volumes.iter().find(|record| is_match(&record.backing_identity));
                 let cached_on = record.and_then(|record| record.cached_on.as_ref());
                 Some(Subject {
                     core: *core,
@@ -47,7 +48,7 @@ impl Attachments {
             opened.iter().map(subject).collect()
         };
         let evidence = self.cores.evidence(&subjects).await;
-        Ok(Found { waiting, evidence })
+        Ok(Findings { waiting, evidence })
     }
 
     /// Determines the incarnation of each volume on its open backing, saved durably before the volume's first write.
@@ -55,31 +56,33 @@ impl Attachments {
         &self,
         wanted: &[WantedVolume],
         opened: &[Result<Opened, Failure>],
-        found: Result<Found, Failure>,
+        found: Result<Findings, Failure>,
         accept: &Acceptance,
     ) -> Vec<Result<Admission, Failure>> {
         let found = match found {
             Ok(found) => found,
             Err(failure) => return wanted.iter().map(|_| Err(failure.clone())).collect(),
         };
-        let mut served = self.volumes.served();
+        let mut served = self.volumes.served_names();
         let mut unclean = Vec::new();
         let identified = self.records.change(|state| {
-            let each = wanted.iter().zip(opened).zip(&found.evidence).map(|(((config, _), opened), evidence)| {
+            let admissions = wanted.iter().zip(opened).zip(&found.evidence).map(|(((config, _), opened), evidence)| {
                 let facts = &opened.as_ref().map_err(Failure::clone)?.facts;
                 let evidence = evidence.as_ref().map(Result::as_ref).transpose().map_err(Failure::clone)?;
                 state.rename_backing(&facts.former_identities, &facts.identity);
                 let known = state.volumes.iter().find(|record| record.backing_identity == facts.identity);
                 // This daemon has lost nothing that it acknowledged, however often it attached the volume.
                 let generation = state.generation;
-                let is_known_whole = |of: u64| of == generation || self.memory.is_intact(of);
-                let is_unclean = known.is_some_and(|record| !record.clean && !is_known_whole(record.generation));
+                let is_known_intact = |earlier: u64| earlier == generation || self.memory.is_intact(earlier);
+                let is_unclean = known.is_some_and(|record| !record.clean && !is_known_intact(record.generation));
                 // Clients identify the volume by name: a loss under that name counts, whatever the backing is now.
                 let former = [known, state.by_name(&config.name)];
-                let is_lost = |record: &VolumeRecord| !record.clean && !is_known_whole(record.generation);
-                let loss = former.into_iter().flatten().find_map(|one| state::owed_loss(state, one, is_lost(one)));
-                if let Some(refused) =
-                    known.filter(|_| is_unclean && !accept.adopt).and_then(|one| self.memory.withheld_in(one))
+                let may_have_lost = |record: &VolumeRecord| !record.clean && !is_known_intact(record.generation);
+                let loss =
+                    former.into_iter().flatten().find_map(|one| state::loss_to_report(state, one, may_have_lost(one)));
+                if let Some(refused) = known
+                    .filter(|_| is_unclean && !accept.adopt)
+                    .and_then(|one| self.memory.unreadable_image_refusal(one))
                 {
                     return Err(refused);
                 }
@@ -92,7 +95,7 @@ impl Attachments {
                 let loss = if drops_memory { Some(given_up) } else { loss };
                 served.push(config.name.clone());
                 let policy = effective_policy(state.by_incarnation(admission.incarnation), config.policy);
-                let record = state.by_incarnation_mut(admission.incarnation).expect("it was just noted");
+                let record = state.by_incarnation_mut(admission.incarnation).expect("the record was just created");
                 (record.loss, record.durable_writes) = (loss, config.read_only || !policy.defers_writes());
                 if is_unclean {
                     unclean.push(&config.name);
@@ -100,12 +103,12 @@ impl Attachments {
                 }
                 Ok(admission)
             });
-            let each = each.collect::<Vec<Result<Admission, Failure>>>();
+            let admissions = admissions.collect::<Vec<Result<Admission, Failure>>>();
             let incarnation =
                 |one: &Result<Admission, Failure>| one.as_ref().map(|one| one.incarnation).map_err(Failure::clone);
-            let mut units: Vec<Result<VolumeId, Failure>> = each.iter().map(incarnation).collect();
-            self.units.give_luns(state, &self.volumes.names(), wanted, &mut units, accept.adopt);
-            each.into_iter().zip(units).map(|(one, unit)| unit.and(one)).collect::<Vec<_>>()
+            let mut units: Vec<Result<VolumeId, Failure>> = admissions.iter().map(incarnation).collect();
+            self.units.assign_luns(state, &self.volumes.names(), wanted, &mut units, accept.adopt);
+            admissions.into_iter().zip(units).map(|(one, unit)| unit.and(one)).collect::<Vec<_>>()
         });
         for name in unclean.iter().filter(|_| identified.is_ok()) {
             log::warn!(
@@ -121,7 +124,7 @@ impl Attachments {
         state: &mut State,
         config: &VolumeConfig,
         facts: &OpenFacts,
-        (found, evidence): (&Found, Option<&Evidence>),
+        (found, evidence): (&Findings, Option<&Evidence>),
         accept: &Acceptance,
         served: &[String],
     ) -> Result<Admission, Failure> {

@@ -13,11 +13,11 @@ use messages::Failure;
 use super::cores::{Attaching, Cores, Opened};
 use super::flash::FlashLog;
 use super::iscsi::Units;
-use super::kept::PersistedMemory;
+use super::persisted_memory::PersistedMemory;
 use super::records::Records;
 use super::settings::Settings;
-use super::volume_settings::{memory_share_of, qos_of, share_of};
-use super::volumes::{Placed, Volumes, WantedVolume};
+use super::volume_settings::{flash_quota_of, memory_quota_of, qos_of};
+use super::volumes::{Placement, Volumes, WantedVolume};
 use config::VolumeConfig;
 use logging::{self as log, VOLUME};
 use state::{Acceptance, Admission, effective_mode, effective_policy};
@@ -49,7 +49,7 @@ impl Attachments {
 
     /// Attaches a volume, or records why it cannot be served.
     pub async fn attach(&self, config: VolumeConfig, from_file: bool, accept: Acceptance) -> Result<(), Failure> {
-        self.attach_all(vec![(config, from_file)], accept).await.pop().expect("one answer a volume")
+        self.attach_all(vec![(config, from_file)], accept).await.pop().expect("one result per volume")
     }
 
     /// As [`Attachments::attach`] for many volumes, with one call per core and one write of the state directory for all
@@ -60,15 +60,16 @@ impl Attachments {
         let identified = self.identify_all(&wanted, &opened, found, &accept);
         // Before any volume relies on its new record.
         self.flash.save_manifest().await;
-        let placed = self.serve_all(&wanted, opened, identified).await;
-        if let Err(failure) = self.memory.drop_unneeded().await {
+        let placement = self.serve_all(&wanted, opened, identified).await;
+        if let Err(failure) = self.memory.delete_unneeded_files().await {
             log::error!(target: VOLUME, "{}", failure.message);
         }
-        let refused = placed.iter().zip(&wanted).filter(|(result, _)| result.is_err()).map(|(_, (config, _))| config);
-        self.units.tell_absent(refused).await;
-        let results = wanted.into_iter().zip(placed).map(|((config, from_file), result)| {
+        let refused =
+            placement.iter().zip(&wanted).filter(|(result, _)| result.is_err()).map(|(_, (config, _))| config);
+        self.units.report_absent(refused).await;
+        let results = wanted.into_iter().zip(placement).map(|((config, from_file), result)| {
             let name = config.name.clone();
-            self.volumes.settle((config, from_file), result.clone());
+            self.volumes.record_attached((config, from_file), result.clone());
             result.map(|_| ()).map_err(|failure| {
                 let message = format!("volume {name} is not served: {}", failure.message);
                 Failure { message, ..failure }
@@ -83,7 +84,7 @@ impl Attachments {
         wanted: &[WantedVolume],
         opened: Vec<Result<Opened, Failure>>,
         identified: Vec<Result<Admission, Failure>>,
-    ) -> Vec<Result<Placed, Failure>> {
+    ) -> Vec<Result<Placement, Failure>> {
         let mut jobs: BTreeMap<usize, Vec<(usize, Attaching)>> = BTreeMap::new();
         let mut results = Vec::with_capacity(wanted.len());
         let mut not_on_flash = Vec::new();
@@ -101,7 +102,7 @@ impl Attachments {
                             let lost_before = record.unwrap_or(0);
                             let attaching = Attaching { number, spec, file_policy: config.policy, unit, lost_before };
                             jobs.entry(core).or_default().push((at, attaching));
-                            Ok(Placed { incarnation, identity: facts.identity, core, geometry: facts.geometry })
+                            Ok(Placement { incarnation, identity: facts.identity, core, geometry: facts.geometry })
                         }
                     }
                 }
@@ -114,28 +115,28 @@ impl Attachments {
             let each = self.cores.attach(core, jobs).await;
             for (at, attached) in places.into_iter().zip(each) {
                 match (attached, &results[at]) {
-                    (Ok(false), Ok(placed)) if !self.records.may_log(&wanted[at].0) => {
-                        not_on_flash.push(placed.incarnation)
+                    (Ok(false), Ok(placement)) if !self.records.may_log(&wanted[at].0) => {
+                        not_on_flash.push(placement.incarnation)
                     }
                     (Ok(_), _) => {}
                     (Err(failure), _) => results[at] = Err(failure),
                 }
             }
         }
-        self.note_not_on_flash(&not_on_flash);
+        self.clear_flash_marks(&not_on_flash);
         results
     }
 
     /// Clears the "dirty on flash" mark of volumes that have nothing in the flash log. A failure does not affect
-    /// service: a stale mark only costs one more check at the next start.
-    fn note_not_on_flash(&self, incarnations: &[VolumeId]) {
+    /// service: a stale mark only causes one more check at the next start.
+    fn clear_flash_marks(&self, incarnations: &[VolumeId]) {
         if self.flash.store().is_none() {
             return;
         }
-        let noted = self.records.change(|state| {
+        let saved = self.records.change(|state| {
             incarnations.iter().for_each(|incarnation| state.mark_on_flash(*incarnation, None));
         });
-        if let Err(error) = noted {
+        if let Err(error) = saved {
             log::error!(target: VOLUME, "{error}");
         }
     }
@@ -149,8 +150,8 @@ impl Attachments {
             read_only: config.read_only,
             datastore: config.datastore.clone(),
             labels: config.labels.clone(),
-            memory: memory_share_of(record, config, self.settings.current().memory_bytes),
-            flash: share_of(record, config),
+            memory: memory_quota_of(record, config, self.settings.current().memory_bytes),
+            flash: flash_quota_of(record, config),
             qos: qos_of(record, config.qos).of_engine(),
             unflushed_loss: state::unflushed_loss(record, state.generation),
             defer: seam::Nanos(u64::try_from(config.defer.as_nanos()).unwrap_or(u64::MAX)),
@@ -159,7 +160,7 @@ impl Attachments {
     }
 
     /// True when the flash log in use holds data of a volume that is not served.
-    pub async fn waits_in_log(&self, name: &str) -> Result<bool, Failure> {
+    pub async fn has_blocks_in_log(&self, name: &str) -> Result<bool, Failure> {
         let waiting = self.cores.waiting().await?;
         let incarnation = self.records.view().by_name(name).map(|record| record.incarnation);
         Ok(incarnation.and_then(|one| waiting.get(&one)).is_some_and(|waiting| waiting.in_log > 0))

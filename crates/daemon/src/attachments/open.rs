@@ -9,20 +9,20 @@ use seam::DiskError;
 use super::super::cores::{OpenBacking, OpenPlan, Opened};
 use super::super::overlap::{OwnVolumes, check_target};
 use super::super::volumes::WantedVolume;
-use super::super::volumes::absent::remedy;
+use super::super::volumes::open_attempts::remedy;
 use super::Attachments;
 use config::{BackingSpec, VolumeConfig, is_device};
 
 impl Attachments {
     /// Opens all backings, each on its volume's home core.
     pub(super) async fn open_all(&self, wanted: &[WantedVolume], adopt: bool) -> Vec<Result<Opened, Failure>> {
-        let homes = self.volumes.homes_of(wanted, self.cores.count());
+        let homes = self.volumes.choose_cores(wanted, self.cores.count());
         let mut opened: Vec<_> = wanted.iter().map(|(config, _)| self.open_plan(config, adopt).map(Some)).collect();
         let mut results: BTreeMap<usize, Result<Opened, Failure>> = BTreeMap::new();
         for core in self.cores.iter() {
-            let mine = opened.iter_mut().enumerate().filter(|(at, _)| homes[*at] == core.index());
+            let on_core = opened.iter_mut().enumerate().filter(|(at, _)| homes[*at] == core.index());
             let (places, plans): (Vec<usize>, Vec<OpenPlan>) =
-                mine.filter_map(|(at, plan)| Some((at, plan.as_mut().ok()?.take()?))).unzip();
+                on_core.filter_map(|(at, plan)| Some((at, plan.as_mut().ok()?.take()?))).unzip();
             match self.cores.open(core.index(), plans).await {
                 Ok(each) => results.extend(places.into_iter().zip(each).map(|(at, found)| {
                     let found = found.map_err(|error| self.open_failure(&wanted[at].0, &error, wanted));
@@ -50,7 +50,7 @@ impl Attachments {
     /// name was ever served. Otherwise the file may be on a file system that is not mounted, and an empty file would be
     /// served in its place.
     fn open_plan(&self, config: &VolumeConfig, adopt: bool) -> Result<OpenPlan, Failure> {
-        let content = || {
+        let content_file = || {
             let folder = self.records.folder().join("sim");
             let made = std::fs::create_dir_all(&folder);
             made.map_err(|error| Failure::new(ErrorKind::Failed, format!("{}: {error}", folder.display())))?;
@@ -62,31 +62,35 @@ impl Attachments {
                 check_target(target, &self.settings.current().nbd.listen)?;
                 OpenBacking::Nbd(target.clone())
             }
-            BackingSpec::Sim(array, _) => OpenBacking::OwnArray { array: *array, content: content()? },
+            BackingSpec::Sim(array, _) => OpenBacking::OwnArray { array: *array, content: content_file()? },
             BackingSpec::SimArray(name) => {
                 let arrays = &self.settings.current().arrays;
                 let array = arrays.iter().find(|array| array.name == *name).map(|array| array.spec);
                 let none = || {
                     Failure::new(
                         ErrorKind::Invalid,
-                        format!("there is no [[array]] named \"{name}\"; add one to the configuration"),
+                        format!("no [[array]] is named \"{name}\"; add it to the configuration"),
                     )
                 };
-                OpenBacking::SharedArray { name: name.clone(), array: array.ok_or_else(none)?, content: content()? }
+                OpenBacking::SharedArray {
+                    name: name.clone(),
+                    array: array.ok_or_else(none)?,
+                    content: content_file()?,
+                }
             }
         };
-        let may_make = match &config.backing {
+        let may_create = match &config.backing {
             BackingSpec::Path(path) => {
                 !is_device(path) && (adopt || self.records.view().by_name(&config.name).is_none())
             }
             _ => true,
         };
-        let size_bytes = config.size_bytes.filter(|_| may_make);
+        let size_bytes = config.size_bytes.filter(|_| may_create);
         Ok(OpenPlan { backing, size_bytes, read_only: config.read_only })
     }
 
     /// The reason why a backing could not be opened, and the remedy.
-    fn unopened(&self, config: &VolumeConfig, error: &DiskError) -> Failure {
+    fn unavailable(&self, config: &VolumeConfig, error: &DiskError) -> Failure {
         let is_known = self.records.view().by_name(&config.name).is_some();
         let text = match error {
             // The error itself names the remedy: the holder of the lock has to close the disk.
@@ -98,19 +102,19 @@ impl Attachments {
 
     /// The reason why a backing cannot be opened, with the name of the present holder of its storage.
     fn open_failure(&self, config: &VolumeConfig, error: &DiskError, wanted: &[WantedVolume]) -> Failure {
-        let DiskError::Shared { path, other, on } = error else { return self.unopened(config, error) };
+        let DiskError::Shared { path, other, on } = error else { return self.unavailable(config, error) };
         let text = format!(
-            "its backing {} lies on the same storage as {} ({on}), which {} has; two on one destroy its data: give it \
-             a backing of its own",
+            "its backing {} lies on the same storage as {} ({on}), which {} uses; two writers destroy the data: give \
+             it a backing of its own",
             path.display(),
             other.display(),
-            self.holder_of(other, wanted)
+            self.name_of_device(other, wanted)
         );
         Failure::new(ErrorKind::Conflict, text)
     }
 
     /// Name of the volume or flash device at that path.
-    fn holder_of(&self, path: &Path, wanted: &[WantedVolume]) -> String {
+    fn name_of_device(&self, path: &Path, wanted: &[WantedVolume]) -> String {
         if self.flash.devices().iter().any(|device| device == path) {
             return "the flash log".to_owned();
         }
@@ -118,7 +122,7 @@ impl Attachments {
             let starting = wanted.iter().map(|(config, _)| config).find(|config| is_at(&config.backing, path));
             starting.map(|config| config.name.clone())
         };
-        let holder = self.volumes.at_path(path).or_else(starting);
+        let holder = self.volumes.name_at_path(path).or_else(starting);
         holder.map_or_else(|| "this daemon".to_owned(), |name| format!("volume {name}"))
     }
 }

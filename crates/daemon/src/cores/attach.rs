@@ -12,17 +12,17 @@ use seam::real::RealSeam;
 use seam::{DiskError, Nanos, Seam};
 
 use super::super::iscsi::UnitPlan;
-use super::super::kept::{self, is_left};
+use super::super::persisted_memory::{self, has_persisted_content};
 use super::data_core::Local;
 use super::open::{OpenBacking, OpenFacts, OpenPlan, open_backing};
-use super::{Cores, core_gone};
+use super::{Cores, core_ended};
 use logging::{self as log, VOLUME};
 
 /// Backings that a core opens concurrently.
-const OPENS_AT_ONCE: usize = 32;
+const OPENS_MAX: usize = 32;
 /// Time-out for opening a backing. It is longer than the waits for a file lock and for an NBD server, since disks may
 /// have to spin up.
-const OPEN_PATIENCE: Nanos = Nanos::from_secs(60);
+const OPEN_TIMEOUT: Nanos = Nanos::from_secs(60);
 
 /// An open backing that is not attached to a volume yet.
 pub struct Opened {
@@ -54,8 +54,8 @@ type OpenResult = Result<(u64, OpenFacts), DiskError>;
 impl Cores {
     /// Opens backings on a core, in the order of their results.
     pub async fn open(&self, core: usize, plans: Vec<OpenPlan>) -> Result<Vec<OpenResult>, Failure> {
-        let open = async move |local: Rc<Local>| open_here(&local, plans).await;
-        self[core].call(open).await.map_err(core_gone)
+        let open = async move |local: Rc<Local>| open_on_core(&local, plans).await;
+        self[core].call(open).await.map_err(core_ended)
     }
 
     /// Attaches volumes to backings that the core has open, with their units and sockets. Each result is true when data
@@ -66,7 +66,7 @@ impl Cores {
             let mut each = Vec::with_capacity(jobs.len());
             for Attaching { number, spec, file_policy, unit, lost_before } in jobs {
                 let name = spec.name.clone();
-                let attached = attach_here(&local, number, spec, file_policy).await;
+                let attached = attach_on_core(&local, number, spec, file_policy).await;
                 if let (Ok(_), Some(volume)) = (&attached, local.engine.find(&name)) {
                     if let Some(unit) = unit {
                         unit.add(&local, volume.clone());
@@ -81,7 +81,7 @@ impl Cores {
             Ok(each) => {
                 each.into_iter().map(|one| one.map_err(|text| Failure::new(ErrorKind::Conflict, text))).collect()
             }
-            Err(gone) => vec![Err(core_gone(gone)); count],
+            Err(error) => vec![Err(core_ended(error)); count],
         }
     }
 
@@ -89,7 +89,7 @@ impl Cores {
     pub async fn close(&self, opened: &Opened, why: Failure) -> Failure {
         let number = opened.number;
         let close = async move |local: Rc<Local>| drop(local.opened.borrow_mut().remove(&number));
-        self[opened.core].call(close).await.map_or_else(core_gone, |()| why)
+        self[opened.core].call(close).await.map_or_else(core_ended, |()| why)
     }
 }
 
@@ -102,29 +102,29 @@ pub(super) async fn add_socket(local: &Local, volume: Volume<RealSeam>, lost_bef
 
 /// Opens backings concurrently, so that an unresponsive one delays no other; returns each one's key and facts. Of two
 /// volumes on the same storage the first gets it.
-async fn open_here(local: &Local, plans: Vec<OpenPlan>) -> Vec<OpenResult> {
-    let mut of_one_place: BTreeMap<String, Vec<(usize, OpenPlan)>> = BTreeMap::new();
+async fn open_on_core(local: &Local, plans: Vec<OpenPlan>) -> Vec<OpenResult> {
+    let mut by_storage: BTreeMap<String, Vec<(usize, OpenPlan)>> = BTreeMap::new();
     for (at, plan) in plans.iter().cloned().enumerate() {
-        of_one_place.entry(plan.backing.to_string()).or_default().push((at, plan));
+        by_storage.entry(plan.backing.to_string()).or_default().push((at, plan));
     }
     let open = async |plans: Vec<(usize, OpenPlan)>| {
         let mut opened = Vec::with_capacity(plans.len());
         for (at, plan) in plans {
-            opened.push((at, open_in_time(local, &plan).await));
+            opened.push((at, open_with_timeout(local, &plan).await));
         }
         opened
     };
-    let opening = stream::iter(of_one_place.into_values()).map(open).buffer_unordered(OPENS_AT_ONCE);
+    let opening = stream::iter(by_storage.into_values()).map(open).buffer_unordered(OPENS_MAX);
     let mut opened: Vec<_> = opening.collect::<Vec<_>>().await.into_iter().flatten().collect();
     opened.sort_by_key(|(at, _)| *at);
     let mut opened: Vec<_> = opened.into_iter().map(|(_, result)| result).collect();
-    first_has_it(local, &plans, &mut opened).await;
+    resolve_shared_storage(local, &plans, &mut opened).await;
     opened
 }
 
 /// Gives storage that two volumes share to the first of them. The later volume's path may have been opened sooner; it
 /// is closed again, so that every start decides the same way.
-async fn first_has_it(local: &Local, plans: &[OpenPlan], opened: &mut [OpenResult]) {
+async fn resolve_shared_storage(local: &Local, plans: &[OpenPlan], opened: &mut [OpenResult]) {
     for at in 0..plans.len() {
         let Err(DiskError::Shared { path, other, on }) = &opened[at] else { continue };
         let is_holder = |later: &usize| matches!(&plans[*later].backing, OpenBacking::Path(path) if path == other);
@@ -135,17 +135,17 @@ async fn first_has_it(local: &Local, plans: &[OpenPlan], opened: &mut [OpenResul
         if let Ok((number, _)) = std::mem::replace(&mut opened[later], Err(refused)) {
             drop(local.opened.borrow_mut().remove(&number));
         }
-        opened[at] = open_in_time(local, &plans[at]).await;
+        opened[at] = open_with_timeout(local, &plans[at]).await;
     }
 }
 
-async fn open_in_time(local: &Local, plan: &OpenPlan) -> OpenResult {
+async fn open_with_timeout(local: &Local, plan: &OpenPlan) -> OpenResult {
     let opening = pin!(open_backing(local, plan));
-    let patience = pin!(local.seam.sleep(OPEN_PATIENCE));
-    let (backing, facts) = match select(opening, patience).await {
+    let timeout = pin!(local.seam.sleep(OPEN_TIMEOUT));
+    let (backing, facts) = match select(opening, timeout).await {
         Either::Left((opened, _)) => opened?,
         Either::Right(_) => {
-            let text = format!("{} does not answer: it was not open after {OPEN_PATIENCE}", plan.backing);
+            let text = format!("{} was not open within {OPEN_TIMEOUT}", plan.backing);
             return Err(DiskError::Open(text));
         }
     };
@@ -157,29 +157,33 @@ async fn open_in_time(local: &Local, plan: &OpenPlan) -> OpenResult {
 
 /// Attaches a volume; on an error nothing stays attached. Returns true when data of the volume may be in the flash log
 /// because the policy set by command could not be restored.
-async fn attach_here(local: &Local, number: u64, spec: VolumeSpec, file_policy: WritePolicy) -> Result<bool, String> {
+async fn attach_on_core(
+    local: &Local,
+    number: u64,
+    spec: VolumeSpec,
+    file_policy: WritePolicy,
+) -> Result<bool, String> {
     let backing = local.opened.borrow_mut().remove(&number).ok_or("the backing was closed meanwhile")?;
-    if spec.read_only && is_left(local, spec.incarnation) {
-        let text = "a daemon that was killed left data of it in memory that is not on its backing; serve it without \
-                    read_only, then change that";
+    if spec.read_only && has_persisted_content(local, spec.incarnation) {
+        let text =
+            "a killed daemon left data of it in memory that is not on its backing; serve it without read_only first";
         return Err(text.to_owned());
     }
     let on_flash = local.engine.unclaimed().contains(&spec.incarnation);
     if on_flash && spec.read_only {
         return Err(
-            "the flash log holds data of it that is not on its backing; serve it without read_only, then change that"
-                .to_owned(),
+            "the flash log holds data of it that is not on its backing; serve it without read_only first".to_owned()
         );
     }
     // A change by command that a crash interrupted is repeated once the volume has recovered its data from flash.
     let (policy, mode) = (spec.policy, spec.mode);
-    let again = on_flash && file_policy == WritePolicy::WriteBack;
-    let spec = match again {
+    let recovers_first = on_flash && file_policy == WritePolicy::WriteBack;
+    let spec = match recovers_first {
         true => VolumeSpec { policy: file_policy, mode: CacheMode::Active, ..spec },
         false => spec,
     };
-    let volume = kept::attach(local, spec, backing).await.map_err(|error| error.to_string())?;
-    if !again {
+    let volume = persisted_memory::attach(local, spec, backing).await.map_err(|error| error.to_string())?;
+    if !recovers_first {
         return Ok(false);
     }
     // A failure here does not prevent service: the volume runs with the settings from before the command.
@@ -190,7 +194,7 @@ async fn attach_here(local: &Local, number: u64, spec: VolumeSpec, file_policy: 
     if let Err(error) = &changed {
         log::warn!(
             target: VOLUME, volume = volume.name(),
-            "volume {}: the settings {policy}, {mode} made by command could not be restored: {error}",
+            "volume {}: policy {policy} and mode {mode} set by command could not be restored: {error}",
             volume.name()
         );
     }

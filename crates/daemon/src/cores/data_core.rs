@@ -17,7 +17,7 @@ use super::super::iscsi::{IscsiSpec, server as server_of};
 use super::super::vhost_user::{VhostUser, VhostUserSpec};
 
 /// Capacity of a core's mailbox; further senders wait.
-const MAILBOX_ROOM: usize = 256;
+const MAILBOX_CAPACITY: usize = 256;
 
 /// The objects that live on a data core.
 pub struct Local {
@@ -36,7 +36,7 @@ pub struct Local {
     /// The next key for `opened`.
     pub next_opened: Cell<u64>,
     /// Persisted memory of earlier daemons.
-    pub left: RefCell<Vec<Rc<PersistedPool>>>,
+    pub memory_images: RefCell<Vec<Rc<PersistedPool>>>,
     /// Flash devices that are open and not part of an open store yet.
     pub flash_devices: RefCell<Vec<RealDisk>>,
     /// Modelled arrays that volumes share, by name.
@@ -49,8 +49,8 @@ type Job = Box<dyn FnOnce(&Rc<Local>) + Send>;
 
 /// The core's thread has ended.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("data core {0} has ended; the daemon is going down")]
-pub struct CoreGone(pub usize);
+#[error("data core {0} has ended; the daemon is stopping")]
+pub struct CoreEnded(pub usize);
 
 /// Handle of a data core.
 pub struct DataCore {
@@ -58,7 +58,7 @@ pub struct DataCore {
     jobs: Sender<Job>,
     /// Completes when the core's objects are dropped. The thread may stay longer: the kernel keeps it until its last
     /// I/O completes.
-    over: RefCell<Option<oneshot::Receiver<()>>>,
+    stopped: RefCell<Option<oneshot::Receiver<()>>>,
 }
 
 /// Specification of a data core.
@@ -80,13 +80,13 @@ pub struct DataCoreSpec {
 impl DataCore {
     /// Starts a core; returns when it runs. The core's number is sent to `ended` when its thread ends, also by a panic.
     pub async fn start(spec: DataCoreSpec, ended: mpsc::UnboundedSender<usize>) -> Result<DataCore, RealError> {
-        let (jobs, mut inbox) = mailbox::<Job>(MAILBOX_ROOM);
+        let (jobs, mut inbox) = mailbox::<Job>(MAILBOX_CAPACITY);
         let (started, is_started) = oneshot::channel();
         let index = spec.index;
-        let (over, is_over) = oneshot::channel::<()>();
+        let (stopped, is_stopped) = oneshot::channel::<()>();
         let body = move || {
-            let _over = over;
-            let _ended = Ended(index, ended);
+            let _stopped = stopped;
+            let _ended = EndNotice(index, ended);
             let started = Rc::new(Cell::new(Some(started)));
             let on_core = started.clone();
             let result = run_core(spec.real, move |seam| async move {
@@ -102,7 +102,7 @@ impl DataCore {
                     vhost_user,
                     opened: RefCell::default(),
                     next_opened: Cell::default(),
-                    left: RefCell::default(),
+                    memory_images: RefCell::default(),
                     flash_devices: RefCell::default(),
                     arrays: RefCell::default(),
                     ending: Cell::default(),
@@ -124,12 +124,12 @@ impl DataCore {
         };
         let thread = std::thread::Builder::new().name(format!("core-{index}")).spawn(body);
         thread.map_err(|error| RealError::IoUringLimits { error })?;
-        let started = is_started.await.unwrap_or_else(|_| Err(RealError::IoUringLimits { error: gone() }));
-        started.map(|()| DataCore { index, jobs, over: RefCell::new(Some(is_over)) })
+        let started = is_started.await.unwrap_or_else(|_| Err(RealError::IoUringLimits { error: ended_at_start() }));
+        started.map(|()| DataCore { index, jobs, stopped: RefCell::new(Some(is_stopped)) })
     }
 
-    /// Runs `work` on the core and returns what it returns. The core never waits for the caller.
-    pub async fn call<T, F>(&self, work: impl FnOnce(Rc<Local>) -> F + Send + 'static) -> Result<T, CoreGone>
+    /// Runs `work` on the core and returns its result. The core never waits for the caller.
+    pub async fn call<T, F>(&self, work: impl FnOnce(Rc<Local>) -> F + Send + 'static) -> Result<T, CoreEnded>
     where
         T: Send + 'static,
         F: Future<Output = T> + 'static,
@@ -138,12 +138,12 @@ impl DataCore {
         let job: Job = Box::new(move |local| {
             let work = work(local.clone());
             local.seam.spawn(async move {
-                // The caller may have stopped waiting; the work is done all the same.
+                // The caller may have stopped waiting; the work is completed nevertheless.
                 let _ = done.send(work.await);
             });
         });
-        self.jobs.send(job).await.map_err(|_| CoreGone(self.index))?;
-        is_done.await.map_err(|_| CoreGone(self.index))
+        self.jobs.send(job).await.map_err(|_| CoreEnded(self.index))?;
+        is_done.await.map_err(|_| CoreEnded(self.index))
     }
 
     /// Its number.
@@ -156,22 +156,22 @@ impl DataCore {
         let end: Job = Box::new(|local| local.ending.set(true));
         // The send fails if the core has already ended.
         let _ = self.jobs.send(end).await;
-        let over = self.over.take();
-        if let Some(over) = over {
+        let stopped = self.stopped.take();
+        if let Some(stopped) = stopped {
             // Completes when the thread drops the sender. A panic of the thread has been printed already.
-            let _ = over.await;
+            let _ = stopped.await;
         }
     }
 }
 
-fn gone() -> std::io::Error {
-    std::io::Error::other("its thread ended at once")
+fn ended_at_start() -> std::io::Error {
+    std::io::Error::other("its thread ended during the start")
 }
 
 /// Sends the core's number when its thread ends, also by a panic.
-struct Ended(usize, mpsc::UnboundedSender<usize>);
+struct EndNotice(usize, mpsc::UnboundedSender<usize>);
 
-impl Drop for Ended {
+impl Drop for EndNotice {
     fn drop(&mut self) {
         // The receiver is gone once the daemon has stopped.
         let _ = self.1.send(self.0);

@@ -7,10 +7,10 @@ use messages::{ErrorKind, Failure};
 use scsi::{Lun, Removed};
 use seam::real::RealSeam;
 
-use super::super::stop::CLIENTS_PATIENCE;
+use super::super::stop::CLIENTS_TIMEOUT;
 use super::attach::add_socket;
 use super::data_core::Local;
-use super::{Cores, core_gone};
+use super::{Cores, core_ended};
 
 impl Cores {
     /// Detaches a volume: its clients are disconnected, then it is destaged and flushed. On an error it stays in
@@ -23,16 +23,16 @@ impl Cores {
         progress: &ProgressSender,
     ) -> Result<(), Failure> {
         let volume = name.to_owned();
-        let leave = self[core].call(async move |local: Rc<Local>| {
-            let unit = leave_target(&local, &volume);
+        let detach = self[core].call(async move |local: Rc<Local>| {
+            let unit = remove_unit(&local, &volume);
             let lun = unit.as_ref().map(|(lun, _)| *lun);
             let guests = async {
                 if let Some(vhost_user) = &local.vhost_user {
-                    vhost_user.server.remove(&volume, CLIENTS_PATIENCE).await;
+                    vhost_user.server.remove(&volume, CLIENTS_TIMEOUT).await;
                 }
             };
-            let initiators = release(&local, unit.as_ref());
-            futures_util::join!(local.server.disconnect(&volume, CLIENTS_PATIENCE), initiators, guests);
+            let initiators = wait_for_commands(&local, unit.as_ref());
+            futures_util::join!(local.server.disconnect(&volume, CLIENTS_TIMEOUT), initiators, guests);
             if let Err(error) = local.engine.detach(&volume).await {
                 if let Some(served) = local.engine.find(&volume) {
                     add_socket(&local, served, lost_before).await;
@@ -49,27 +49,29 @@ impl Cores {
             }
             Ok::<(), engine::RequestError>(())
         });
-        let left = self.watched(core, name, &format!("destaging {name}"), progress, leave).await.map_err(core_gone)?;
-        left.map_err(|error| {
-            let text = format!("volume {name} could not be destaged ({error}); it stays in service, no data is lost");
+        let detached =
+            self.report_while(core, name, &format!("destaging {name}"), progress, detach).await.map_err(core_ended)?;
+        detached.map_err(|error| {
+            let text =
+                format!("volume {name} could not be destaged ({error}); it stays in service, and no data is lost");
             Failure::new(ErrorKind::Failed, text)
         })
     }
 }
 
 /// Removes a volume's unit from the iSCSI target, if there is one.
-fn leave_target(local: &Local, volume: &str) -> Option<(Lun, Removed<RealSeam>)> {
+fn remove_unit(local: &Local, volume: &str) -> Option<(Lun, Removed<RealSeam>)> {
     let target = local.iscsi.as_ref()?.target();
     let lun = target.find(volume)?;
     let removed = target.remove(lun)?;
-    // The detach may still fail: until then initiators are told to wait.
+    // The detach may still fail: until then initiators have to wait.
     target.set_absent(removed.absent());
     Some((lun, removed))
 }
 
 /// Waits for the outstanding commands of a removed unit.
-async fn release(local: &Local, unit: Option<&(Lun, Removed<RealSeam>)>) {
+async fn wait_for_commands(local: &Local, unit: Option<&(Lun, Removed<RealSeam>)>) {
     if let (Some(iscsi), Some((lun, _))) = (&local.iscsi, unit) {
-        iscsi.release(*lun, CLIENTS_PATIENCE).await;
+        iscsi.release(*lun, CLIENTS_TIMEOUT).await;
     }
 }

@@ -12,15 +12,15 @@ use futures_util::stream::{self, StreamExt};
 use messages::{ErrorKind, Failure};
 use seam::real::RealSeam;
 use seam::{Disk, Nanos, Seam};
-use state::{ContentRecord, Evidence, Waiting, end_block, sample_places, show_samples};
+use state::{ContentRecord, Evidence, UndestagedBlocks, end_block, sampled_blocks, show_samples};
 
 use super::data_core::Local;
-use super::{Cores, core_gone};
+use super::{Cores, core_ended};
 
 /// Volumes that a core examines concurrently.
-const AT_ONCE: usize = 32;
+const EXAMINED_MAX: usize = 32;
 /// Time-out for reading a backing and the map of clean pages.
-const PATIENCE: Nanos = Nanos::from_secs(60);
+const TIMEOUT: Nanos = Nanos::from_secs(60);
 
 /// A volume whose backing is open.
 #[derive(Clone, Copy, Debug)]
@@ -39,24 +39,24 @@ pub struct Subject {
 
 impl Cores {
     /// Blocks that wait to be destaged, of every volume that is not served yet.
-    pub async fn waiting(&self) -> Result<BTreeMap<VolumeId, Waiting>, Failure> {
-        let mut all: BTreeMap<VolumeId, Waiting> = BTreeMap::new();
+    pub async fn waiting(&self) -> Result<BTreeMap<VolumeId, UndestagedBlocks>, Failure> {
+        let mut all: BTreeMap<VolumeId, UndestagedBlocks> = BTreeMap::new();
         for core in self.iter() {
-            let ask = async |local: Rc<Local>| {
+            let collect = async |local: Rc<Local>| {
                 let in_log = local.engine.unclaimed().into_iter();
                 let in_log: Vec<_> =
                     in_log.map(|one| (one, local.engine.waiting_in_log(one, BlockNo::MAX).blocks)).collect();
-                let files = local.left.borrow();
+                let files = local.memory_images.borrow();
                 let owners = files.iter().flat_map(|file| file.owners());
                 let in_memory: Vec<_> =
                     owners.map(VolumeId).map(|one| (one, in_memory(&local, one, BlockNo::MAX).blocks)).collect();
                 (in_log, in_memory)
             };
-            let (in_log, in_memory) = core.call(ask).await.map_err(core_gone)?;
+            let (in_log, in_memory) = core.call(collect).await.map_err(core_ended)?;
             in_log.into_iter().for_each(|(one, blocks)| all.entry(one).or_default().in_log = blocks);
             in_memory.into_iter().for_each(|(one, blocks)| all.entry(one).or_default().in_memory = blocks);
         }
-        all.retain(|_, waiting| *waiting != Waiting::default());
+        all.retain(|_, waiting| *waiting != UndestagedBlocks::default());
         Ok(all)
     }
 
@@ -64,20 +64,20 @@ impl Cores {
     pub async fn evidence(&self, subjects: &[Option<Subject>]) -> Vec<Option<Result<Evidence, Failure>>> {
         let mut results: Vec<Option<Result<Evidence, Failure>>> = subjects.iter().map(|_| None).collect();
         for core in self.iter() {
-            let mine = subjects.iter().enumerate().filter_map(|(at, subject)| Some((at, (*subject)?)));
-            let (places, mine): (Vec<usize>, Vec<Subject>) =
-                mine.filter(|(_, subject)| subject.core == core.index()).unzip();
-            if mine.is_empty() {
+            let on_core = subjects.iter().enumerate().filter_map(|(at, subject)| Some((at, (*subject)?)));
+            let (places, on_core): (Vec<usize>, Vec<Subject>) =
+                on_core.filter(|(_, subject)| subject.core == core.index()).unzip();
+            if on_core.is_empty() {
                 continue;
             }
-            let look = async move |local: Rc<Local>| {
-                let each = mine.into_iter().map(|subject| look_in_time(local.clone(), subject));
-                stream::iter(each).buffered(AT_ONCE).collect::<Vec<_>>().await
+            let examine_all = async move |local: Rc<Local>| {
+                let each = on_core.into_iter().map(|subject| examine_with_timeout(local.clone(), subject));
+                stream::iter(each).buffered(EXAMINED_MAX).collect::<Vec<_>>().await
             };
-            match core.call(look).await {
+            match core.call(examine_all).await {
                 Ok(each) => places.into_iter().zip(each).for_each(|(at, one)| results[at] = Some(one)),
-                Err(gone) => {
-                    let failure = core_gone(gone);
+                Err(error) => {
+                    let failure = core_ended(error);
                     places.into_iter().for_each(|at| results[at] = Some(Err(failure.clone())));
                 }
             }
@@ -88,30 +88,30 @@ impl Cores {
 
 /// A volume's blocks in persisted memory, from the oldest file that has any.
 fn in_memory(local: &Local, incarnation: VolumeId, end: BlockNo) -> WaitingBlocks {
-    let files = local.left.borrow();
+    let files = local.memory_images.borrow();
     let left = files.iter().find_map(|file| file.of(incarnation.0));
     left.map_or_else(WaitingBlocks::default, |left| waiting_in_memory(&left, end))
 }
 
-async fn look_in_time(local: Rc<Local>, subject: Subject) -> Result<Evidence, Failure> {
+async fn examine_with_timeout(local: Rc<Local>, subject: Subject) -> Result<Evidence, Failure> {
     let Some(backing) =
         local.opened.borrow().get(&subject.number).map(|backing| Backing { disk: backing.disk.clone() })
     else {
         return Err(Failure::new(ErrorKind::Failed, "the backing was closed meanwhile"));
     };
     let name = backing.disk.identity();
-    let looking = pin!(look(&local, backing, subject));
-    let patience = pin!(local.seam.sleep(PATIENCE));
-    match select(looking, patience).await {
+    let examining = pin!(examine(&local, backing, subject));
+    let timeout = pin!(local.seam.sleep(TIMEOUT));
+    match select(examining, timeout).await {
         Either::Left((evidence, _)) => Ok(evidence),
         Either::Right(_) => {
-            let text = format!("its backing ({name}) does not answer: it could not be looked at within {PATIENCE}");
+            let text = format!("its backing ({name}) does not answer: its content could not be read within {TIMEOUT}");
             Err(Failure::new(ErrorKind::Failed, text))
         }
     }
 }
 
-async fn look(local: &Local, backing: Backing<RealSeam>, subject: Subject) -> Evidence {
+async fn examine(local: &Local, backing: Backing<RealSeam>, subject: Subject) -> Evidence {
     let size_bytes = backing.disk.geometry().size_bytes;
     let end = end_block(size_bytes, subject.size_before);
     let (in_log, in_memory) = match subject.incarnation {
@@ -148,5 +148,5 @@ async fn look(local: &Local, backing: Backing<RealSeam>, subject: Subject) -> Ev
 
 /// Samples at the places for a backing of `size_bytes`, as the state directory stores them.
 async fn samples(local: &Local, backing: &Backing<RealSeam>, size_bytes: u64) -> String {
-    show_samples(&samples_at(&local.seam, backing, &sample_places(size_bytes)).await)
+    show_samples(&samples_at(&local.seam, backing, &sampled_blocks(size_bytes)).await)
 }

@@ -16,19 +16,19 @@ use std::time::Duration;
 use messages::{ErrorKind, Failure};
 
 pub use self::attach::{Attaching, Opened};
-pub use self::data_core::{CoreGone, DataCore, DataCoreSpec, Local};
+pub use self::data_core::{CoreEnded, DataCore, DataCoreSpec, Local};
 pub use self::evidence::Subject;
 pub use self::open::{OpenBacking, OpenFacts, OpenPlan};
 
 /// Time-out for a core's answer to a report; a core that exceeds it is reported as silent.
-pub const CORE_PATIENCE: Duration = Duration::from_secs(2);
+pub const CORE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The data cores, by number. There is at least one.
 pub struct Cores(Vec<DataCore>);
 
 /// The failure of an action whose core has ended.
-pub fn core_gone(gone: CoreGone) -> Failure {
-    Failure::new(ErrorKind::Failed, gone.to_string())
+pub fn core_ended(error: CoreEnded) -> Failure {
+    Failure::new(ErrorKind::Failed, error.to_string())
 }
 
 impl Cores {

@@ -8,10 +8,10 @@ use engine::{RequestError, Volume};
 use messages::{ErrorKind, Failure};
 use seam::real::RealSeam;
 
-use super::super::cores::CORE_PATIENCE;
-use super::super::volumes::Placed;
+use super::super::cores::CORE_TIMEOUT;
+use super::super::volumes::Placement;
 use super::data_core::Local;
-use super::{Cores, core_gone};
+use super::{Cores, core_ended};
 
 /// Interval of progress reports of a long action.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
@@ -21,19 +21,19 @@ impl Cores {
     pub async fn with_volume<T: Send + 'static>(
         &self,
         name: &str,
-        placed: &Placed,
+        placement: &Placement,
         work: impl FnOnce(Volume<RealSeam>) -> T + Send + 'static,
     ) -> Result<T, Failure> {
         let volume = name.to_owned();
-        let called = self[placed.core].call(async move |local: Rc<Local>| local.engine.find(&volume).map(work));
-        called.await.map_err(core_gone)?.ok_or_else(|| Failure::no_volume(name))
+        let called = self[placement.core].call(async move |local: Rc<Local>| local.engine.find(&volume).map(work));
+        called.await.map_err(core_ended)?.ok_or_else(|| Failure::no_volume(name))
     }
 
     /// Runs `work` with the volume on its core, and meanwhile reports its dirty bytes as progress.
     pub async fn on_volume<T, F>(
         &self,
         name: &str,
-        placed: &Placed,
+        placement: &Placement,
         what: &str,
         progress: &ProgressSender,
         work: impl FnOnce(Volume<RealSeam>) -> F + Send + 'static,
@@ -43,16 +43,16 @@ impl Cores {
         F: Future<Output = Result<T, RequestError>> + 'static,
     {
         let volume = name.to_owned();
-        let called = self[placed.core].call(async move |local: Rc<Local>| match local.engine.find(&volume) {
+        let called = self[placement.core].call(async move |local: Rc<Local>| match local.engine.find(&volume) {
             Some(volume) => work(volume).await,
             None => Err(RequestError::ShuttingDown),
         });
-        let result = self.watched(placed.core, name, what, progress, called).await.map_err(core_gone)?;
+        let result = self.report_while(placement.core, name, what, progress, called).await.map_err(core_ended)?;
         result.map_err(|error| Failure::new(ErrorKind::Failed, format!("volume {name}: {what} failed: {error}")))
     }
 
     /// Awaits `action` for the volume `name` on `core`, and meanwhile reports the volume's dirty bytes as progress.
-    pub async fn watched<T>(
+    pub async fn report_while<T>(
         &self,
         core: usize,
         name: &str,
@@ -72,7 +72,7 @@ impl Cores {
                         local.engine.find(&volume).map_or(0, |volume| volume.stats().dirty_bytes)
                     };
                     if let Ok(dirty_bytes) = self[core].call(dirty).await {
-                        progress.say(what, dirty_bytes);
+                        progress.report(what, dirty_bytes);
                     }
                 }
             }
@@ -80,8 +80,8 @@ impl Cores {
     }
 
     /// Size of a volume in bytes.
-    pub async fn size_of(&self, name: &str, placed: &Placed) -> Result<u64, Failure> {
-        self.with_volume(name, placed, |volume| volume.size_bytes()).await
+    pub async fn size_of(&self, name: &str, placement: &Placement) -> Result<u64, Failure> {
+        self.with_volume(name, placement, |volume| volume.size_bytes()).await
     }
 
     /// Dirty bytes of a volume now; 0 if its core does not answer.
@@ -89,8 +89,8 @@ impl Cores {
         let volume = volume.to_owned();
         let dirty =
             async move |local: Rc<Local>| local.engine.find(&volume).map_or(0, |found| found.stats().dirty_bytes);
-        let told = tokio::time::timeout(CORE_PATIENCE, self[core].call(dirty)).await;
-        told.ok().and_then(Result::ok).unwrap_or(0)
+        let dirty_bytes = tokio::time::timeout(CORE_TIMEOUT, self[core].call(dirty)).await;
+        dirty_bytes.ok().and_then(Result::ok).unwrap_or(0)
     }
 
     /// Dirty bytes of all volumes; `None` once a core has ended.
@@ -105,13 +105,13 @@ impl Cores {
     }
 
     /// Reports a volume's new size to guests.
-    pub async fn tell_guests_size(&self, name: &str, placed: &Placed) -> Result<(), Failure> {
+    pub async fn notify_guests_of_size(&self, name: &str, placement: &Placement) -> Result<(), Failure> {
         let name = name.to_owned();
-        let tell = async move |local: Rc<Local>| {
+        let notify = async move |local: Rc<Local>| {
             if let Some(vhost_user) = &local.vhost_user {
                 vhost_user.server.resized(&name);
             }
         };
-        self[placed.core].call(tell).await.map_err(core_gone)
+        self[placement.core].call(notify).await.map_err(core_ended)
     }
 }

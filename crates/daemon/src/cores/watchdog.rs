@@ -1,5 +1,5 @@
 //! The service manager's watchdog and start time-out. The watchdog is fed while every data core and the control thread
-//! make progress; a slow start asks for more time while the data cores answer.
+//! make progress; a slow start requests more time while the data cores answer.
 //!
 //! A stuck data core serves no client. With a stuck control thread service continues, but nothing is saved, no flash
 //! member is taken out, and the daemon cannot be stopped. Neither recovers by itself; a restart helps. Every wait of
@@ -17,8 +17,8 @@ use super::Cores;
 use super::data_core::Local;
 use systemd::Notifier;
 
-/// Interval at which a slow start asks for more time.
-const START_PAUSE: Duration = Duration::from_secs(10);
+/// Interval at which a slow start extends its time-out.
+const EXTENSION_INTERVAL: Duration = Duration::from_secs(10);
 /// Rounds of each thread within the watchdog's time.
 const ROUNDS: u32 = 4;
 
@@ -32,7 +32,7 @@ impl Rounds {
         self.0[index].store(true, Ordering::Relaxed);
         if self.0.iter().all(|round| round.load(Ordering::Relaxed)) {
             self.0.iter().for_each(|round| round.store(false, Ordering::Relaxed));
-            notifier.say("WATCHDOG=1");
+            notifier.notify("WATCHDOG=1");
         }
     }
 }
@@ -40,25 +40,25 @@ impl Rounds {
 impl Cores {
     /// Feeds the watchdog, if there is one, as long as every data core and the control thread make progress.
     pub async fn feed_watchdog(&self) {
-        let Some(time) = Notifier::watchdog_time() else { return };
+        let Some(time) = Notifier::watchdog_timeout() else { return };
         let pause = time / ROUNDS;
-        let pause_of_cores = Nanos::from_micros(u64::try_from(pause.as_micros()).unwrap_or(u64::MAX));
+        let core_pause = Nanos::from_micros(u64::try_from(pause.as_micros()).unwrap_or(u64::MAX));
         let rounds: Arc<Rounds> = Arc::new(Rounds((0..=self.count()).map(|_| AtomicBool::new(false)).collect()));
         for core in self.iter() {
             let (rounds, index) = (rounds.clone(), core.index());
             let begin = async move |local: Rc<Local>| {
-                let (seam, notifier) = (local.seam.clone(), Notifier::that_never_waits());
+                let (seam, notifier) = (local.seam.clone(), Notifier::nonblocking());
                 local.seam.spawn(async move {
                     loop {
                         rounds.complete(index, &notifier);
-                        seam.sleep(pause_of_cores).await;
+                        seam.sleep(core_pause).await;
                     }
                 });
             };
             // The call fails only if the core has ended, which ends the daemon anyway.
             let _ = core.call(begin).await;
         }
-        let (control, notifier) = (self.count(), Notifier::that_never_waits());
+        let (control, notifier) = (self.count(), Notifier::nonblocking());
         tokio::task::spawn_local(async move {
             loop {
                 rounds.complete(control, &notifier);
@@ -68,11 +68,11 @@ impl Cores {
     }
 
     /// Awaits `work`, and extends the service manager's start time-out while every data core answers.
-    pub async fn patiently<T>(&self, notifier: &Notifier, work: impl Future<Output = T>) -> T {
+    pub async fn extending_start_timeout<T>(&self, notifier: &Notifier, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
         loop {
             let all_answer = async {
-                tokio::time::sleep(START_PAUSE).await;
+                tokio::time::sleep(EXTENSION_INTERVAL).await;
                 for core in self.iter() {
                     if core.call(async |_| ()).await.is_err() {
                         return std::future::pending().await;
@@ -81,7 +81,7 @@ impl Cores {
             };
             tokio::select! {
                 done = &mut work => return done,
-                () = all_answer => notifier.more_time(),
+                () = all_answer => notifier.extend_timeout(),
             }
         }
     }

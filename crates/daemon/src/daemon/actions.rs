@@ -12,9 +12,9 @@ use seam::real::RealSeam;
 use seam::{Nanos, Seam};
 
 use super::super::cores::Local;
-use super::super::cores::core_gone;
+use super::super::cores::core_ended;
 use super::super::volume_settings::Changes;
-use super::super::volumes::Known;
+use super::super::volumes::KnownVolume;
 use super::Daemon;
 use logging::{self as log, VOLUME};
 use state::{Acceptance, BACKING_SHRANK};
@@ -29,51 +29,49 @@ impl Daemon {
         progress: &ProgressSender,
     ) -> Result<Answer, Failure> {
         let changes = Changes::parse(settings)?;
-        let _busy = self.volumes.begin(name)?;
-        self.volume_settings.apply(name, &self.volumes.placed(name)?, &changes, progress).await?;
+        let _guard = self.volumes.lock_for_change(name)?;
+        self.volume_settings.apply(name, &self.volumes.placement(name)?, &changes, progress).await?;
         self.show(name).await
     }
 
     /// `volume pause`, `freeze` and `resume`.
     pub async fn set_mode(&self, name: &str, mode: CacheMode, progress: &ProgressSender) -> Result<Answer, Failure> {
-        let _busy = self.volumes.begin(name)?;
-        self.volume_settings.set_mode(name, &self.volumes.placed(name)?, mode, progress).await?;
+        let _guard = self.volumes.lock_for_change(name)?;
+        self.volume_settings.set_mode(name, &self.volumes.placement(name)?, mode, progress).await?;
         self.show(name).await
     }
 
     /// `volume pin` and `unpin`.
     pub async fn pin(&self, name: &str, from_bytes: u64, to_bytes: Option<u64>, pins: bool) -> Result<Answer, Failure> {
-        let _busy = self.volumes.begin(name)?;
-        self.volume_settings.pin(name, &self.volumes.placed(name)?, from_bytes, to_bytes, pins).await?;
+        let _guard = self.volumes.lock_for_change(name)?;
+        self.volume_settings.pin(name, &self.volumes.placement(name)?, from_bytes, to_bytes, pins).await?;
         self.show(name).await
     }
 
     /// `volume invalidate`.
     pub async fn invalidate(&self, name: &str, discard_dirty: bool) -> Result<Answer, Failure> {
-        let _busy = self.volumes.begin(name)?;
-        let placed = self.volumes.placed(name)?;
+        let _guard = self.volumes.lock_for_change(name)?;
+        let placement = self.volumes.placement(name)?;
         let (progress, _) = ProgressSender::new();
         let work = async move |volume: Volume<RealSeam>| volume.drop_cached_data(discard_dirty).await;
-        let dropped = self.cores.on_volume(name, &placed, "invalidating", &progress, work).await?;
+        let dropped = self.cores.on_volume(name, &placement, "invalidating", &progress, work).await?;
         let what = if discard_dirty { "cached data, dirty or not," } else { "clean data" };
-        let text = format!(
-            "volume {name}: {} of {what} dropped from memory, and all that flash had of it",
-            show_bytes(dropped)
-        );
+        let text =
+            format!("volume {name}: {} of {what} dropped from memory, and its pages from flash", show_bytes(dropped));
         log::info!(target: VOLUME, volume = name, "{text}");
         Ok(Answer::Said(vec![text]))
     }
 
     /// `volume slow`.
     pub async fn slow(&self, name: &str) -> Result<Answer, Failure> {
-        let placed = self.volumes.placed(name)?;
+        let placement = self.volumes.placement(name)?;
         let volume = name.to_owned();
-        let called = self.cores[placed.core].call(async move |local: Rc<Local>| {
+        let called = self.cores[placement.core].call(async move |local: Rc<Local>| {
             let now = local.seam.now();
             let found = local.engine.find(&volume);
             found.map(|volume| volume.slow_requests().iter().map(|slow| slow_report(slow, now)).collect())
         });
-        let found: Option<Vec<SlowReport>> = called.await.map_err(core_gone)?;
+        let found: Option<Vec<SlowReport>> = called.await.map_err(core_ended)?;
         found.map(Answer::Slow).ok_or_else(|| Failure::no_volume(name))
     }
 
@@ -88,30 +86,31 @@ impl Daemon {
         if size_bytes.is_some_and(|size| size == 0 || !size.is_multiple_of(512)) {
             return Err(Failure::new(ErrorKind::Invalid, "a volume's size is a multiple of 512 bytes, above 0"));
         }
-        let _busy = self.volumes.begin(name)?;
+        let _guard = self.volumes.lock_for_change(name)?;
         if discard_dirty && size_bytes.is_none() {
             self.accept_shrunk(name).await?;
         }
-        let placed = self.volumes.placed(name)?;
+        let placement = self.volumes.placement(name)?;
         let work = async move |volume: Volume<RealSeam>| volume.resize(size_bytes, discard_dirty).await;
-        let size = self.cores.on_volume(name, &placed, "resizing", progress, work).await?;
-        self.records.change(|state| state.note_size(placed.incarnation, size))?;
-        self.units.tell_size(name, &placed).await?;
-        self.cores.tell_guests_size(name, &placed).await?;
+        let size = self.cores.on_volume(name, &placement, "resizing", progress, work).await?;
+        self.records.change(|state| state.record_size(placement.incarnation, size))?;
+        self.units.notify_size(name, &placement).await?;
+        self.cores.notify_guests_of_size(name, &placement).await?;
         log::info!(target: VOLUME, volume = name, "volume {name}: {} by command", show_bytes(size));
         self.show(name).await
     }
 
     /// Serves a volume that is refused because its backing shrank. Dirty data past the backing's new end may be lost.
     async fn accept_shrunk(&self, name: &str) -> Result<(), Failure> {
-        let has_shrunk =
-            |known: &Known| known.refusal().is_some_and(|failure| failure.refusal.as_deref() == Some(BACKING_SHRANK));
+        let has_shrunk = |known: &KnownVolume| {
+            known.refusal().is_some_and(|failure| failure.refusal.as_deref() == Some(BACKING_SHRANK))
+        };
         let Some(known) = self.volumes.find(name).filter(has_shrunk) else { return Ok(()) };
         let accept = Acceptance { discard_past_end: true, ..Acceptance::default() };
         self.attachments.attach(known.config, known.from_file, accept).await?;
         log::warn!(
             target: VOLUME, volume = name,
-            "volume {name}: its backing is smaller than it was; dirty data past its end was given up by command"
+            "volume {name}: its backing shrank; dirty data past its end was discarded by command"
         );
         Ok(())
     }
@@ -120,7 +119,7 @@ impl Daemon {
 fn slow_report(slow: &SlowRequest, now: Nanos) -> SlowReport {
     SlowReport {
         ago_ms: now.since(slow.ended).as_millis(),
-        asked: slow.op.name().to_owned(),
+        operation: slow.op.name().to_owned(),
         offset_bytes: slow.at,
         length_bytes: slow.len,
         took_us: slow.took.as_micros(),

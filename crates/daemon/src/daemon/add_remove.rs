@@ -3,8 +3,8 @@
 use control::ProgressSender;
 use messages::{Answer, ErrorKind, Failure};
 
-use super::super::volume_settings::warn_of;
-use super::super::volumes::Standing;
+use super::super::volume_settings::warn_of_conflicts;
+use super::super::volumes::VolumeStatus;
 use super::Daemon;
 use config::{BackingSpec, VolumeConfig, check_name};
 use logging::{self as log, VOLUME};
@@ -22,24 +22,24 @@ impl Daemon {
     ) -> Result<Answer, Failure> {
         let invalid = |error: String| Failure::new(ErrorKind::Invalid, error);
         check_name(name).map_err(invalid)?;
-        let _busy = self.volumes.begin(name)?;
+        let _guard = self.volumes.lock_for_change(name)?;
         if self.volumes.contains(name) {
-            return Err(Failure::new(ErrorKind::Conflict, format!("there is a volume named \"{name}\" already")));
+            return Err(Failure::new(ErrorKind::Conflict, format!("a volume named \"{name}\" already exists")));
         }
         let spec = BackingSpec::parse(backing, std::path::Path::new("/")).map_err(invalid)?;
         let policy = policy.unwrap_or("write-back").parse::<engine::WritePolicy>().map_err(invalid)?;
         let config = VolumeConfig { policy, size_bytes, read_only, ..VolumeConfig::new(name, spec) };
-        let config = config.by_rules(&self.settings.current().qos);
-        warn_of(&config);
+        let config = config.with_rules(&self.settings.current().qos);
+        warn_of_conflicts(&config);
         let attached = self.attachments.attach(config, false, Acceptance::default()).await;
         if let Err(failure) = attached {
             self.volumes.remove(name);
             // A backing that cannot be opened is an error in the request.
-            let is_of_backing = matches!(failure.kind, ErrorKind::Failed | ErrorKind::Unavailable);
-            let kind = if is_of_backing { ErrorKind::Conflict } else { failure.kind };
+            let is_backing_failure = matches!(failure.kind, ErrorKind::Failed | ErrorKind::Unavailable);
+            let kind = if is_backing_failure { ErrorKind::Conflict } else { failure.kind };
             return Err(Failure { kind, ..failure });
         }
-        let placed = self.volumes.placed(name)?;
+        let placement = self.volumes.placement(name)?;
         let added = AddedVolume { backing: backing.to_owned(), size_bytes, policy: policy.to_string(), read_only };
         // The "removed" mark of an entry in the file stays: the added volume keeps the name over a restart.
         let in_file = self.settings.current().volumes.iter().any(|volume| volume.name == name);
@@ -47,7 +47,7 @@ impl Daemon {
             if !in_file {
                 state.removed.remove(name);
             }
-            if let Some(record) = state.by_incarnation_mut(placed.incarnation) {
+            if let Some(record) = state.by_incarnation_mut(placement.incarnation) {
                 record.added = Some(added);
             }
         })?;
@@ -57,47 +57,44 @@ impl Daemon {
 
     /// `volume remove`: afterwards the backing alone holds the complete data.
     pub async fn remove(&self, name: &str, progress: &ProgressSender) -> Result<Answer, Failure> {
-        let _busy = self.volumes.begin(name)?;
-        let known = self.volumes.known(name)?;
+        let _guard = self.volumes.lock_for_change(name)?;
+        let known = self.volumes.get(name)?;
         if known.refusal().is_some() && self.records.may_be_on_flash(name) {
             let text = format!(
-                "volume {name} is not served, and data of it may lie in the flash log alone; bring the log's devices \
-                 back and start again, \
-                 or give that data up: hotset volume adopt {name} names it"
+                "volume {name} is not served, and the flash log may hold its only copy of dirty data; reconnect the \
+                 flash devices and restart, or discard that data: `hotset volume adopt {name}` names it"
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
-        if known.refusal().is_some() && self.attachments.waits_in_log(name).await? {
+        if known.refusal().is_some() && self.attachments.has_blocks_in_log(name).await? {
             let text = format!(
-                "volume {name} is not served, and the flash log holds data of it; resolve why it is refused (hotset \
-                 volume show {name}), or give \
-                 that data up: hotset volume adopt {name} names it"
+                "volume {name} is not served, and the flash log holds dirty data of it; remove the cause of the \
+                 refusal (`hotset volume show {name}`), or discard that data: `hotset volume adopt {name}` names it"
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
-        let left = self.memory.left_of(name).await?;
+        let left = self.memory.persisted_images_of(name).await?;
         if !left.is_empty() {
             let text = format!(
-                "volume {name} is not served, and a daemon that was killed left data of it in memory that is not on \
-                 its backing; bring that \
-                 back, or give the data up: stop hotset, remove {} and start it again",
+                "volume {name} is not served, and a killed daemon left data of it in memory that is not on its \
+                 backing; serve the volume again, or discard that data: stop hotset, remove {} and start it again",
                 left.join(" and ")
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
-        if let Standing::Serving(placed) = &known.standing {
-            self.volumes.stand(name, Standing::Removing(placed.clone()));
-            if let Err(failure) = self.attachments.detach(name, placed.core, progress).await {
-                self.volumes.stand(name, Standing::Serving(placed.clone()));
+        if let VolumeStatus::Serving(placement) = &known.status {
+            self.volumes.set_status(name, VolumeStatus::Removing(placement.clone()));
+            if let Err(failure) = self.attachments.detach(name, placement.core, progress).await {
+                self.volumes.set_status(name, VolumeStatus::Serving(placement.clone()));
                 return Err(failure);
             }
         }
-        self.units.forget_absent(name).await?;
+        self.units.remove_absent(name).await?;
         self.volumes.remove(name);
         self.records.change(|state| {
-            let (record, serving) = (state.by_name(name).map(|record| record.incarnation), &known.standing);
+            let (record, serving) = (state.by_name(name).map(|record| record.incarnation), &known.status);
             match (serving, record) {
-                (Standing::Serving(placed), _) => state.forget(placed.incarnation),
+                (VolumeStatus::Serving(placement), _) => state.forget(placement.incarnation),
                 (_, Some(incarnation)) => state.forget(incarnation),
                 _ => {}
             }
@@ -107,32 +104,32 @@ impl Daemon {
         })?;
         log::info!(target: VOLUME, volume = name, "volume {name} removed by command");
         let backing = &known.config.backing;
-        let mut said = vec![match known.standing {
-            Standing::Refused(_) => {
-                format!("volume {name} is removed; it was not served, and its backing {backing} is as it was")
+        let mut messages = vec![match known.status {
+            VolumeStatus::Refused(_) => {
+                format!("volume {name} is removed; it was not served, and its backing {backing} is unchanged")
             }
             _ => format!("volume {name} is removed; its backing {backing} is complete"),
         }];
         if known.from_file {
-            said.push("it stays removed over a restart until its entry in the configuration changes".to_owned());
+            messages.push("it stays removed over restarts until its entry in the configuration changes".to_owned());
         }
-        Ok(Answer::Said(said))
+        Ok(Answer::Said(messages))
     }
 
     /// `volume adopt`: declares the backing's present content to be the volume's data. Data that this may lose must be
     /// named in `give_up`.
     pub async fn adopt(&self, name: &str, give_up: Option<String>) -> Result<Answer, Failure> {
-        let _busy = self.volumes.begin(name)?;
-        let known = self.volumes.known(name)?;
+        let _guard = self.volumes.lock_for_change(name)?;
+        let known = self.volumes.get(name)?;
         if known.refusal().is_none() {
-            let text = format!("volume {name} is served; there is nothing to adopt");
+            let text = format!("volume {name} is served, so it has nothing to adopt");
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
-        let given_up = give_up.as_ref().map(|data| format!(", and data {data} was given up")).unwrap_or_default();
+        let given_up = give_up.as_ref().map(|data| format!(", data {data} was discarded")).unwrap_or_default();
         self.attachments
             .attach(known.config, known.from_file, Acceptance { adopt: true, give_up, ..Acceptance::default() })
             .await?;
-        log::warn!(target: VOLUME, volume = name, "volume {name} adopted its backing by command{given_up}");
+        log::warn!(target: VOLUME, volume = name, "volume {name}: backing adopted by command{given_up}");
         self.show(name).await
     }
 }

@@ -21,34 +21,34 @@ impl Daemon {
         assumptions: &Assumptions,
     ) -> Result<Answer, Failure> {
         if !(1..=VOLUMES_MAX).contains(&limit) {
-            let text = format!("limit is {limit}; ask for 1 to {VOLUMES_MAX} volumes");
+            let text = format!("limit is {limit}; use 1 to {VOLUMES_MAX}");
             return Err(Failure::new(ErrorKind::Invalid, text));
         }
         if assumptions.spindle_iops == 0 {
-            let text = "a disk that does no requests can be spared by nothing; assume 1 request a second at least";
+            let text = "spindle_iops is 0; assume at least 1 request per second";
             return Err(Failure::new(ErrorKind::Invalid, text));
         }
         let reports = self.volume_reports().await;
         if let Some(name) = volume.filter(|name| !reports.iter().any(|report| report.name == **name)) {
             return Err(Failure::no_volume(name));
         }
-        let (reports, next) = part(reports, limit, after, volume);
+        let (reports, next) = page_of(reports, limit, after, volume);
         let mut volumes = Vec::with_capacity(reports.len());
         // Once a core does not answer, its other volumes are skipped: each would take a full time-out.
-        let mut silent = BTreeSet::new();
+        let mut unresponsive = BTreeSet::new();
         for report in &reports {
             if report.state == VolumeState::Refused {
                 volumes.push(advice::of_nothing(report));
                 continue;
             }
             // The volume may have been removed meanwhile.
-            let Ok(placed) = self.volumes.placed(&report.name) else { continue };
-            let curve = if silent.contains(&placed.core) { None } else { self.curve(&report.name).await };
+            let Ok(placement) = self.volumes.placement(&report.name) else { continue };
+            let curve = if unresponsive.contains(&placement.core) { None } else { self.curve(&report.name).await };
             match curve {
                 Some(curve) => volumes.push(advice::of_volume(report, &curve, assumptions)),
-                None if self.volumes.placed(&report.name).is_err() => {}
+                None if self.volumes.placement(&report.name).is_err() => {}
                 None => {
-                    silent.insert(placed.core);
+                    unresponsive.insert(placement.core);
                     volumes.push(advice::of_nothing(report));
                 }
             }
@@ -59,7 +59,7 @@ impl Daemon {
 }
 
 /// The volumes of a page, and the name after which the next page begins.
-fn part(
+fn page_of(
     mut all: Vec<VolumeReport>,
     limit: usize,
     after: Option<&str>,
@@ -84,7 +84,7 @@ mod tests {
         for limit in 1..6 {
             let (mut seen, mut after) = (Vec::new(), None);
             loop {
-                let (page, next) = part(all(), limit, after.as_deref(), None);
+                let (page, next) = page_of(all(), limit, after.as_deref(), None);
                 assert!(page.len() <= limit);
                 seen.extend(page.into_iter().map(|report| report.name));
                 after = next;
@@ -94,7 +94,7 @@ mod tests {
             }
             assert_eq!(seen, ["a", "b", "c", "d"], "{limit} a page");
         }
-        let (page, next) = part(all(), 1, None, Some("c"));
+        let (page, next) = page_of(all(), 1, None, Some("c"));
         assert_eq!((page.len(), page[0].name.as_str(), next), (1, "c", None));
     }
 }

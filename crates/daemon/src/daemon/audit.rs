@@ -3,73 +3,75 @@
 use std::rc::Rc;
 
 use control::{Actor, ProgressSender};
-use events::{Touched, asked};
+use events::{ChangeScope, requested_change};
 use messages::{Answer, ErrorKind, Failure, Request};
 
-use super::super::said::{Said, answer_of};
+use super::super::reload_outcome::{ReloadOutcome, reload_answer};
 use super::Daemon;
 
 impl Daemon {
     /// Executes a request. A change that it makes is recorded with its actor.
-    pub async fn act_for(
+    pub async fn execute_for(
         self: &Rc<Self>,
         actor: &Actor,
         request: Request,
         progress: &ProgressSender,
     ) -> Result<Answer, Failure> {
-        let Some(asked) = asked(&request) else { return self.act(actor, request, progress).await };
+        let Some(change) = requested_change(&request) else { return self.execute(actor, request, progress).await };
         let journal = &self.journal;
         match &request {
             Request::Reload {} if !self.stop.is_stopping() => {
-                return self.reload_for(actor.show().as_deref().unwrap_or("unknown")).await.map(answer_of);
+                return self.reload_as(actor.show().as_deref().unwrap_or("unknown")).await.map(reload_answer);
             }
             // The event comes first because the daemon ends with the answer.
             Request::Stop { .. } => {
-                journal.note_change(actor.show(), None, asked.what);
-                return self.act(actor, request, progress).await;
+                journal.record_change(actor.show(), None, change.text);
+                return self.execute(actor, request, progress).await;
             }
             _ => {}
         }
         let is_removal = matches!(request, Request::VolumeRemove { .. });
-        let under_way = asked.volume.clone().map(|name| journal.begin(Touched::Volume(name)));
-        let result = self.act(actor, request, progress).await;
-        let became = match (&result, &asked.volume) {
-            (Ok(Answer::Volume(report)), _) => journal.compare(report),
+        let in_progress = change.volume.clone().map(|name| journal.begin_change(ChangeScope::Volume(name)));
+        let result = self.execute(actor, request, progress).await;
+        let differences = match (&result, &change.volume) {
+            (Ok(Answer::Volume(report)), _) => journal.take_differences(report),
             (Ok(_), Some(name)) if is_removal => {
-                journal.forget(name);
+                journal.remove_volume(name);
                 Vec::new()
             }
             _ => Vec::new(),
         };
-        drop(under_way);
-        let subject = asked.volume.or(asked.device);
+        drop(in_progress);
+        let subject = change.volume.or(change.device);
         match &result {
-            Ok(_) if became.is_empty() => journal.note_change(actor.show(), subject, asked.what),
-            Ok(_) => journal.note_change(actor.show(), subject, format!("{}: {}", asked.what, became.join("; "))),
+            Ok(_) if differences.is_empty() => journal.record_change(actor.show(), subject, change.text),
+            Ok(_) => {
+                journal.record_change(actor.show(), subject, format!("{}: {}", change.text, differences.join("; ")))
+            }
             // A refused request changes nothing; a failed one may have changed something.
             Err(failure) if failure.kind == ErrorKind::Failed => {
-                journal.note_change(actor.show(), subject, format!("{} failed: {failure}", asked.what));
+                journal.record_change(actor.show(), subject, format!("{} failed: {failure}", change.text));
             }
             Err(_) => {}
         }
         result
     }
 
-    /// Reads the configuration again for `whom`. Each result becomes an event.
-    pub async fn reload_for(&self, whom: &str) -> Result<Vec<Said>, Failure> {
-        let actor = format!("configuration reload ({whom})");
-        let under_way = self.journal.begin(Touched::All);
+    /// Reads the configuration again for `requester`. Each outcome becomes an event.
+    pub async fn reload_as(&self, requester: &str) -> Result<Vec<ReloadOutcome>, Failure> {
+        let actor = format!("configuration reload ({requester})");
+        let in_progress = self.journal.begin_change(ChangeScope::All);
         let result = self.reload().await;
         let reports = self.volume_reports().await;
-        self.journal.learn(&reports);
-        drop(under_way);
+        self.journal.set_volumes(&reports);
+        drop(in_progress);
         match &result {
-            Ok(said) => {
-                for said in said {
-                    self.journal.note_change(Some(actor.clone()), said.subject(), said.event());
+            Ok(outcomes) => {
+                for outcome in outcomes {
+                    self.journal.record_change(Some(actor.clone()), outcome.subject(), outcome.event_text());
                 }
             }
-            Err(failure) => self.journal.note_change(Some(actor), None, format!("failed: {failure}")),
+            Err(failure) => self.journal.record_change(Some(actor), None, format!("failed: {failure}")),
         }
         result
     }

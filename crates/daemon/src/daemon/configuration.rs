@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use messages::report::{ConfigurationReport, EntryReport, KeyReport, KeySource};
 
-use super::super::volumes::Known;
+use super::super::volumes::KnownVolume;
 use super::Daemon;
 use config::keys::{KEYS, Key, TABLES, set_by_command};
 use config::redact;
@@ -19,7 +19,7 @@ type Values = BTreeMap<String, (String, KeySource)>;
 impl Daemon {
     /// `configuration`.
     pub fn configuration(&self) -> ConfigurationReport {
-        let volumes = self.volumes_written();
+        let volumes = self.volume_values();
         let config = self.settings.current();
         let keys = KEYS.iter().map(|key| {
             let mut report = KeyReport {
@@ -43,7 +43,7 @@ impl Daemon {
                 if report.default == REQUIRED {
                     "none".clone_into(&mut report.default);
                 }
-                let (value, source) = self.held(key, config.written.value(key), &report.default);
+                let (value, source) = self.value_in_force(key, config.written.value(key), &report.default);
                 (report.value, report.source) = (Some(value), source);
             }
             report
@@ -52,7 +52,7 @@ impl Daemon {
     }
 
     /// The value in force of a key of a single table, where `written` is its value in the file.
-    fn held(&self, key: &Key, written: Option<&str>, default: &str) -> (String, KeySource) {
+    fn value_in_force(&self, key: &Key, written: Option<&str>, default: &str) -> (String, KeySource) {
         let state = self.records.view();
         if (key.table, key.name) == ("flash", "devices") && state.flash_devices.is_some() {
             let devices = self.flash.devices();
@@ -66,26 +66,26 @@ impl Daemon {
     }
 
     /// Values of the volumes that are not defaults, by volume name.
-    fn volumes_written(&self) -> BTreeMap<String, Values> {
+    fn volume_values(&self) -> BTreeMap<String, Values> {
         let mut volumes = BTreeMap::<String, Values>::new();
         let config = self.settings.current();
-        for known in self.volumes.map(Known::clone) {
+        for known in self.volumes.map(KnownVolume::clone) {
             let name = &known.config.name;
             let values = volumes.entry(name.clone()).or_default();
             if known.from_file {
                 let written = config.written.entries("volume").find(|(written, _)| *written == name);
                 let written = written.into_iter().flat_map(|(_, entry)| entry);
                 values.extend(written.map(|(key, value)| (key.clone(), (value.clone(), KeySource::File))));
-                let given = config.from_qos(&known.config).into_iter();
-                values.extend(given.map(|given| (given.key.to_owned(), (given.value, KeySource::File))));
+                let from_rules = config.rule_values(&known.config).into_iter();
+                values.extend(from_rules.map(|rule| (rule.key.to_owned(), (rule.value, KeySource::File))));
             } else {
                 let size = known.config.size_bytes.map(|bytes| ("size", bytes.to_string()));
                 let read_only = known.config.read_only.then(|| ("read_only", "true".to_owned()));
-                let backing = redact::whole(&known.config.backing.to_string());
+                let backing = redact::value(&known.config.backing.to_string());
                 let policy = ("policy", known.config.policy.to_string());
-                let told = [("name", name.clone()), ("backing", backing), policy];
-                let told = told.into_iter().chain(size).chain(read_only);
-                values.extend(told.map(|(key, value)| (key.to_owned(), (value, KeySource::Command))));
+                let given = [("name", name.clone()), ("backing", backing), policy];
+                let given = given.into_iter().chain(size).chain(read_only);
+                values.extend(given.map(|(key, value)| (key.to_owned(), (value, KeySource::Command))));
             }
         }
         for change in self.overrides() {

@@ -8,61 +8,61 @@ use messages::report::{JobOutcome, JobReport};
 use messages::{Answer, ErrorKind, Failure};
 use seam::real::RealSeam;
 
-use super::super::jobs::{FLASH, Listed};
-use super::super::volumes::Placed;
+use super::super::jobs::{FLASH, FlushEntry};
+use super::super::volumes::Placement;
 use super::Daemon;
 use logging::{self as log, CONTROL};
 
 impl Daemon {
     /// `volume flush`: afterwards the backing alone holds the complete data as of the begin of the flush.
     pub async fn flush(&self, name: &str, progress: &ProgressSender) -> Result<Answer, Failure> {
-        let placed = self.volumes.placed(name)?;
-        let listed = self.jobs.list_flush(name, self.cores.dirty_bytes_of(name, placed.core).await)?;
-        self.flush_listed(listed, name, &placed, progress).await?;
+        let placement = self.volumes.placement(name)?;
+        let entry = self.jobs.add_flush(name, self.cores.dirty_bytes_of(name, placement.core).await)?;
+        self.run_flush(entry, name, &placement, progress).await?;
         self.show(name).await
     }
 
     /// As [`Daemon::flush`] for `actor`, but returns the job once the flush has begun. A failure of the flush becomes
     /// an event.
-    pub async fn flush_aside(self: &Rc<Self>, actor: &Actor, name: &str) -> Result<Answer, Failure> {
-        let placed = self.volumes.placed(name)?;
-        let listed = self.jobs.list_flush(name, self.cores.dirty_bytes_of(name, placed.core).await)?;
-        let job = listed.report();
-        let (daemon, volume, whom) = (self.clone(), name.to_owned(), actor.show());
+    pub async fn flush_in_background(self: &Rc<Self>, actor: &Actor, name: &str) -> Result<Answer, Failure> {
+        let placement = self.volumes.placement(name)?;
+        let entry = self.jobs.add_flush(name, self.cores.dirty_bytes_of(name, placement.core).await)?;
+        let job = entry.report();
+        let (daemon, volume, requester) = (self.clone(), name.to_owned(), actor.show());
         tokio::task::spawn_local(async move {
             let (progress, _) = ProgressSender::new();
-            let flushed = daemon.flush_listed(listed, &volume, &placed, &progress).await;
+            let flushed = daemon.run_flush(entry, &volume, &placement, &progress).await;
             let Err(failure) = flushed else { return };
             log::warn!(target: CONTROL, volume, "{}", failure.message);
             if failure.kind == ErrorKind::Failed {
-                daemon.journal.note_change(whom, Some(volume), format!("flush failed: {failure}"));
+                daemon.journal.record_change(requester, Some(volume), format!("flush failed: {failure}"));
             }
         });
         Ok(Answer::Job(job))
     }
 
-    async fn flush_listed(
+    async fn run_flush(
         &self,
-        mut listed: Listed,
+        mut entry: FlushEntry,
         name: &str,
-        placed: &Placed,
+        placement: &Placement,
         progress: &ProgressSender,
     ) -> Result<(), Failure> {
         let work = async |volume: Volume<RealSeam>| volume.destage_all().await;
         let flushed = tokio::select! {
-            flushed = self.cores.on_volume(name, placed, "destaging", progress, work) => flushed,
-            () = listed.called_off() => {
-                let text = format!("volume {name}: its flush was cancelled; its dirty data is destaged in the \
+            flushed = self.cores.on_volume(name, placement, "destaging", progress, work) => flushed,
+            () = entry.cancelled() => {
+                let text = format!("volume {name}: the flush was cancelled; its dirty data is destaged in the \
                                     background");
                 Err(Failure::new(ErrorKind::Conflict, text))
             }
         };
         let (outcome, reason) = match &flushed {
             Ok(()) => (JobOutcome::Done, ""),
-            Err(failure) if failure.kind == ErrorKind::Conflict => (JobOutcome::CalledOff, failure.message.as_str()),
+            Err(failure) if failure.kind == ErrorKind::Conflict => (JobOutcome::Cancelled, failure.message.as_str()),
             Err(failure) => (JobOutcome::Failed, failure.message.as_str()),
         };
-        listed.end(name, outcome, reason);
+        entry.end(name, outcome, reason);
         flushed
     }
 
@@ -75,9 +75,9 @@ impl Daemon {
     /// `job cancel`.
     pub async fn cancel_job(&self, id: &str) -> Result<Answer, Failure> {
         if id == FLASH && self.flash.report(&self.volumes).await.is_some_and(|flash| flash.job.is_some()) {
-            self.flash.steer(|store| store.cancel_job()).await?;
+            self.flash.control_job(|store| store.cancel_job()).await?;
             return Ok(self.flash_answer().await);
         }
-        self.jobs.call_off(id)
+        self.jobs.cancel(id)
     }
 }

@@ -4,24 +4,24 @@ mod actions;
 mod add_remove;
 mod advice;
 mod audit;
-mod by_signal;
 mod configuration;
-mod flash_watch;
+mod flash_monitor;
 mod flushes;
-mod heat;
+mod heat_map;
 mod reload;
 mod retry;
 mod sample;
+mod signal_handling;
 mod start;
 mod status;
 mod stop;
-mod traces;
+mod trace_recording;
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 use control::{Actor, Handler, ProgressSender};
-use events::Wanted;
+use events::EventFilter;
 use flash::Store;
 use messages::{Answer, ErrorKind, Failure, Request, Sampled};
 use seam::real::RealSeam;
@@ -37,10 +37,10 @@ use super::flash::FlashLog;
 use super::http::HttpInterface;
 use super::iscsi::Units;
 use super::jobs::Jobs;
-use super::kept::{PersistedMemory, Plan};
 use super::listen::Listeners;
+use super::persisted_memory::{MemoryPlan, PersistedMemory};
 use super::records::Records;
-use super::said::answer_of;
+use super::reload_outcome::reload_answer;
 use super::settings::Settings;
 use super::stop::Stop;
 use super::telemetry::Telemetry;
@@ -91,7 +91,13 @@ pub struct Daemon {
 
 impl Daemon {
     /// A daemon that serves nothing yet.
-    pub fn new(config: Config, state: StateDir, cores: Vec<DataCore>, memory: Plan, notifier: Notifier) -> Daemon {
+    pub fn new(
+        config: Config,
+        state: StateDir,
+        cores: Vec<DataCore>,
+        memory: MemoryPlan,
+        notifier: Notifier,
+    ) -> Daemon {
         let journal = Journal::open(state.path(), config.alerts.webhook.clone());
         let settings = Rc::new(Settings::new(config));
         let records = Rc::new(Records::new(state));
@@ -143,7 +149,7 @@ impl Daemon {
     }
 
     /// Dispatches a request of `actor`.
-    pub(super) async fn act(
+    pub(super) async fn execute(
         self: &Rc<Self>,
         actor: &Actor,
         request: Request,
@@ -179,14 +185,14 @@ impl Daemon {
                 self.flash.replace(&old, &new, force, progress).await?;
                 Ok(self.flash_answer().await)
             }
-            Request::FlashPause {} => self.steer_flash(|store| store.pause_job(true)).await,
-            Request::FlashResume {} => self.steer_flash(|store| store.pause_job(false)).await,
-            Request::FlashCancel {} => self.steer_flash(|store| store.cancel_job()).await,
+            Request::FlashPause {} => self.control_flash_job(|store| store.pause_job(true)).await,
+            Request::FlashResume {} => self.control_flash_job(|store| store.pause_job(false)).await,
+            Request::FlashCancel {} => self.control_flash_job(|store| store.cancel_job()).await,
             Request::VolumeList {} => Ok(Answer::Volumes(self.volume_reports().await)),
             Request::VolumeShow { name } => self.show(&name).await,
             Request::VolumeSet { name, settings } => self.set(&name, &settings, progress).await,
-            Request::VolumeFlush { name, aside: false } => self.flush(&name, progress).await,
-            Request::VolumeFlush { name, aside: true } => self.flush_aside(actor, &name).await,
+            Request::VolumeFlush { name, in_background: false } => self.flush(&name, progress).await,
+            Request::VolumeFlush { name, in_background: true } => self.flush_in_background(actor, &name).await,
             Request::VolumePause { name } => self.set_mode(&name, engine::CacheMode::Paused, progress).await,
             Request::VolumeFreeze { name } => self.set_mode(&name, engine::CacheMode::Frozen, progress).await,
             Request::VolumeResume { name } => self.set_mode(&name, engine::CacheMode::Active, progress).await,
@@ -197,11 +203,11 @@ impl Daemon {
             Request::History { volume, datastore, from_unix_seconds, to_unix_seconds, step_seconds, series } => {
                 let (from, to, step) = (from_unix_seconds, to_unix_seconds, step_seconds);
                 let (subject, is_known) = self.subject(volume, datastore)?;
-                self.telemetry.past(history::Query { subject, is_known, from, to, step, series }).await
+                self.telemetry.query_history(history::Query { subject, is_known, from, to, step, series }).await
             }
             Request::Events { limit, before, after, since_unix_seconds, until_unix_seconds, subject, kind } => {
                 let limit = limit as usize;
-                Ok(self.journal.page(&Wanted {
+                Ok(self.journal.page(&EventFilter {
                     limit,
                     before,
                     after,
@@ -235,7 +241,7 @@ impl Daemon {
             Request::TokenList {} => Ok(Answer::Tokens(self.http.tokens())),
             Request::TokenRevoke { name } => self.http.revoke_token(&name),
             Request::TokenLink { role } => self.http.login_link(role),
-            Request::Reload {} => self.reload().await.map(answer_of),
+            Request::Reload {} => self.reload().await.map(reload_answer),
             Request::Stop { destage } => self.stop_and_wait(destage, progress).await,
         }
     }
@@ -248,8 +254,8 @@ impl Daemon {
     }
 
     /// `flash pause`, `resume`, `cancel`.
-    pub(super) async fn steer_flash(&self, steer: fn(&Store<RealSeam>) -> bool) -> Result<Answer, Failure> {
-        self.flash.steer(steer).await?;
+    pub(super) async fn control_flash_job(&self, action: fn(&Store<RealSeam>) -> bool) -> Result<Answer, Failure> {
+        self.flash.control_job(action).await?;
         Ok(self.flash_answer().await)
     }
 
@@ -267,6 +273,6 @@ impl Handler for Daemon {
         progress: ProgressSender,
     ) -> Result<Answer, Failure> {
         log::debug!(target: CONTROL, client = actor.show(), "request: {request:?}");
-        self.act_for(&actor, request, &progress).await
+        self.execute_for(&actor, request, &progress).await
     }
 }

@@ -4,59 +4,63 @@
 use control::ProgressSender;
 use messages::{ErrorKind, Failure};
 
-use super::super::said::Said;
-use super::super::volumes::Standing;
+use super::super::reload_outcome::ReloadOutcome;
+use super::super::volumes::VolumeStatus;
 use super::Daemon;
 use config::{Config, LogConfig, VolumeConfig};
 use logging::{self as log, CONFIG};
 
 impl Daemon {
-    /// SIGHUP and `reload`: returns each change that was or was not applied.
-    pub async fn reload(&self) -> Result<Vec<Said>, Failure> {
+    /// SIGHUP and `reload`: returns one outcome per changed setting: applied, or needs a restart.
+    pub async fn reload(&self) -> Result<Vec<ReloadOutcome>, Failure> {
         let file = self.settings.current().file.clone();
         let fresh = Config::load(&file).map_err(|problems| {
-            let text = format!("{problems}\nnothing was changed; the old configuration stays in force");
+            let text = format!("{problems}\nnothing was changed; the previous configuration stays in effect");
             Failure::new(ErrorKind::Invalid, text)
         })?;
         let old = Config::clone(&self.settings.current());
-        let mut said: Vec<Said> = not_live(&old, &fresh).into_iter().map(Said::General).collect();
-        // The comparison is with the served volumes, not with the old file: a removal that failed earlier is tried
-        // again.
+        let mut outcomes: Vec<ReloadOutcome> =
+            restart_messages(&old, &fresh).into_iter().map(ReloadOutcome::General).collect();
+        // Compares with the served volumes, not with the old file, so that a failed removal is retried.
         let is_fresh = |name: &String| fresh.volumes.iter().any(|volume| volume.name == *name);
         let known = self.volumes.map(|known| known.from_file.then(|| known.config.name.clone()));
         let known: Vec<String> = known.into_iter().flatten().collect();
-        said.extend(
-            self.cores.reload_datastores(&old.datastores, &fresh.datastores).await.into_iter().map(Said::General),
+        outcomes.extend(
+            self.cores
+                .reload_datastores(&old.datastores, &fresh.datastores)
+                .await
+                .into_iter()
+                .map(ReloadOutcome::General),
         );
         if old.qos != fresh.qos {
-            said.push(Said::General(format!("[[qos]]: {} taken over", fresh.qos.len())));
+            outcomes.push(ReloadOutcome::General(format!("[[qos]]: {} rules applied", fresh.qos.len())));
         }
         if old.log.filter != fresh.log.filter {
             log::set_filter(&fresh.log.filter);
-            said.push(Said::General("[log]: level and filter taken over".to_owned()));
+            outcomes.push(ReloadOutcome::General("[log]: level and filter applied".to_owned()));
         }
-        for gone in known.iter().filter(|name| !is_fresh(name)) {
-            said.push(self.reload_gone(gone).await);
+        for name in known.iter().filter(|name| !is_fresh(name)) {
+            outcomes.push(self.remove_volume(name).await);
         }
-        self.units.fix_luns(&fresh.volumes);
+        self.units.set_fixed_luns(&fresh.volumes);
         for volume in &fresh.volumes {
-            said.extend(self.reload_volume(volume).await);
+            outcomes.extend(self.reload_volume(volume).await);
         }
-        said.extend(self.volume_settings.reload_rules(&fresh.qos).await);
-        self.cores.forget_datastores(&old.datastores, &fresh.datastores).await;
+        outcomes.extend(self.volume_settings.reload_rules(&fresh.qos).await);
+        self.cores.remove_datastores(&old.datastores, &fresh.datastores).await;
         let (mut api, mut nbd) = (old.api.clone(), old.nbd.clone());
         if let (Some(files), Some(now)) = (&mut api.tls, fresh.api.tls) {
-            said.extend(self.certificates.reload("api", &now).map(Said::General));
+            outcomes.extend(self.certificates.reload("api", &now).map(ReloadOutcome::General));
             *files = now;
         }
         if let (Some(tls), Some(now)) = (&mut nbd.tls, fresh.nbd.tls)
             && tls.files.client_ca.is_some() == now.files.client_ca.is_some()
         {
-            said.extend(self.certificates.reload("nbd", &now.files).map(Said::General));
+            outcomes.extend(self.certificates.reload("nbd", &now.files).map(ReloadOutcome::General));
             tls.files = now.files;
         }
-        // Values that need a restart stay as they were at the start, so that the next reload reports them again.
-        let written = old.written.renewed(fresh.written);
+        // Settings that need a restart keep their values from the start, so that the next reload reports them again.
+        let written = old.written.after_reload(fresh.written);
         self.settings.replace(Config {
             volumes: fresh.volumes,
             absent: fresh.absent,
@@ -68,80 +72,80 @@ impl Daemon {
             written,
             ..old
         });
-        if said.is_empty() {
-            said.push(Said::General("the configuration was read again; nothing has changed".to_owned()));
+        if outcomes.is_empty() {
+            outcomes.push(ReloadOutcome::General("configuration reloaded; nothing has changed".to_owned()));
         }
-        Ok(said)
+        Ok(outcomes)
     }
 
-    async fn reload_gone(&self, name: &str) -> Said {
-        let of_volume = |text: &str| Said::Volume(name.to_owned(), text.to_owned());
+    async fn remove_volume(&self, name: &str) -> ReloadOutcome {
+        let of_volume = |text: &str| ReloadOutcome::Volume(name.to_owned(), text.to_owned());
         let (progress, _) = ProgressSender::new();
-        let Ok(_busy) = self.volumes.begin(name) else {
-            return of_volume("not removed, it is being changed right now; the next reload tries again");
+        let Ok(_guard) = self.volumes.lock_for_change(name) else {
+            return of_volume("not removed: another change of it is in progress; the next reload retries");
         };
         let known = self.volumes.find(name);
         let Some(known) = known.filter(|known| known.from_file) else {
-            return of_volume("gone from the file, and removed before");
+            return of_volume("removed from the file; the volume was already removed");
         };
-        if let Standing::Serving(placed) = &known.standing {
-            self.volumes.stand(name, Standing::Removing(placed.clone()));
-            if let Err(failure) = self.attachments.detach(name, placed.core, &progress).await {
-                self.volumes.stand(name, Standing::Serving(placed.clone()));
-                return Said::Failed(name.to_owned(), failure);
+        if let VolumeStatus::Serving(placement) = &known.status {
+            self.volumes.set_status(name, VolumeStatus::Removing(placement.clone()));
+            if let Err(failure) = self.attachments.detach(name, placement.core, &progress).await {
+                self.volumes.set_status(name, VolumeStatus::Serving(placement.clone()));
+                return ReloadOutcome::Failed(name.to_owned(), failure);
             }
             // The volume's record stays: the entry may return.
-            if let Err(error) = self.records.change(|state| state.mark_clean(placed.incarnation)) {
+            if let Err(error) = self.records.change(|state| state.mark_clean(placement.incarnation)) {
                 log::error!(target: CONFIG, "{error}");
             }
         }
-        if let Err(failure) = self.units.forget_absent(name).await {
-            return Said::Failed(name.to_owned(), failure);
+        if let Err(failure) = self.units.remove_absent(name).await {
+            return ReloadOutcome::Failed(name.to_owned(), failure);
         }
         self.volumes.remove(name);
-        if self.memory.left_of(name).await.is_ok_and(|left| !left.is_empty()) {
+        if self.memory.persisted_images_of(name).await.is_ok_and(|left| !left.is_empty()) {
             return of_volume(
-                "gone from the file; data of it is in memory alone, which keeps it until the machine ends",
+                "removed from the file, but its dirty data exists only in persisted memory and is lost at a reboot",
             );
         }
         if self.records.may_be_on_flash(name) {
-            return of_volume("gone from the file; data of it may lie in the flash log, which keeps it");
+            return of_volume("removed from the file; the flash log may still hold dirty data of it");
         }
         of_volume("removed; its backing is complete")
     }
 
-    async fn reload_volume(&self, now: &VolumeConfig) -> Vec<Said> {
+    async fn reload_volume(&self, now: &VolumeConfig) -> Vec<ReloadOutcome> {
         let name = &now.name;
-        let of_volume = |text: &str| vec![Said::Volume(name.clone(), text.to_owned())];
-        let Ok(_busy) = self.volumes.begin(name) else {
-            return of_volume("not looked at, it is being changed right now; the next reload tries again");
+        let of_volume = |text: &str| vec![ReloadOutcome::Volume(name.clone(), text.to_owned())];
+        let Ok(_guard) = self.volumes.lock_for_change(name) else {
+            return of_volume("skipped: another change of it is in progress; the next reload retries");
         };
         let known = self.volumes.find(name);
         let removed = self.records.view().removed.get(name) == Some(&now.entry());
         match known {
             None if removed => Vec::new(),
-            None => vec![self.reload_fresh(now).await],
-            Some(known) if !known.from_file => of_volume("not looked at, one of that name was added by command"),
-            Some(known) if known.refusal().is_some() => vec![self.reload_fresh(now).await],
+            None => vec![self.add_volume(now).await],
+            Some(known) if !known.from_file => of_volume("skipped: a volume of this name was added by command"),
+            Some(known) if known.refusal().is_some() => vec![self.add_volume(now).await],
             Some(known) => self.volume_settings.reload(&known.config, now).await,
         }
     }
 
-    async fn reload_fresh(&self, now: &VolumeConfig) -> Said {
+    async fn add_volume(&self, now: &VolumeConfig) -> ReloadOutcome {
         // An entry that changed after its volume was removed by command is added again.
-        let forgotten = self.records.change(|state| state.removed.remove(&now.name));
-        if let Err(error) = forgotten {
-            return Said::Volume(now.name.clone(), format!("not added: {error}"));
+        let saved = self.records.change(|state| state.removed.remove(&now.name));
+        if let Err(error) = saved {
+            return ReloadOutcome::Volume(now.name.clone(), format!("not added: {error}"));
         }
         match self.attachments.attach(now.clone(), true, state::Acceptance::default()).await {
-            Ok(()) => Said::Volume(now.name.clone(), "added".to_owned()),
-            Err(failure) => Said::Failed(now.name.clone(), failure),
+            Ok(()) => ReloadOutcome::Volume(now.name.clone(), "added".to_owned()),
+            Err(failure) => ReloadOutcome::Failed(now.name.clone(), failure),
         }
     }
 }
 
-/// Messages for differences that need a restart.
-fn not_live(old: &Config, fresh: &Config) -> Vec<String> {
+/// Messages about changed settings that need a restart.
+fn restart_messages(old: &Config, fresh: &Config) -> Vec<String> {
     // The struct is destructured so that the compiler reports a new field that is missing here.
     let Config {
         file: _,
@@ -172,17 +176,17 @@ fn not_live(old: &Config, fresh: &Config) -> Vec<String> {
         ("[memory] keep_in", *keep_in != fresh.keep_in),
         ("[flash]", *flash != fresh.flash),
         ("[control] socket", *control_socket != fresh.control_socket),
-        ("[api]", api.differs_for_good(&fresh.api)),
+        ("[api]", api.needs_restart(&fresh.api)),
         ("[history]", *history != fresh.history),
         ("[alerts]", *alerts != fresh.alerts),
         ("[log] format", log.format != fresh.log.format),
-        ("[nbd]", nbd.differs_for_good(&fresh.nbd)),
+        ("[nbd]", nbd.needs_restart(&fresh.nbd)),
         ("[iscsi]", *iscsi != fresh.iscsi),
         ("[vhost_user]", *vhost_user != fresh.vhost_user),
         ("[[array]]", *arrays != fresh.arrays),
     ];
     let changed = changed.iter().filter(|(_, changed)| *changed);
-    changed.map(|(what, _)| format!("{what} has changed: that needs a restart to take effect")).collect()
+    changed.map(|(setting, _)| format!("{setting} has changed; restart the daemon to apply it")).collect()
 }
 
 #[cfg(test)]
@@ -196,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_part_that_needs_a_restart_is_named() {
+    fn changed_setting_that_needs_a_restart_is_named() {
         let cases = [
             ("cores = [0]", "cores"),
             ("[state]\ndirectory = \"/elsewhere\"", "[state] directory"),
@@ -217,8 +221,11 @@ mod tests {
             ("[[array]]\nname = \"shelf\"", "[[array]]"),
         ];
         for (text, part) in cases {
-            let said = vec![format!("{part} has changed: that needs a restart to take effect")];
-            assert_eq!((not_live(&config(""), &config(text)), not_live(&config(text), &config(text))), (said, vec![]));
+            let expected = vec![format!("{part} has changed; restart the daemon to apply it")];
+            assert_eq!(
+                (restart_messages(&config(""), &config(text)), restart_messages(&config(text), &config(text))),
+                (expected, vec![])
+            );
         }
     }
 
@@ -234,26 +241,29 @@ mod tests {
                     memory_max = \"2 MiB\"\nflash_min = \"1 MiB\"\nflash_max = \"2 MiB\"\nacl = [\"iqn.a:b\"]\n\
                     declared_lost = true\n";
         let fresh = volume(&format!("backing = \"sim://raid5?size=2GiB\"\nread_only = true\nflash = false\n{live}"));
-        assert_eq!(old.renewed(&fresh), volume(&format!("backing = \"sim://raid5?size=1GiB\"\n{live}")));
+        assert_eq!(old.after_reload(&fresh), volume(&format!("backing = \"sim://raid5?size=1GiB\"\n{live}")));
     }
 
     #[test]
-    fn live_change_is_not_reported_as_needing_a_restart() {
+    fn live_changes_are_not_reported_as_needing_a_restart() {
         let tls = |name| config(&format!("[api]\ntls_certificate = \"/{name}.crt\"\ntls_key = \"/{name}.key\""));
-        assert_eq!(not_live(&tls("a"), &tls("b")), Vec::<String>::new());
+        assert_eq!(restart_messages(&tls("a"), &tls("b")), Vec::<String>::new());
         let nbd = |name, rest| {
             config(&format!(
                 "[nbd]\ntls = \"allowed\"\ntls_certificate = \"/{name}.crt\"\ntls_key = \"/{name}.key\"\n{rest}"
             ))
         };
-        assert_eq!(not_live(&nbd("a", ""), &nbd("b", "")), Vec::<String>::new());
+        assert_eq!(restart_messages(&nbd("a", ""), &nbd("b", "")), Vec::<String>::new());
         // Adding a CA for client certificates needs a restart.
-        assert_eq!(not_live(&nbd("a", ""), &nbd("a", "tls_client_ca = \"/ca.crt\"")).len(), 1);
-        assert_eq!(not_live(&config(""), &config("[log]\nlevel = \"debug\"\nfilter = \"flash=warn\"")).len(), 0);
+        assert_eq!(restart_messages(&nbd("a", ""), &nbd("a", "tls_client_ca = \"/ca.crt\"")).len(), 1);
+        assert_eq!(
+            restart_messages(&config(""), &config("[log]\nlevel = \"debug\"\nfilter = \"flash=warn\"")).len(),
+            0
+        );
         let fresh = config(
             "[[datastore]]\nname = \"shelf\"\nwrite_cost = 4\n[[qos]]\nmatch = { vm = \"*\" }\nshares = 5\n[[volume]]\n\
              name = \"v\"\nbacking = \"sim://raid5?size=1GiB\"\n",
         );
-        assert_eq!(not_live(&config(""), &fresh), Vec::<String>::new());
+        assert_eq!(restart_messages(&config(""), &fresh), Vec::<String>::new());
     }
 }

@@ -7,13 +7,13 @@ use super::Daemon;
 use logging::{self as log, VOLUME};
 
 /// Interval at which due attempts are collected.
-const LOOK_PAUSE: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 impl Daemon {
     /// Retries refused volumes until a stop is requested.
     pub async fn retry_absent(self: Rc<Self>) {
         while !self.stop.is_stopping() {
-            tokio::time::sleep(LOOK_PAUSE).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
             self.retry_due().await;
         }
     }
@@ -23,11 +23,11 @@ impl Daemon {
         if due.is_empty() || self.stop.is_stopping() {
             return;
         }
-        let (mut busy, mut wanted, mut before) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut guards, mut wanted, mut before) = (Vec::new(), Vec::new(), Vec::new());
         for known in due {
-            // A change of this volume that is under way supersedes the retry.
-            let Ok(begun) = self.volumes.begin(&known.config.name) else { continue };
-            busy.push(begun);
+            // A change of this volume that is in progress supersedes the retry.
+            let Ok(guard) = self.volumes.lock_for_change(&known.config.name) else { continue };
+            guards.push(guard);
             before.push((known.config.name.clone(), known.refusal().cloned()));
             wanted.push((known.config, known.from_file));
         }
@@ -46,6 +46,6 @@ impl Daemon {
                 Err(failure) => log::debug!(target: VOLUME, volume = name, "{}", failure.message),
             }
         }
-        drop(busy);
+        drop(guards);
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use history::Subject;
-use messages::{ErrorKind, Failure, Sampled, moment};
+use messages::{ErrorKind, Failure, Sampled, unix_time};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::super::shortage::Shortage;
+use super::super::descriptor_shortage::DescriptorShortage;
 use super::Daemon;
 
 /// Interval of the samples.
@@ -18,19 +18,19 @@ impl Daemon {
     /// Takes samples until a stop is requested. A sample is taken in the middle of a second, so that a slightly late
     /// tick stays in the same second.
     pub async fn sample(self: Rc<Self>) {
-        let into = Duration::from_nanos(moment::since_1970().subsec_nanos().into());
-        let first = Instant::now() + (PAUSE + PAUSE / 2).saturating_sub(into);
+        let since_second = Duration::from_nanos(unix_time::now().subsec_nanos().into());
+        let first = Instant::now() + (PAUSE + PAUSE / 2).saturating_sub(since_second);
         let mut tick = interval_at(first, PAUSE);
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let mut shortage = Shortage::default();
+        let mut shortage = DescriptorShortage::default();
         while !self.stop.is_stopping() {
             tick.tick().await;
             shortage.report(&self.journal);
-            self.journal.begin_look();
-            let mut status = self.look().await;
-            let at_unix_ms = moment::since_1970().as_millis() as u64;
-            self.journal.look(at_unix_ms, &status, &self.settings.alert_limits(self.cores.count()));
-            self.journal.tell_alerts(&mut status);
+            self.journal.begin_sample();
+            let mut status = self.collect_status().await;
+            let at_unix_ms = unix_time::now().as_millis() as u64;
+            self.journal.process_sample(at_unix_ms, &status, &self.settings.alert_limits(self.cores.count()));
+            self.journal.add_alerts(&mut status);
             let events = self.journal.newest();
             let sampled = Arc::new(Sampled { at_unix_ms, status, events });
             self.telemetry.publish(sampled);
@@ -51,7 +51,7 @@ impl Daemon {
                 Ok((Subject::Datastore(name), is_known))
             }
             (Some(_), Some(_)) => {
-                let text = "a history is of a volume or of a datastore; ask for each by itself";
+                let text = "name a volume or a datastore, not both";
                 Err(Failure::new(ErrorKind::Invalid, text))
             }
         }

@@ -9,15 +9,15 @@ use messages::ErrorKind;
 use seam::real::{PersistFile, RealCoreSpec};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::super::certificates::Shown;
+use super::super::certificates::ListenerCertificate;
 use super::super::cores::{DataCore, DataCoreSpec};
 #[cfg(feature = "sabotage")]
 use super::super::sabotage;
 use super::super::stop::Clients;
-use super::super::volumes::Busy;
-use super::super::{handover, iscsi, kept, loss, vhost_user};
+use super::super::volumes::ChangeGuard;
+use super::super::{handover, iscsi, loss, persisted_memory, vhost_user};
 use super::Daemon;
-use super::by_signal::obey_signals;
+use super::signal_handling::handle_signals;
 use config::{BackingSpec, Config, Cores, TlsConfig, VolumeConfig};
 use logging::{self as log, DAEMON, VOLUME};
 use state::{Acceptance, StateDir, draw_identity, draw_number};
@@ -25,45 +25,46 @@ use systemd::Notifier;
 use terminal::{EXIT_FAILED, Failure};
 
 /// Time-out for a predecessor to end and release the state directory.
-const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(10);
-/// Time for the last log lines of a daemon that gives up: standard error may be stuck.
-const LAST_LINES_PATIENCE: Duration = Duration::from_secs(1);
-/// Time for the last answers to leave the control socket.
-const LAST_WORDS: Duration = Duration::from_millis(50);
+const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time-out for writing the last log lines: standard error may be stuck.
+const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time for the last replies to leave the control socket.
+const REPLY_GRACE: Duration = Duration::from_millis(50);
 
 /// Serves a configuration until stopped; `ready` is called when clients can connect.
-pub async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnOnce()) -> Result<(), Failure> {
+pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: impl FnOnce()) -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::failed(error.to_string());
     let mut state =
-        StateDir::open_within(&config.state_directory, PREDECESSOR_PATIENCE).await.map_err(|error| failed(&error))?;
-    let (identity, life) = draw_identity()
+        StateDir::open_within(&config.state_directory, PREDECESSOR_TIMEOUT).await.map_err(|error| failed(&error))?;
+    let (identity, run_id) = draw_identity()
         .and_then(|identity| Ok((identity, draw_number()?)))
         .map_err(|error| Failure::failed(format!("cannot draw an identity from /dev/urandom: {error}")))?;
     state
         .change(|state| {
-            state.begin_life(identity, life);
-            loss::note_boot(state);
+            state.begin_life(identity, run_id);
+            loss::record_boot(state);
         })
         .map_err(|error| failed(&error))?;
     let (ended, mut has_ended) = mpsc::unbounded_channel();
     let tls = config.nbd.tls.as_ref().map(load_tls).transpose()?;
-    let (tls, shown) = tls.unzip();
-    let (target, keeping) = iscsi::plan(config.iscsi.as_ref())?;
+    let (tls, certificate) = tls.unzip();
+    let (target, reservations) = iscsi::plan(config.iscsi.as_ref())?;
     let vhost_user = vhost_user::plan(config.vhost_user.as_ref(), state.state().generation).map_err(Failure::failed)?;
-    let plan = kept::plan(&config, &mut state).map_err(Failure::failed)?;
-    let cores = start_cores(&config, tls, (target, vhost_user), plan.kept.clone(), ended).await?;
+    let plan = persisted_memory::plan(&config, &mut state).map_err(Failure::failed)?;
+    let cores = start_cores(&config, tls, (target, vhost_user), plan.file.clone(), ended).await?;
     let socket = config.control_socket.clone();
     let daemon = Rc::new(Daemon::new(config, state, cores, plan, Notifier::from_environment()));
     // Before the control socket listens: a volume added earlier would be attached without its persisted memory.
     daemon.memory.open().await.map_err(|failure| Failure::failed(failure.message))?;
-    if let Some(shown) = shown {
-        daemon.certificates.set_nbd(shown);
+    if let Some(certificate) = certificate {
+        daemon.certificates.set_nbd(certificate);
     }
-    tokio::task::spawn_local(daemon.units.clone().keep_reservations(keeping));
+    tokio::task::spawn_local(daemon.units.clone().save_reservations(reservations));
     let wanted = wanted_volumes(&daemon);
     // Before the control socket listens: a reload would open the volumes a second time.
-    let starting: Vec<_> = wanted.iter().filter_map(|(config, _)| daemon.volumes.begin(&config.name).ok()).collect();
-    tokio::task::spawn_local(obey_signals(daemon.clone()));
+    let starting: Vec<_> =
+        wanted.iter().filter_map(|(config, _)| daemon.volumes.lock_for_change(&config.name).ok()).collect();
+    tokio::task::spawn_local(handle_signals(daemon.clone()));
     let (quit, quitting) = watch::channel(false);
     let stopped = quitting.clone();
     let (listens, is_listening) = oneshot::channel();
@@ -75,12 +76,13 @@ pub async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnO
     });
     if is_listening.await.is_err() {
         let error = control.await.map_err(|error| failed(&error))?;
-        return Err(error.map_or_else(|error| failed(&error), |()| failed(&"the control socket closed at once")));
+        return Err(error.map_or_else(|error| failed(&error), |()| failed(&"the control socket closed immediately")));
     }
     daemon.telemetry.start_history(daemon.records.folder(), daemon.settings.current().history.size_bytes);
     tokio::task::spawn_local(daemon.clone().sample());
     daemon.http.clone().start(daemon.clone(), stopped);
-    let started = daemon.cores.patiently(&daemon.notifier, start_serving(&daemon, wanted, starting, clients)).await;
+    let started =
+        daemon.cores.extending_start_timeout(&daemon.notifier, start_serving(&daemon, wanted, starting, clients)).await;
     if started.is_ok() {
         ready();
         daemon.cores.feed_watchdog().await;
@@ -91,30 +93,30 @@ pub async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnO
         });
         tokio::task::spawn_local(daemon.clone().retry_absent());
         tokio::select! {
-            () = daemon.stop.asked() => {}
+            () = daemon.stop.requested() => {}
             Some(core) = has_ended.recv() => {
                 let text = format!("data core {core} has ended unexpectedly; flushed data is safe; restart the daemon");
                 log::error!(target: DAEMON, "{text}");
-                daemon.journal.note_daemon(&text);
+                daemon.journal.record_daemon_event(&text);
                 daemon.journal.flush();
-                log::flush(LAST_LINES_PATIENCE);
+                log::flush(LOG_FLUSH_TIMEOUT);
                 std::process::exit(i32::from(EXIT_FAILED));
             }
         }
     }
-    daemon.stop.ask(false, Clients::SendAway);
+    daemon.stop.request(false, Clients::Disconnect);
     let complete = daemon.drain().await;
     daemon.telemetry.end_history().await;
     daemon.end_events();
-    tokio::time::sleep(LAST_WORDS).await;
+    tokio::time::sleep(REPLY_GRACE).await;
     // The receiver is gone if the server has failed.
     let _ = quit.send(true);
     let _ = control.await;
     started?;
     if !complete {
-        return Err(Failure::failed(daemon.stop.said()));
+        return Err(Failure::failed(daemon.stop.message()));
     }
-    log::info!(target: DAEMON, "{}", daemon.stop.said());
+    log::info!(target: DAEMON, "{}", daemon.stop.message());
     Ok(())
 }
 
@@ -134,13 +136,13 @@ async fn start_cores(
         log::warn!(target: DAEMON, "cores lists several CPUs; this version serves data on the first one");
     }
     let pool_bytes = engine::pool_bytes_for(config.memory_bytes / processors.len() as u64);
-    let of_spec = CoreSpec::default();
-    let flash_threshold = config.flash.as_ref().map_or(of_spec.flash_threshold, |flash| flash.threshold);
+    let defaults = CoreSpec::default();
+    let flash_threshold = config.flash.as_ref().map_or(defaults.flash_threshold, |flash| flash.threshold);
     let engine = CoreSpec {
         #[cfg(feature = "sabotage")]
         sabotage: sabotage::from_environment(),
         flash_threshold,
-        ..of_spec
+        ..defaults
     };
     let mut cores = Vec::new();
     for (index, cpu) in processors.into_iter().enumerate() {
@@ -155,11 +157,11 @@ async fn start_cores(
 }
 
 /// The TLS configuration of the NBD server, and its certificate for reports and renewal.
-fn load_tls(config: &TlsConfig) -> Result<(nbd::Tls, Shown), Failure> {
+fn load_tls(config: &TlsConfig) -> Result<(nbd::Tls, ListenerCertificate), Failure> {
     let identity = config.files.read().map_err(|error| Failure::failed(format!("[nbd] TLS: {error}")))?;
     let tls = nbd::Tls::new(identity.config, config.required);
     let shared = tls.clone();
-    Ok((tls, Shown::new(&config.files, identity.chain, move |config| shared.renew(config))))
+    Ok((tls, ListenerCertificate::new(&config.files, identity.chain, move |config| shared.renew(config))))
 }
 
 /// Attaches the volumes and starts the listeners. A volume that cannot be served does not prevent the others from being
@@ -167,40 +169,40 @@ fn load_tls(config: &TlsConfig) -> Result<(nbd::Tls, Shown), Failure> {
 async fn start_serving(
     daemon: &Rc<Daemon>,
     wanted: Vec<(VolumeConfig, bool)>,
-    starting: Vec<Busy<'_>>,
-    clients: Vec<handover::Kept>,
+    starting: Vec<ChangeGuard<'_>>,
+    clients: Vec<handover::StoredClient>,
 ) -> Result<(), Failure> {
     if daemon.settings.current().flash.is_some() {
         daemon.notifier.status("replaying the flash log");
     }
     daemon.flash.open().await.map_err(|failure| Failure::failed(failure.message))?;
     let datastores = daemon.settings.current().datastores.clone();
-    daemon.cores.tell_datastores(&datastores).await.map_err(|failure| Failure::failed(failure.message))?;
+    daemon.cores.set_datastores(&datastores).await.map_err(|failure| Failure::failed(failure.message))?;
     daemon.notifier.status(&format!("opening volumes: {}", wanted.len()));
     let names: Vec<String> = wanted.iter().map(|(config, _)| config.name.clone()).collect();
     let attached = daemon.attachments.attach_all(wanted, Acceptance::default()).await;
     drop(starting);
-    let mut unnoted = 0;
+    let mut failed_count = 0;
     for (name, failure) in names.into_iter().zip(attached).filter_map(|(name, result)| Some((name, result.err()?))) {
         log::error!(target: VOLUME, volume = name, "{}", failure.message);
         // Absent backings are retried, and conflicts need an administrator: both require a running daemon.
-        unnoted += usize::from(failure.kind == ErrorKind::Failed);
+        failed_count += usize::from(failure.kind == ErrorKind::Failed);
     }
-    if unnoted > 0 && daemon.volumes.count() == unnoted {
-        return Err(Failure::failed("none of the volumes can be served"));
+    if failed_count > 0 && daemon.volumes.count() == failed_count {
+        return Err(Failure::failed("no volume can be served"));
     }
-    daemon.flash.keep_two_copies().await;
+    daemon.flash.enforce_two_copies().await;
     let mut listening = daemon.listeners.listen_nbd().await.map_err(Failure::failed)?;
     listening.extend(daemon.listeners.listen_iscsi().await.map_err(Failure::failed)?);
     // Only after the last step of the start that can fail.
     handover::take_over_clients(&daemon.notifier, &daemon.cores, clients).await;
     daemon.listeners.announce(listening);
-    let count = daemon.volumes.served().len();
+    let count = daemon.volumes.served_names().len();
     let plural = if count == 1 { "" } else { "s" };
-    let text = format!("serving {count} volume{plural} on {}", daemon.listeners.shown().join(", "));
+    let text = format!("serving {count} volume{plural} on {}", daemon.listeners.addresses().join(", "));
     log::info!(target: DAEMON, "{text}");
-    daemon.journal.begin_serving(&text, &daemon.look().await);
-    daemon.notifier.say(&format!("READY=1\nSTATUS={text}"));
+    daemon.journal.begin_serving(&text, &daemon.collect_status().await);
+    daemon.notifier.notify(&format!("READY=1\nSTATUS={text}"));
     Ok(())
 }
 
@@ -214,33 +216,33 @@ fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
     for record in &state.volumes {
         let Some(added) = &record.added else { continue };
         let backing = BackingSpec::parse(&added.backing, Path::new("/"));
-        let named = wanted.iter().position(|(volume, _)| volume.name == record.name);
-        if let Some(named) = named {
-            let entry = &wanted[named].0.backing;
+        let same_name = wanted.iter().position(|(volume, _)| volume.name == record.name);
+        if let Some(index) = same_name {
+            let entry = &wanted[index].0.backing;
             if backing.as_ref().is_ok_and(|backing| backing == entry) {
                 log::warn!(
                     target: VOLUME, volume = record.name,
-                    "volume {}: added by command and in the file now; the file's entry is served",
+                    "volume {}: added by command, and now also in the file; the file's entry is served",
                     record.name
                 );
                 continue;
             }
             log::warn!(
                 target: VOLUME, volume = record.name,
-                "volume {}: added by command on {}, which is served; the file's entry of that name has another backing \
-                 ({entry}) and is left out. To serve that one: hotset volume remove {}, then read the configuration \
-                 again (SIGHUP)",
+                "volume {}: the backing {} added by command is served; the file's entry of the same name has another \
+                 backing ({entry}) and is ignored. To serve the file's entry: hotset volume remove {}, then reload \
+                 (SIGHUP)",
                 record.name,
                 added.backing,
                 record.name
             );
-            wanted.remove(named);
+            wanted.remove(index);
         }
         match (backing, added.policy.parse()) {
             (Ok(backing), Ok(policy)) => {
                 let (size_bytes, read_only) = (added.size_bytes, added.read_only);
                 let volume = VolumeConfig { policy, size_bytes, read_only, ..VolumeConfig::new(&record.name, backing) };
-                let volume = volume.by_rules(&config.qos);
+                let volume = volume.with_rules(&config.qos);
                 wanted.push((volume, false));
             }
             (Err(error), _) | (_, Err(error)) => log::error!(

@@ -9,21 +9,21 @@ use messages::report::{AlertKind, CoreReport, DatastoreReport, LostRange, MissRa
 use messages::{Answer, Failure, StatusReport, VolumeReport, VolumeState};
 use seam::{Nanos, Seam};
 
-use super::super::cores::{CORE_PATIENCE, Local};
+use super::super::cores::{CORE_TIMEOUT, Local};
 use super::super::engine_reports::{add_qos, add_volume_stats, miss_ratio_curve};
 use super::super::volume_settings::qos_of;
-use super::super::volumes::{Known, Standing};
+use super::super::volumes::{KnownVolume, VolumeStatus};
 use super::Daemon;
 use config::keys::set_by_command;
 use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, VolumeRecord, effective, effective_policy};
 use units::show_time;
 
-/// Time for which a core collects counters, of about twenty volumes, before it serves requests again. A report takes
-/// longer by the requests served in between.
-const COUNTED_AT_ONCE: Nanos = Nanos::from_micros(100);
+/// Time for which a core collects counters, enough for about twenty volumes, before it serves requests again. This
+/// lengthens a report by the requests served in between.
+const COUNT_SLICE: Nanos = Nanos::from_micros(100);
 
 /// A core's counters of a volume.
-struct Counted {
+struct VolumeCounters {
     stats: VolumeStats,
     policy: String,
     mode: CacheMode,
@@ -33,9 +33,9 @@ struct Counted {
 }
 
 /// A core's counters.
-struct Seen {
+struct CoreCounters {
     report: CoreReport,
-    volumes: Vec<(String, Counted)>,
+    volumes: Vec<(String, VolumeCounters)>,
     datastores: Vec<DatastoreStats>,
     /// Time of the count by the core's clock.
     now: Nanos,
@@ -59,7 +59,7 @@ impl Daemon {
     /// The miss-ratio curve of a volume; `None` for a refused volume, or if its core does not answer.
     pub(super) async fn curve(&self, name: &str) -> Option<MissRatioCurve> {
         let curve = self.on_core_of(name, |volume| miss_ratio_curve(&volume.curves(), volume.age().as_millis()));
-        tokio::time::timeout(CORE_PATIENCE, curve).await.ok().and_then(Result::ok)
+        tokio::time::timeout(CORE_TIMEOUT, curve).await.ok().and_then(Result::ok)
     }
 
     /// `volume list`.
@@ -74,13 +74,13 @@ impl Daemon {
 
     /// `status`.
     pub async fn status(&self) -> StatusReport {
-        let mut status = self.look().await;
-        self.journal.tell_alerts(&mut status);
+        let mut status = self.collect_status().await;
+        self.journal.add_alerts(&mut status);
         status
     }
 
     /// The status now, before alerts are evaluated.
-    pub async fn look(&self) -> StatusReport {
+    pub async fn collect_status(&self) -> StatusReport {
         let (cores, volumes, datastores) = self.reports().await;
         // The uptime belongs to the counters, so it is taken before the rest of the report is collected.
         let uptime = self.telemetry.uptime();
@@ -95,9 +95,9 @@ impl Daemon {
         let history = self.telemetry.history_health();
         let failed = history.as_ref().and_then(|history| history.failed.as_ref());
         alerts.extend(failed.map(|why| format!("history cannot be written: {why}")));
-        let silent = self.cores.iter().filter(|core| !cores.iter().any(|report| report.core == core.index()));
-        alerts.extend(silent.map(|core| format!("data core {} does not answer", core.index())));
-        let state_failed = self.records.look();
+        let unresponsive = self.cores.iter().filter(|core| !cores.iter().any(|report| report.core == core.index()));
+        alerts.extend(unresponsive.map(|core| format!("data core {} does not answer", core.index())));
+        let state_failed = self.records.write_error();
         let mut status = StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -107,8 +107,8 @@ impl Daemon {
             configuration: config.file.display().to_string(),
             state_directory: Some(absolute(&self.records.folder())),
             state_failed,
-            memory_not_kept: self.memory.not_kept(),
-            listen: self.listeners.shown(),
+            memory_not_kept: self.memory.unavailable_reason(),
+            listen: self.listeners.addresses(),
             api: self.http.address().map_or(String::new(), |address| address.to_string()),
             memory_bytes: config.memory_bytes,
             jobs: self.jobs.under_way(flash.as_ref(), &volumes),
@@ -124,7 +124,7 @@ impl Daemon {
             alerts,
             ..StatusReport::default()
         };
-        self.journal.tell_health(&mut status);
+        self.journal.add_health(&mut status);
         status
     }
 
@@ -137,9 +137,10 @@ impl Daemon {
         let (mut cores, mut datastores) = (Vec::new(), Vec::new());
         let mut counted = BTreeMap::new();
         for core in self.cores.iter() {
-            let asked =
-                tokio::time::timeout(CORE_PATIENCE, core.call(async |local: Rc<Local>| count(&local).await)).await;
-            if let Ok(Ok(Seen { mut report, volumes, datastores: seen, now })) = asked {
+            let counters =
+                tokio::time::timeout(CORE_TIMEOUT, core.call(async |local: Rc<Local>| collect_counters(&local).await))
+                    .await;
+            if let Ok(Ok(CoreCounters { mut report, volumes, datastores: seen, now })) = counters {
                 report.core = core.index();
                 cores.push(report);
                 counted.extend(volumes);
@@ -152,7 +153,7 @@ impl Daemon {
             let name = known.config.name.as_str();
             let mut report = report(known, counted.remove(name));
             let record = records.get(name).copied();
-            report_share(known, record, &mut report);
+            report_quotas(known, record, &mut report);
             report.unit = self.units.report_of(known, record, state.host);
             if report.unit.as_ref().is_some_and(|unit| unit.declared_lost) {
                 report
@@ -160,7 +161,7 @@ impl Daemon {
                     .push(Notice::new(AlertKind::Other, "declared lost: initiators see its LUN as permanently lost"));
             }
             if has_store {
-                alert_of_flash(known, record, &mut report);
+                add_policy_notice(known, record, &mut report);
             }
             report
         });
@@ -168,7 +169,7 @@ impl Daemon {
     }
 }
 
-fn report_share(known: &Known, record: Option<&VolumeRecord>, report: &mut VolumeReport) {
+fn report_quotas(known: &KnownVolume, record: Option<&VolumeRecord>, report: &mut VolumeReport) {
     let config = &known.config;
     report.memory.min = effective(record, MEMORY_MIN, config.memory_min).to_string();
     report.memory.max = effective(record, MEMORY_MAX, config.memory_max).to_string();
@@ -178,10 +179,10 @@ fn report_share(known: &Known, record: Option<&VolumeRecord>, report: &mut Volum
 }
 
 /// Adds an alert to a volume that runs as write-through for lack of a second copy on flash.
-fn alert_of_flash(known: &Known, record: Option<&VolumeRecord>, report: &mut VolumeReport) {
+fn add_policy_notice(known: &KnownVolume, record: Option<&VolumeRecord>, report: &mut VolumeReport) {
     let wanted = effective_policy(record, known.config.policy);
-    let is = report.policy == WritePolicy::WriteThrough.to_string();
-    if is && wanted == WritePolicy::WriteBack {
+    let is_write_through = report.policy == WritePolicy::WriteThrough.to_string();
+    if is_write_through && wanted == WritePolicy::WriteBack {
         report.alerts.push(Notice::new(
             AlertKind::PolicyReduced,
             "runs as write-through: fewer than two flash devices are in service",
@@ -189,13 +190,16 @@ fn alert_of_flash(known: &Known, record: Option<&VolumeRecord>, report: &mut Vol
     }
 }
 
-/// Changes made by command, where `file_of` returns the file's value of a volume's key.
-pub fn override_reports(state: &state::State, file_of: impl Fn(&str, &str) -> Option<String>) -> Vec<OverrideReport> {
+/// Changes made by command, where `file_value` returns the file's value of a volume's key.
+pub fn override_reports(
+    state: &state::State,
+    file_value: impl Fn(&str, &str) -> Option<String>,
+) -> Vec<OverrideReport> {
     let mut reports = Vec::new();
     for record in &state.volumes {
         for (key, held) in &record.overrides {
             let live = set_by_command().any(|known| known == key);
-            let expired = live && file_of(&record.name, key).is_some_and(|file| file != held.file);
+            let expired = live && file_value(&record.name, key).is_some_and(|file| file != held.file);
             if !expired {
                 reports.push(OverrideReport {
                     volume: record.name.clone(),
@@ -218,7 +222,7 @@ fn difference(volume: &str, key: &str, value: &str, file: &str) -> OverrideRepor
 }
 
 /// Collects the counters in short slices, and serves requests in between.
-async fn count(local: &Local) -> Seen {
+async fn collect_counters(local: &Local) -> CoreCounters {
     let stats = local.engine.stats();
     let volumes = local.engine.volumes();
     let report = CoreReport {
@@ -233,43 +237,44 @@ async fn count(local: &Local) -> Seen {
     let mut counted = Vec::with_capacity(volumes.len());
     let mut since = local.seam.now();
     for volume in &volumes {
-        if local.seam.now().since(since) >= COUNTED_AT_ONCE {
+        if local.seam.now().since(since) >= COUNT_SLICE {
             local.seam.yield_now().await;
             since = local.seam.now();
         }
         volume.advance_heat();
-        let mine = lost.iter().filter(|owner| owner.incarnation == volume.spec().incarnation);
-        let mut lost: Vec<BlockNo> = mine.map(|owner| owner.block).collect();
+        let own = lost.iter().filter(|owner| owner.incarnation == volume.spec().incarnation);
+        let mut lost: Vec<BlockNo> = own.map(|owner| owner.block).collect();
         lost.sort_unstable();
         let (policy, mode, size_bytes) = (volume.policy().to_string(), volume.mode(), volume.size_bytes());
-        counted.push((volume.name().to_owned(), Counted { stats: volume.stats(), policy, mode, size_bytes, lost }));
+        counted
+            .push((volume.name().to_owned(), VolumeCounters { stats: volume.stats(), policy, mode, size_bytes, lost }));
     }
-    Seen { report, volumes: counted, datastores: local.engine.datastores(), now: local.seam.now() }
+    CoreCounters { report, volumes: counted, datastores: local.engine.datastores(), now: local.seam.now() }
 }
 
-fn report(known: &Known, counted: Option<Counted>) -> VolumeReport {
+fn report(known: &KnownVolume, counted: Option<VolumeCounters>) -> VolumeReport {
     let config = &known.config;
     let backing = config.backing.to_string();
     let mut report = VolumeReport::idle(&config.name, VolumeState::Refused, &config.policy.to_string(), &backing);
     report.datastore = config.datastore.clone();
     report.labels = config.labels.clone();
     report.read_only = config.read_only;
-    let (placed, removing) = match &known.standing {
-        Standing::Serving(placed) => (placed, false),
-        Standing::Removing(placed) => (placed, true),
-        Standing::Refused(failure) => {
+    let (placement, removing) = match &known.status {
+        VolumeStatus::Serving(placement) => (placement, false),
+        VolumeStatus::Removing(placement) => (placement, true),
+        VolumeStatus::Refused(failure) => {
             report.size_bytes = config.size_bytes.unwrap_or(0);
             report.alerts.push(Notice::new(AlertKind::VolumeRefused, format!("not served: {}", failure.message)));
             report.refusal = failure.refusal.clone();
             return report;
         }
     };
-    report.incarnation = format!("{:016x}", placed.incarnation);
-    report.backing_identity = placed.identity.clone();
-    report.core = placed.core;
-    report.size_bytes = placed.geometry.size_bytes;
-    report.logical_block_bytes = placed.geometry.logical_block;
-    report.physical_block_bytes = placed.geometry.physical_block;
+    report.incarnation = format!("{:016x}", placement.incarnation);
+    report.backing_identity = placement.identity.clone();
+    report.core = placement.core;
+    report.size_bytes = placement.geometry.size_bytes;
+    report.logical_block_bytes = placement.geometry.logical_block;
+    report.physical_block_bytes = placement.geometry.physical_block;
     report.state = if removing { VolumeState::Removing } else { VolumeState::Active };
     let Some(counted) = counted else {
         report.alerts.push(Notice::new(AlertKind::CoreSilent, "its data core does not answer"));

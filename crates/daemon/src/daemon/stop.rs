@@ -5,36 +5,36 @@ use std::rc::Rc;
 use control::ProgressSender;
 use messages::{Answer, ErrorKind, Failure};
 
-use super::super::handover::keep_clients;
+use super::super::handover::store_clients;
 use super::super::stop::{Clients, Drain, Drained, Fault, PROGRESS_PAUSE, Phase};
 use super::Daemon;
 use logging::{self as log, DAEMON};
 use units::show_bytes;
 
 /// Message of a stop that gave up on a silent backing.
-const HUNG: &str = "stopped, but a backing did not answer: its volume was not brought there, and the next start \
-                    recovers it as after a crash";
+const HUNG_MESSAGE: &str = "stopped, but a backing did not answer: its volume was not destaged, and the next start \
+                            recovers it as after a crash";
 /// Message of a stop that failed because a data core had ended.
-const INCOMPLETE: &str = "stopped, but a data core had ended before its volumes were destaged: flushed data is on \
-                          the backings, unflushed data is lost";
+const INCOMPLETE_MESSAGE: &str = "stopped, but a data core had ended before its volumes were destaged: flushed \
+                                  data is on the backings, unflushed data is lost";
 
 impl Daemon {
-    /// `stop`: requests a stop, and answers when the backings are complete or the data that they lack is on flash.
+    /// `stop`: requests a stop, and replies when the backings are complete or all dirty data is on flash.
     pub async fn stop_and_wait(&self, destage: bool, progress: &ProgressSender) -> Result<Answer, Failure> {
         log::info!(target: DAEMON, "stop requested by command");
-        self.stop.ask(destage, Clients::SendAway);
+        self.stop.request(destage, Clients::Disconnect);
         let mut tick = tokio::time::interval(PROGRESS_PAUSE);
-        let ended = self.stop.reached(|phase| matches!(phase, Phase::Stopped | Phase::Failed));
-        let mut ended = std::pin::pin!(ended);
+        let finished = self.stop.wait_for_phase(|phase| matches!(phase, Phase::Stopped | Phase::Failed));
+        let mut finished = std::pin::pin!(finished);
         loop {
             tokio::select! {
-                phase = &mut ended => return match phase {
-                    Phase::Failed => Err(Failure::new(ErrorKind::Failed, self.stop.said())),
-                    _ => Ok(Answer::Said(vec![self.stop.said()])),
+                phase = &mut finished => return match phase {
+                    Phase::Failed => Err(Failure::new(ErrorKind::Failed, self.stop.message())),
+                    _ => Ok(Answer::Said(vec![self.stop.message()])),
                 },
                 _ = tick.tick() => {
                     if let Some(dirty_bytes) = self.cores.dirty_bytes().await.filter(|dirty_bytes| *dirty_bytes > 0) {
-                        progress.say("destaging", dirty_bytes);
+                        progress.report("destaging", dirty_bytes);
                     }
                 }
             }
@@ -46,14 +46,14 @@ impl Daemon {
     /// before that, or a backing stayed silent.
     pub async fn drain(&self) -> bool {
         let parks = self.flash.store().is_some() && !self.stop.destages();
-        self.notifier.say("STOPPING=1\nSTATUS=waiting for outstanding requests");
+        self.notifier.notify("STOPPING=1\nSTATUS=waiting for outstanding requests");
         let (records, cores) = (self.records.clone(), self.cores.clone());
         let (flash, notifier) = (self.flash.clone(), self.notifier.clone());
-        let drain = Rc::new(Drain::new(records, cores, flash, notifier, self.memory.survives()));
-        let kept = drain.send_clients_away(self.stop.clients()).await;
+        let drain = Rc::new(Drain::new(records, cores, flash, notifier, self.memory.survives_restart()));
+        let stored = drain.disconnect_clients(self.stop.clients()).await;
         let Drained { fault, is_recorded, left } = drain.run(parks).await;
         if !left.is_empty() {
-            self.stop.say(left_on_flash(&left));
+            self.stop.set_message(left_on_flash(&left));
         }
         for core in self.cores.iter() {
             core.join().await;
@@ -63,12 +63,12 @@ impl Daemon {
                 // If the records could not be saved, the persisted memory stays: it proves to the next start that
                 // nothing was lost.
                 if is_recorded {
-                    self.memory.end();
+                    self.memory.delete_own_file();
                 }
-                keep_clients(&self.notifier, kept).await;
+                store_clients(&self.notifier, stored).await;
             }
-            Some(Fault::CoreEnded) => self.stop.say(INCOMPLETE.to_owned()),
-            Some(Fault::BackingHung) => self.stop.say(HUNG.to_owned()),
+            Some(Fault::CoreEnded) => self.stop.set_message(INCOMPLETE_MESSAGE.to_owned()),
+            Some(Fault::BackingHung) => self.stop.set_message(HUNG_MESSAGE.to_owned()),
         }
         self.stop.finish(fault.is_none());
         fault.is_none()
@@ -76,7 +76,7 @@ impl Daemon {
 
     /// Records how the daemon ended, and flushes the event log.
     pub fn end_events(&self) {
-        self.journal.end(&self.stop.said());
+        self.journal.end(&self.stop.message());
     }
 }
 
@@ -85,9 +85,8 @@ fn left_on_flash(left: &[(String, u64)]) -> String {
     let bytes = left.iter().map(|(_, bytes)| bytes).sum();
     let names: Vec<_> = left.iter().map(|(name, _)| name.as_str()).collect();
     format!(
-        "stopped; {} of {} are in the flash log and not on the backing: the next start takes them over; `hotset \
-         stop --destage` would \
-         have brought them there",
+        "stopped; {} of {} are in the flash log and not on the backing; the next start recovers them from there. \
+         `hotset stop --destage` destages everything first",
         show_bytes(bytes),
         names.join(", ")
     )

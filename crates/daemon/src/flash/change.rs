@@ -13,7 +13,7 @@ use messages::{ErrorKind, Failure};
 use seam::Disk;
 use seam::real::RealSeam;
 
-use super::super::cores::{Local, core_gone};
+use super::super::cores::{Local, core_ended};
 use super::super::overlap::OwnVolumes;
 use super::open::{Opened, open_device};
 use super::{Flash, FlashLog};
@@ -39,11 +39,14 @@ fn absolute(path: &str) -> Result<PathBuf, Failure> {
     let path = Path::new(path);
     match path.is_absolute() {
         true => Ok(path.to_owned()),
-        false => Err(Failure::new(ErrorKind::Invalid, format!("{}: name the whole path", path.display()))),
+        false => Err(Failure::new(
+            ErrorKind::Invalid,
+            format!("{} is not an absolute path; give the full path", path.display()),
+        )),
     }
 }
 
-fn same(a: &Path, b: &Path) -> bool {
+fn is_same_path(a: &Path, b: &Path) -> bool {
     a == b || a.canonicalize().ok().is_some_and(|a| b.canonicalize().ok() == Some(a))
 }
 
@@ -59,23 +62,23 @@ impl FlashLog {
     }
 
     /// Saves a new list of devices.
-    fn note_devices(&self, devices: Vec<PathBuf>) -> Result<(), Failure> {
+    fn save_devices(&self, devices: Vec<PathBuf>) -> Result<(), Failure> {
         let file = self.settings.flash_devices();
         let held = (file != devices).then_some(FlashDevices { file, devices });
         self.records.change(|state| state.flash_devices = held)
     }
 
-    fn with_device(&self, path: &Path) -> Result<(), Failure> {
+    fn add_to_list(&self, path: &Path) -> Result<(), Failure> {
         let mut devices = self.devices();
-        if !devices.iter().any(|device| same(device, path)) {
+        if !devices.iter().any(|device| is_same_path(device, path)) {
             devices.push(path.to_owned());
         }
-        self.note_devices(devices)
+        self.save_devices(devices)
     }
 
-    fn without_device(&self, path: &Path) -> Result<(), Failure> {
-        let devices = self.devices().into_iter().filter(|device| !same(device, path)).collect();
-        self.note_devices(devices)
+    fn remove_from_list(&self, path: &Path) -> Result<(), Failure> {
+        let devices = self.devices().into_iter().filter(|device| !is_same_path(device, path)).collect();
+        self.save_devices(devices)
     }
 
     fn opened_flash(&self) -> Result<(Opened, FlashConfig), Failure> {
@@ -85,7 +88,7 @@ impl FlashLog {
             (Flash::Unused(unused), _) => {
                 Err(Failure::new(ErrorKind::Conflict, format!("flash is not used: {}", unused.why)))
             }
-            _ => Err(Failure::new(ErrorKind::Conflict, "the configuration has no [flash]")),
+            _ => Err(Failure::new(ErrorKind::Conflict, "[flash] is not configured")),
         }
     }
 
@@ -95,9 +98,9 @@ impl FlashLog {
         let before = self.devices();
         let text = format!("adding {}", path.display());
         let change = async move |store: Store<RealSeam>, disk| store.add(disk, force).await;
-        self.with_device(&path)?;
-        if let Err(failure) = self.bring(&path, JobKind::Add, &text, change, progress).await {
-            self.note_devices(before)?;
+        self.add_to_list(&path)?;
+        if let Err(failure) = self.change_with_device(&path, JobKind::Add, &text, change, progress).await {
+            self.save_devices(before)?;
             return Err(failure);
         }
         log::info!(target: FLASH, device = %path.display(), "flash device {} was added by command", path.display());
@@ -111,13 +114,13 @@ impl FlashLog {
         let (member, old_path) = self.member_of(old).await?;
         let text = format!("replacing {old} by {}", new.display());
         let change = async move |store: Store<RealSeam>, disk| store.replace(member, disk, force).await;
-        self.with_device(&new)?;
-        if let Err(failure) = self.bring(&new, JobKind::Replace, &text, change, progress).await {
-            self.note_devices(before)?;
+        self.add_to_list(&new)?;
+        if let Err(failure) = self.change_with_device(&new, JobKind::Replace, &text, change, progress).await {
+            self.save_devices(before)?;
             return Err(failure);
         }
         if let Some(path) = old_path {
-            self.without_device(&path)?;
+            self.remove_from_list(&path)?;
         }
         log::info!(
             target: FLASH, device = old, by = %new.display(),
@@ -134,26 +137,26 @@ impl FlashLog {
         let allow = config.allow_single_copy;
         let remove = async move |local: Rc<Local>| match local.engine.log() {
             Some(store) => store.remove(member, allow).await,
-            None => Err(StoreError::Failed("the log is not open".to_owned())),
+            None => Err(StoreError::Failed("the flash log is not open".to_owned())),
         };
         let called = self.core().call(remove);
-        let result = self.watched_job(&format!("removing {which}"), progress, called).await.map_err(core_gone)?;
+        let result = self.report_job_while(&format!("removing {which}"), progress, called).await.map_err(core_ended)?;
         let shown = path.as_ref().map_or_else(|| which.to_owned(), |path| path.display().to_string());
-        self.changed(JobKind::Remove, &shown, result, |text| opened.names.show(text))?;
+        self.record_end(JobKind::Remove, &shown, result, |text| opened.names.show(text))?;
         if let Some(path) = path {
-            self.without_device(&path)?;
+            self.remove_from_list(&path)?;
         }
         log::info!(target: FLASH, device = which, "flash device {which} was removed by command");
         self.save_generation().await
     }
 
     /// `flash pause`, `resume`, `cancel`.
-    pub async fn steer(&self, steer: fn(&Store<RealSeam>) -> bool) -> Result<(), Failure> {
+    pub async fn control_job(&self, action: fn(&Store<RealSeam>) -> bool) -> Result<(), Failure> {
         self.opened_flash()?;
-        let call = async move |local: Rc<Local>| local.engine.log().is_some_and(|store| steer(&store));
-        match self.core().call(call).await.map_err(core_gone)? {
+        let call = async move |local: Rc<Local>| local.engine.log().is_some_and(|store| action(&store));
+        match self.core().call(call).await.map_err(core_ended)? {
             true => self.save_generation().await,
-            false => Err(Failure::new(ErrorKind::Conflict, "no flash device is being added, removed or replaced")),
+            false => Err(Failure::new(ErrorKind::Conflict, "no change of the flash devices is in progress")),
         }
     }
 
@@ -161,7 +164,7 @@ impl FlashLog {
     async fn save_generation(&self) -> Result<(), Failure> {
         let generation = async |local: Rc<Local>| local.engine.log().map(|log| log.generation());
         match (self.store(), self.core().call(generation).await) {
-            (Some(store), Ok(Some(generation))) => self.records.note_generation(&store, generation),
+            (Some(store), Ok(Some(generation))) => self.records.record_generation(&store, generation),
             _ => Ok(()),
         }
     }
@@ -169,12 +172,12 @@ impl FlashLog {
     /// Finds a member by its path, or by its number if its device is absent.
     async fn member_of(&self, which: &str) -> Result<(u32, Option<PathBuf>), Failure> {
         let (opened, _) = self.opened_flash()?;
-        let ask = async |local: Rc<Local>| local.engine.log().map(|log| log.members()).unwrap_or_default();
-        let members = self.core().call(ask).await.map_err(core_gone)?;
+        let read = async |local: Rc<Local>| local.engine.log().map(|log| log.members()).unwrap_or_default();
+        let members = self.core().call(read).await.map_err(core_ended)?;
         for member in members {
             let path = member.device.as_deref().map(|device| PathBuf::from(opened.names.show(device)));
-            let is = path.as_deref().is_some_and(|path| same(path, Path::new(which)));
-            if is || which.parse() == Ok(member.member) {
+            let is_match = path.as_deref().is_some_and(|path| is_same_path(path, Path::new(which)));
+            if is_match || which.parse() == Ok(member.member) {
                 return Ok((member.member, path));
             }
         }
@@ -185,7 +188,7 @@ impl FlashLog {
     }
 
     /// Opens a device and runs `change` with it.
-    async fn bring<F>(
+    async fn change_with_device<F>(
         &self,
         path: &Path,
         kind: JobKind,
@@ -208,15 +211,15 @@ impl FlashLog {
             let identity = disk.identity();
             let changed = match local.engine.log() {
                 Some(store) => change(store, disk).await,
-                None => Err(StoreError::Failed("the log is not open".to_owned())),
+                None => Err(StoreError::Failed("the flash log is not open".to_owned())),
             };
             (Some(identity), changed)
         };
         let called = self.core().call(call);
-        let (identity, result) = self.watched_job(what, progress, called).await.map_err(core_gone)?;
+        let (identity, result) = self.report_job_while(what, progress, called).await.map_err(core_ended)?;
         let (mut names, shown) = (opened.names, path.display().to_string());
         identity.iter().for_each(|identity| names.add(identity.clone(), path));
-        self.changed(kind, &shown, result, |text| names.show(text))?;
+        self.record_end(kind, &shown, result, |text| names.show(text))?;
         if let Flash::Open(opened) = &mut *self.state.borrow_mut() {
             identity.into_iter().for_each(|identity| opened.names.add(identity, path));
             opened.absent.retain(|absent| absent.path != shown);
@@ -226,7 +229,7 @@ impl FlashLog {
 
     /// Records the end of a change of the members and returns its result to the caller. `show` replaces device
     /// identities by names. A refused change has not begun, so it is not recorded.
-    fn changed<T>(
+    fn record_end<T>(
         &self,
         kind: JobKind,
         device: &str,
@@ -243,7 +246,7 @@ impl FlashLog {
         };
         let failure = Failure::new(kind_of(&error), show(&error.to_string()));
         match error {
-            StoreError::Cancelled => end(JobOutcome::CalledOff, &failure.message),
+            StoreError::Cancelled => end(JobOutcome::Cancelled, &failure.message),
             _ if failure.kind == ErrorKind::Failed => end(JobOutcome::Failed, &failure.message),
             _ => {}
         }
@@ -251,7 +254,7 @@ impl FlashLog {
     }
 
     /// Awaits `action`, and meanwhile reports the progress of the change.
-    async fn watched_job<T>(&self, what: &str, progress: &ProgressSender, action: impl Future<Output = T>) -> T {
+    async fn report_job_while<T>(&self, what: &str, progress: &ProgressSender, action: impl Future<Output = T>) -> T {
         let mut action = std::pin::pin!(action);
         let first = tokio::time::Instant::now() + PROGRESS_PAUSE;
         let mut tick = tokio::time::interval_at(first, PROGRESS_PAUSE);
@@ -259,9 +262,9 @@ impl FlashLog {
             tokio::select! {
                 result = &mut action => return result,
                 _ = tick.tick() => {
-                    let ask = async |local: Rc<Local>| local.engine.log().and_then(|log| log.job());
-                    if let Ok(Some(job)) = self.core().call(ask).await {
-                        progress.say_copied(what, job.done_bytes, job.total_bytes);
+                    let read = async |local: Rc<Local>| local.engine.log().and_then(|log| log.job());
+                    if let Ok(Some(job)) = self.core().call(read).await {
+                        progress.report_copied(what, job.done_bytes, job.total_bytes);
                     }
                 }
             }

@@ -10,8 +10,8 @@ use std::process::Stdio;
 use std::rc::Rc;
 use std::time::Duration;
 
-use messages::moment;
 use messages::report::DriveReport;
+use messages::unix_time;
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
@@ -23,21 +23,21 @@ use logging::{self as log, FLASH};
 /// Interval of the queries: health changes over days.
 const PAUSE: Duration = Duration::from_secs(300);
 /// Time-out for an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of an answer, ten times the largest known.
-const ANSWER_BYTES_MAX: u64 = 1 << 20;
+const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 const PROGRAM: &str = "smartctl";
 /// Folders searched in addition to the daemon's `PATH`.
 const FOLDERS: &str = "/usr/sbin:/sbin";
 /// Message in place of health when `smartctl` is missing.
-const MISSING: &str = "smartctl is not installed: with smartmontools the health of the drives themselves is read, too";
+const MISSING: &str = "smartctl is not installed; install smartmontools to monitor the health of the drives";
 
 /// Known health of the drives.
 #[derive(Default)]
 pub struct Drives {
     by_device: RefCell<BTreeMap<PathBuf, DriveReport>>,
     /// Devices whose query is still running.
-    asked: RefCell<BTreeSet<PathBuf>>,
+    queried: RefCell<BTreeSet<PathBuf>>,
     is_missing: Cell<bool>,
 }
 
@@ -53,48 +53,48 @@ impl Drives {
     }
 
     /// Records the result of a query. A failed query keeps the earlier figures and adds the reason why they are old.
-    fn note(&self, device: &Path, drive: &str, told: Result<DriveReport, String>) {
+    fn record_result(&self, device: &Path, drive: &str, result: Result<DriveReport, String>) {
         let mut by_device = self.by_device.borrow_mut();
         let report = by_device.entry(device.to_owned()).or_default();
-        match told {
-            Ok(told) => *report = told,
+        match result {
+            Ok(fresh) => *report = fresh,
             Err(why) => report.unread = why,
         }
         report.drive = drive.to_owned();
     }
 
-    /// Begins to query the drives under `devices`, and forgets all others.
-    fn ask_all(self: &Rc<Self>, devices: Vec<PathBuf>) {
+    /// Starts to query the drives under `devices`, and forgets all others.
+    fn query_all(self: &Rc<Self>, devices: Vec<PathBuf>) {
         self.by_device.borrow_mut().retain(|device, _| devices.contains(device));
         for device in devices {
-            if self.asked.borrow_mut().insert(device.clone()) {
-                tokio::task::spawn_local(self.clone().ask_under(device));
+            if self.queried.borrow_mut().insert(device.clone()) {
+                tokio::task::spawn_local(self.clone().query_under(device));
             }
         }
     }
 
-    async fn ask_under(self: Rc<Self>, device: PathBuf) {
-        if let Some(drive) = found(device.clone()).await {
-            self.ask(&device, &drive).await;
+    async fn query_under(self: Rc<Self>, device: PathBuf) {
+        if let Some(drive) = find_drive(device.clone()).await {
+            self.query(&device, &drive).await;
         }
-        self.asked.borrow_mut().remove(&device);
+        self.queried.borrow_mut().remove(&device);
     }
 
     /// Queries the drive under `device`; returns when the query's process has ended.
-    async fn ask(&self, device: &Path, drive: &str) {
-        log::debug!(target: FLASH, device = %device.display(), "asking {PROGRAM} about {drive}");
+    async fn query(&self, device: &Path, drive: &str) {
+        log::debug!(target: FLASH, device = %device.display(), "querying the health of {drive} with {PROGRAM}");
         match spawn(drive) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 if !self.is_missing.replace(true) {
                     log::info!(target: FLASH, "{MISSING}");
                 }
             }
-            Err(error) => self.note(device, drive, Err(format!("{PROGRAM} cannot be run: {error}"))),
+            Err(error) => self.record_result(device, drive, Err(format!("{PROGRAM} cannot be run: {error}"))),
             Ok(mut child) => {
                 self.is_missing.set(false);
-                let told = answer(&mut child).await;
-                let now = moment::since_1970().as_secs();
-                self.note(device, drive, told.and_then(|text| smart::parse(&text, now)));
+                let output = read_output(&mut child).await;
+                let now = unix_time::now().as_secs();
+                self.record_result(device, drive, output.and_then(|text| smart::parse(&text, now)));
                 // The process may have ended by itself. A process that waits for a hung drive ends only when the kernel
                 // lets it.
                 let _ = child.start_kill();
@@ -112,23 +112,25 @@ fn spawn(drive: &str) -> std::io::Result<Child> {
 }
 
 /// Reads the output of `smartctl`, with a limit in time and size. The exit code is ignored: its bits repeat the output.
-async fn answer(child: &mut Child) -> Result<Vec<u8>, String> {
-    let out = child.stdout.take().expect("it was asked for");
+async fn read_output(child: &mut Child) -> Result<Vec<u8>, String> {
+    let out = child.stdout.take().expect("stdout is piped");
     let mut text = Vec::new();
-    match timeout(PATIENCE, out.take(ANSWER_BYTES_MAX + 1).read_to_end(&mut text)).await {
-        Err(_) => Err(format!("{PROGRAM} has not answered within {} s", PATIENCE.as_secs())),
+    match timeout(TIMEOUT, out.take(OUTPUT_BYTES_MAX + 1).read_to_end(&mut text)).await {
+        Err(_) => Err(format!("{PROGRAM} did not answer within {} s", TIMEOUT.as_secs())),
         Ok(Err(error)) => Err(format!("{PROGRAM} cannot be read: {error}")),
-        Ok(Ok(_)) if text.len() as u64 > ANSWER_BYTES_MAX => Err(format!("{PROGRAM} prints more than can be right")),
+        Ok(Ok(_)) if text.len() as u64 > OUTPUT_BYTES_MAX => {
+            Err(format!("{PROGRAM} printed more than {OUTPUT_BYTES_MAX} bytes"))
+        }
         Ok(Ok(_)) => Ok(text),
     }
 }
 
 /// [`drive_of`] on a thread of its own: the look-up may hang, and the end of the daemon waits for threads of its
 /// runtime.
-async fn found(device: PathBuf) -> Option<String> {
+async fn find_drive(device: PathBuf) -> Option<String> {
     let (sender, receiver) = oneshot::channel();
-    let look = move || drop(sender.send(drive_of(&device)));
-    std::thread::Builder::new().name("drive".to_owned()).spawn(look).ok()?;
+    let find = move || drop(sender.send(drive_of(&device)));
+    std::thread::Builder::new().name("drive".to_owned()).spawn(find).ok()?;
     receiver.await.ok().flatten()
 }
 
@@ -149,7 +151,7 @@ impl FlashLog {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !stop() {
             tick.tick().await;
-            self.drives.ask_all(self.devices());
+            self.drives.query_all(self.devices());
         }
     }
 }
@@ -161,15 +163,15 @@ mod tests {
     #[test]
     fn failed_query_keeps_earlier_figures_and_adds_reason() {
         let (drives, device) = (Drives::default(), Path::new("/dev/x1"));
-        drives.note(device, "/dev/x", Err("smartctl has not answered within 10 s".to_owned()));
-        let unread = drives.of("/dev/x1").expect("it is known");
+        drives.record_result(device, "/dev/x", Err("smartctl did not answer within 10 s".to_owned()));
+        let unread = drives.of("/dev/x1").expect("the device is known");
         assert_eq!((unread.drive.as_str(), unread.read_unix_seconds), ("/dev/x", 0));
         let read = DriveReport { read_unix_seconds: 7, media_errors: Some(3), ..DriveReport::default() };
-        drives.note(device, "/dev/x", Ok(read));
-        drives.note(device, "/dev/x", Err("it tells nothing of its health".to_owned()));
-        let stale = drives.of("/dev/x1").expect("it is known");
+        drives.record_result(device, "/dev/x", Ok(read));
+        drives.record_result(device, "/dev/x", Err("the drive reports no health".to_owned()));
+        let stale = drives.of("/dev/x1").expect("the device is known");
         assert_eq!((stale.read_unix_seconds, stale.media_errors), (7, Some(3)));
-        assert_eq!(stale.unread, "it tells nothing of its health");
+        assert_eq!(stale.unread, "the drive reports no health");
         assert_eq!(drives.of("/dev/x2"), None);
     }
 

@@ -26,14 +26,14 @@ use tokio::sync::mpsc;
 
 use self::drives::Drives;
 use self::open::{Grant, Opened};
-pub use self::watch::Seen;
+pub use self::watch::LastCheck;
 use self::wear::Wear;
-use super::cores::{Cores, DataCore, Local, core_gone};
+use super::cores::{Cores, DataCore, Local, core_ended};
 use super::jobs::Jobs;
 use super::overlap::OwnVolumes;
 use super::records::Records;
 use super::settings::Settings;
-use super::volumes::Placed;
+use super::volumes::Placement;
 use config::FlashConfig;
 use logging::{self as log, FLASH};
 use state::{Refusal, State, StoreFound, StoreUse, show_uuid};
@@ -104,16 +104,16 @@ impl FlashLog {
         config.devices = self.devices();
         let flash = match self.find_and_open(config).await? {
             Ok(opened) => {
-                let made = if opened.formatted { ", made now: its devices were empty" } else { "" };
-                let of = match opened.owners {
+                let created = if opened.formatted { ", newly created on empty devices" } else { "" };
+                let content = match opened.owners {
                     0 => String::new(),
                     1 => ", with data of 1 volume".to_owned(),
                     owners => format!(", with data of {owners} volumes"),
                 };
-                log::info!(target: FLASH, "flash log {} is in use{made}{of}", opened.store);
+                log::info!(target: FLASH, "flash log {} is in use{created}{content}", opened.store);
                 self.records.rename_devices(&opened.renamed)?;
                 opened.absent.iter().for_each(|absent| log::error!(target: FLASH, "flash: {}", absent.why));
-                self.wear.begin(&self.records.view());
+                self.wear.load(&self.records.view());
                 Flash::Open(opened)
             }
             Err(unused) => {
@@ -127,10 +127,10 @@ impl FlashLog {
 
     /// Finds the store, checks it against the records, saves its new ownership, and only then opens it.
     async fn find_and_open(&self, config: FlashConfig) -> Result<Result<Opened, Unused>, Failure> {
-        let (of_devices, own) = (config.clone(), OwnVolumes::new(&self.records.view()));
-        let find = async move |local: Rc<Local>| open::find(&local, of_devices, &own).await;
+        let (device_config, own) = (config.clone(), OwnVolumes::new(&self.records.view()));
+        let find = async move |local: Rc<Local>| open::find(&local, device_config, &own).await;
         let found = self.core().call(find).await;
-        let found = match found.map_err(core_gone)? {
+        let found = match found.map_err(core_ended)? {
             Ok(found) => found,
             Err(unused) => return Ok(Err(unused)),
         };
@@ -140,41 +140,45 @@ impl FlashLog {
             devices: found.owners(),
             holds_data: true,
         };
-        let mut judged = self.records.view().judge_store(&store);
-        if matches!(judged, Err(Refusal::StoreForeign { .. } | Refusal::StoreOlder { .. })) {
-            let ask = async |local: Rc<Local>| open::holds_data(&local).await;
-            store.holds_data = self.core().call(ask).await.map_err(core_gone)?;
-            judged = self.records.view().judge_store(&store);
+        let mut verdict = self.records.view().check_store(&store);
+        if matches!(verdict, Err(Refusal::StoreForeign { .. } | Refusal::StoreOlder { .. })) {
+            let read = async |local: Rc<Local>| open::holds_data(&local).await;
+            store.holds_data = self.core().call(read).await.map_err(core_ended)?;
+            verdict = self.records.view().check_store(&store);
         }
-        if let (Ok(StoreUse::Known), Some(manifest)) = (&judged, &found.manifest) {
-            judged = self.records.view().judge_manifest(&store, manifest).map(|()| StoreUse::Known);
+        if let (Ok(StoreUse::Known), Some(manifest)) = (&verdict, &found.manifest) {
+            verdict = self.records.view().check_manifest(&store, manifest).map(|()| StoreUse::Known);
         }
-        let used = match judged {
+        let used = match verdict {
             Ok(used) => used,
             Err(refusal) => {
                 // Closing the devices releases their locks.
                 let close = async |local: Rc<Local>| local.flash_devices.borrow_mut().clear();
-                self.core().call(close).await.map_err(core_gone)?;
-                return self.records.note_refusal(&refusal).map(|()| Err(Unused::from(&refusal)));
+                self.core().call(close).await.map_err(core_ended)?;
+                return self.records.record_refusal(&refusal).map(|()| Err(Unused::from(&refusal)));
             }
         };
         let grant = self.records.change(|state| {
-            state.begin_store(&store, used);
+            state.record_store_use(&store, used);
             let record = state.store_mut(&store.store);
             let (generation, sequence_min, map_void) = (record.generation, record.sequence, record.map_void);
             Grant { ownership: state.ownership(), generation, sequence_min, map_void }
         })?;
-        let (noter, notes) = mpsc::unbounded_channel();
-        let open = async move |local: Rc<Local>| open::open(&local, config, found, grant, noter).await;
-        match self.core().call(open).await.map_err(core_gone)? {
+        let (generations, requests) = mpsc::unbounded_channel();
+        let open = async move |local: Rc<Local>| open::open(&local, config, found, grant, generations).await;
+        match self.core().call(open).await.map_err(core_ended)? {
             Ok(opened) => {
-                let held = self.core().call(async |local: Rc<Local>| local.engine.unclaimed());
-                let held = held.await.map_err(core_gone)?;
+                let unclaimed = self.core().call(async |local: Rc<Local>| local.engine.unclaimed());
+                let unclaimed = unclaimed.await.map_err(core_ended)?;
                 self.records.change(|state| {
                     state.store_opened(&opened.store, opened.generation);
-                    state.note_held(&opened.store, held);
+                    state.record_unclaimed(&opened.store, unclaimed);
                 })?;
-                tokio::task::spawn_local(note_generations(Rc::downgrade(&self.records), opened.store.clone(), notes));
+                tokio::task::spawn_local(record_generations(
+                    Rc::downgrade(&self.records),
+                    opened.store.clone(),
+                    requests,
+                ));
                 Ok(Ok(opened))
             }
             Err(unused) => Ok(Err(unused)),
@@ -183,28 +187,28 @@ impl FlashLog {
 
     /// Saves whether the store's map of clean pages is void. A device that returns may carry the old map, which must
     /// not be trusted; the flag is cleared once a new map is durable.
-    pub fn note_map(&self, map_void: bool) -> Result<(), Failure> {
+    pub fn record_map_void(&self, map_void: bool) -> Result<(), Failure> {
         let Some(store) = self.store() else { return Ok(()) };
         let change = |state: &mut State| state.store_mut(&store).map_void = map_void;
         self.records.change(change)
     }
 
     /// Saves which volumes' old clean pages are durably dropped.
-    async fn note_drops(&self) {
+    async fn record_drops(&self) {
         let waiting = self.drops.borrow().clone();
         if waiting.is_empty() {
             return;
         }
-        let ask = async |local: Rc<Local>| {
+        let read = async |local: Rc<Local>| {
             let checked = local.engine.volumes().into_iter().filter(|volume| volume.stats().flash.checked);
             checked.map(|volume| volume.spec().incarnation).collect::<Vec<_>>()
         };
-        let Ok(checked) = self.core().call(ask).await else { return };
+        let Ok(checked) = self.core().call(read).await else { return };
         let dropped: Vec<_> = waiting.into_iter().filter(|(incarnation, _)| checked.contains(incarnation)).collect();
-        let noted = self.records.change(|state| {
-            dropped.iter().for_each(|(incarnation, store)| state.note_pages_dropped(*incarnation, store));
+        let saved = self.records.change(|state| {
+            dropped.iter().for_each(|(incarnation, store)| state.record_pages_dropped(*incarnation, store));
         });
-        match noted {
+        match saved {
             Ok(()) => {
                 self.drops.borrow_mut().retain(|incarnation, _| !dropped.iter().any(|(one, _)| one == incarnation))
             }
@@ -221,7 +225,7 @@ impl FlashLog {
         let Some(payload) = self.records.view().manifest(flash::MANIFEST_BYTES_MAX) else {
             return log::warn!(
                 target: FLASH,
-                "the records of the volumes are too many to be copied to the flash devices: keep a backup of the state \
+                "the volume records are too large to be copied to the flash devices: keep a backup of the state \
                  directory"
             );
         };
@@ -230,11 +234,11 @@ impl FlashLog {
             None => Ok(()),
         };
         if let Ok(Err(error)) = self.core().call(save).await {
-            log::warn!(target: FLASH, "the records of the volumes could not be copied to the flash devices: {error}");
+            log::warn!(target: FLASH, "the volume records could not be copied to the flash devices: {error}");
         }
     }
 
-    /// Notes that the old clean pages of a volume have to be dropped from a store.
+    /// Records that the old clean pages of a volume have to be dropped from a store.
     pub fn plan_drop(&self, incarnation: VolumeId, store: String) {
         self.drops.borrow_mut().insert(incarnation, store);
     }
@@ -250,21 +254,26 @@ impl FlashLog {
     /// The reason why a store that a volume needs is not in use.
     pub fn why_unused(&self, store: &str) -> String {
         match &*self.state.borrow() {
-            Flash::Off => "the configuration has no [flash]".to_owned(),
+            Flash::Off => "[flash] is not configured".to_owned(),
             Flash::Unused(unused) => unused.why.clone(),
-            Flash::Open(opened) => format!("that is store {store}, and the one in use is {}", opened.store),
+            Flash::Open(opened) => format!("the volume needs store {store}, but store {} is in use", opened.store),
         }
     }
 
     /// Saves whether the log answers the flushes of a volume: before it does so, and after the policy has changed and
     /// the volume was drained.
-    pub fn note_policy_on_flash(&self, placed: &Placed, policy: WritePolicy, read_only: bool) -> Result<(), Failure> {
+    pub fn mark_policy_on_flash(
+        &self,
+        placement: &Placement,
+        policy: WritePolicy,
+        read_only: bool,
+    ) -> Result<(), Failure> {
         let Some(store) = self.store() else { return Ok(()) };
         let store = (policy == WritePolicy::WriteBack && !read_only).then_some(store);
-        self.records.change(|state| state.mark_on_flash(placed.incarnation, store.as_deref()))
+        self.records.change(|state| state.mark_on_flash(placement.incarnation, store.as_deref()))
     }
 
-    /// Closes the log; true when the log is sound and holds no needed data.
+    /// Closes the log; true when the log is intact and holds no needed data.
     pub async fn close(&self) -> bool {
         if self.store().is_none() {
             return false;
@@ -272,21 +281,21 @@ impl FlashLog {
         self.save_wear().await;
         let close = async |local: Rc<Local>| {
             let unclaimed = local.engine.unclaimed().is_empty();
-            let left = local.engine.volumes().iter().any(|volume| volume.stats().flash_dirty_bytes > 0);
+            let has_dirty = local.engine.volumes().iter().any(|volume| volume.stats().flash_dirty_bytes > 0);
             match local.engine.log() {
-                Some(store) => store.close().await.map(|sequence| (unclaimed && !left, sequence)),
+                Some(store) => store.close().await.map(|sequence| (unclaimed && !has_dirty, sequence)),
                 None => Ok((false, Sequence(0))),
             }
         };
         match self.core().call(close).await {
             Ok(Ok((empty, sequence))) => {
                 if let Some(store) = self.store() {
-                    let noted = self.records.change(|state| {
+                    let saved = self.records.change(|state| {
                         let record = state.store_mut(&store);
                         record.sequence = record.sequence.max(sequence);
                     });
                     // Without the sequence the next start may accept an older copy of the log.
-                    if let Err(error) = noted {
+                    if let Err(error) = saved {
                         log::error!(target: FLASH, "{error}");
                     }
                 }
@@ -302,15 +311,19 @@ impl FlashLog {
 }
 
 /// Saves each membership generation that the log's core announces, and confirms it. No flush is answered before.
-async fn note_generations(records: Weak<Records>, store: String, mut notes: mpsc::UnboundedReceiver<open::NoteThis>) {
-    while let Some((generation, done)) = notes.recv().await {
+async fn record_generations(
+    records: Weak<Records>,
+    store: String,
+    mut requests: mpsc::UnboundedReceiver<open::GenerationToRecord>,
+) {
+    while let Some((generation, done)) = requests.recv().await {
         let Some(records) = records.upgrade() else { return };
-        let noted = records.note_generation(&store, generation).map_err(|failure| failure.message);
-        if let Err(why) = &noted {
-            log::error!(target: FLASH, "flushes wait: a flash device is out of service, and {why}");
+        let saved = records.record_generation(&store, generation).map_err(|failure| failure.message);
+        if let Err(why) = &saved {
+            log::error!(target: FLASH, "flushes wait: the loss of a flash device could not be recorded: {why}");
         }
         // The store may have stopped waiting.
-        let _ = done.send(noted);
+        let _ = done.send(saved);
     }
 }
 

@@ -17,7 +17,7 @@ use state::{Refusal, show_uuid};
 const LOCK_WAIT_MS: u64 = 10_000;
 
 /// A generation that is to be saved in the state directory, and the channel for the result.
-pub type NoteThis = (StoreGeneration, oneshot::Sender<Result<(), String>>);
+pub type GenerationToRecord = (StoreGeneration, oneshot::Sender<Result<(), String>>);
 
 /// A flash log that was opened.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub struct Opened {
     /// Its membership generation.
     pub generation: StoreGeneration,
     /// The devices' identities and paths.
-    pub names: Names,
+    pub names: DeviceNames,
     /// Device identities of earlier versions, and the present ones.
     pub renamed: Vec<(String, String)>,
     /// The store was created now, on empty devices.
@@ -40,9 +40,9 @@ pub struct Opened {
 
 /// Identities of devices, with their paths.
 #[derive(Clone, Debug, Default)]
-pub struct Names(Vec<(String, String)>);
+pub struct DeviceNames(Vec<(String, String)>);
 
-impl Names {
+impl DeviceNames {
     /// Adds a device.
     pub fn add(&mut self, identity: String, path: &Path) {
         self.0.retain(|(known, _)| *known != identity);
@@ -77,7 +77,7 @@ pub struct FoundStore {
     /// The manifest: the copy of the records on its devices.
     pub manifest: Option<Vec<u8>>,
     /// The devices' identities and paths.
-    names: Names,
+    names: DeviceNames,
     /// Device identities of earlier versions, and the present ones.
     renamed: Vec<(String, String)>,
     /// The store was created now, on empty devices.
@@ -115,11 +115,11 @@ pub struct Grant {
 /// reason why there is no usable store. The devices stay open for [`open`].
 pub async fn find(local: &Local, config: FlashConfig, own: &OwnVolumes) -> Result<FoundStore, Unused> {
     if config.devices.len() < 2 && !config.allow_single_copy {
-        return Err("[flash] names one device, and allow_single_copy is not set; name a second one, or set it"
+        return Err("[flash] names one device, and allow_single_copy is not set; name a second device, or set it"
             .to_owned()
             .into());
     }
-    let (mut disks, mut names, mut absent, mut device_bytes) = (Vec::new(), Names::default(), Vec::new(), 0u128);
+    let (mut disks, mut names, mut absent, mut device_bytes) = (Vec::new(), DeviceNames::default(), Vec::new(), 0u128);
     let mut renamed = Vec::new();
     for path in &config.devices {
         match open_device(local, &config, path.clone(), own).await {
@@ -158,7 +158,7 @@ pub async fn open(
     config: FlashConfig,
     found: FoundStore,
     grant: Grant,
-    noter: mpsc::UnboundedSender<NoteThis>,
+    generations: mpsc::UnboundedSender<GenerationToRecord>,
 ) -> Result<Opened, Unused> {
     let disks = std::mem::take(&mut *local.flash_devices.borrow_mut());
     let FoundStore { identity, manifest: _, names, renamed, formatted, absent, device_bytes, accept_missing } = found;
@@ -168,7 +168,7 @@ pub async fn open(
         ownership: Some(grant.ownership),
         sequence_min: grant.sequence_min,
         #[cfg(feature = "sabotage")]
-        sabotage: super::super::sabotage::of_flash(),
+        sabotage: super::super::sabotage::flash_fault(),
         #[cfg(not(feature = "sabotage"))]
         sabotage: flash::Sabotage::None,
     };
@@ -181,12 +181,12 @@ pub async fn open(
     }
     store.set_scrub(config.scrub);
     store.set_generation_recorder(move |generation| {
-        let noter = noter.clone();
+        let generations = generations.clone();
         Box::pin(async move {
             let (done, is_done) = oneshot::channel();
-            let gone = || "the daemon is going down".to_owned();
-            noter.send((generation, done)).map_err(|_| gone())?;
-            is_done.await.unwrap_or_else(|_| Err(gone()))
+            let stopping = || "the daemon is stopping".to_owned();
+            generations.send((generation, done)).map_err(|_| stopping())?;
+            is_done.await.unwrap_or_else(|_| Err(stopping()))
         })
     });
     local.engine.open_log(store, found);
@@ -226,13 +226,13 @@ pub async fn open_device(
     })
 }
 
-/// Identifies the store, or creates it on empty devices; the flag tells which. Devices that are not part of it are
-/// removed from `disks` and named in `absent`.
+/// Identifies the store, or creates it on empty devices; the flag is true if it was created. Devices that are not part
+/// of it are removed from `disks` and named in `absent`.
 async fn identify_store(
     seam: &RealSeam,
     disks: &mut Vec<RealDisk>,
     accept_missing: bool,
-    names: &Names,
+    names: &DeviceNames,
     absent: &mut Vec<Absent>,
 ) -> Result<(StoreIdentity, bool), Unused> {
     let options = OpenOptions { accept_missing, ..OpenOptions::default() };
@@ -270,28 +270,26 @@ async fn identify_store(
 }
 
 /// The reason why a store cannot be used, with a refusal code if there is one.
-fn unused(error: &StoreError, names: &Names, absent: &[Absent]) -> Unused {
+fn unused(error: &StoreError, names: &DeviceNames, absent: &[Absent]) -> Unused {
     match error {
         StoreError::Newer { device, newer } => {
             Unused::from(&Refusal::StoreNewer { device: names.show(device), newer: *newer })
         }
-        error => say(error, names, absent).into(),
+        error => describe(error, names, absent).into(),
     }
 }
 
-fn say(error: &StoreError, names: &Names, absent: &[Absent]) -> String {
+fn describe(error: &StoreError, names: &DeviceNames, absent: &[Absent]) -> String {
     let absent = if absent.is_empty() { String::new() } else { format!(" ({})", reasons(absent)) };
     match error {
         StoreError::MemberMissing { member } => format!(
-            "device number {member} of the flash store was in service when it was last used and is not there{absent}; \
-             bring it back, or, \
-             when it is lost for good, name the other one alone in [flash] and set allow_single_copy = true: if the \
-             one that is gone \
-             was the last in service, what only it held is lost then"
+            "device number {member} of the flash store was in service when the store was last used, and is \
+             missing{absent}; reconnect it. If it is lost for good, name only the other device in [flash] and set \
+             allow_single_copy = true: if the missing device was the last one in service, data that only it held is \
+             then lost"
         ),
         StoreError::NotEmpty { device, what } => format!(
-            "{} holds {what}; name another device, or make it empty yourself (blkdiscard -z for a device, rm for a \
-             file)",
+            "{} holds {what}; name another device, or erase it (blkdiscard -z for a device, rm for a file)",
             names.show(device)
         ),
         error => format!("{}{absent}", names.show(&error.to_string())),

@@ -7,7 +7,7 @@ use flash::{JobReport, MemberReport, MemberStatus, Owner, PageMember, Role, Scru
 use messages::report::{AlertKind, FlashDeviceReport, FlashReport, LostBlockReport, Notice, PagesReport, ScrubReport};
 use seam::Nanos;
 
-use super::super::cores::CORE_PATIENCE;
+use super::super::cores::CORE_TIMEOUT;
 use super::super::cores::Local;
 use super::super::volumes::Volumes;
 use super::open::Opened;
@@ -15,7 +15,7 @@ use super::{Flash, FlashLog, ONE_COPY, change, wear};
 use config::FlashConfig;
 
 /// Lost blocks that get an alert; the report lists them all.
-const LOST_SHOWN: usize = 10;
+const LOST_ALERTS_MAX: usize = 10;
 
 /// The open log as its core sees it.
 struct LogView {
@@ -60,8 +60,8 @@ impl FlashLog {
             Flash::Open(opened) => opened,
         };
         (report.in_use, report.store) = (true, opened.store.clone());
-        let asked = self.core().call(async |local: Rc<Local>| look(&local));
-        match tokio::time::timeout(CORE_PATIENCE, asked).await {
+        let view = self.core().call(async |local: Rc<Local>| log_view(&local));
+        match tokio::time::timeout(CORE_TIMEOUT, view).await {
             Ok(Ok(Some(view))) => self.fill(&mut report, view, &opened, config, volumes),
             _ => report.alerts.push(Notice::new(AlertKind::CoreSilent, "its data core does not answer")),
         }
@@ -69,7 +69,7 @@ impl FlashLog {
     }
 
     fn fill(&self, report: &mut FlashReport, view: LogView, opened: &Opened, config: &FlashConfig, volumes: &Volumes) {
-        report.alerts.extend(unnoted_alert(view.unnoted.as_deref()));
+        report.alerts.extend(unrecorded_alert(view.unnoted.as_deref()));
         report.alerts.extend(dropped_alert(&view.pages));
         let bytes = |member: &PageMember| member.promotion_bytes + member.journal_bytes + member.log_bytes;
         let bytes: u64 = view.written.iter().map(bytes).sum();
@@ -85,7 +85,7 @@ impl FlashLog {
         report.scrub = scrub_report(&view.scrub);
         report.alerts.extend(scrub_alert(&view.scrub));
         report.lost = view.lost.into_iter().map(|owner| lost_block(owner, volumes)).collect();
-        report.alerts.extend(report.lost.iter().take(LOST_SHOWN).map(lost_alert));
+        report.alerts.extend(report.lost.iter().take(LOST_ALERTS_MAX).map(lost_alert));
         for member in view.members {
             let written = view.written.iter().find(|written| written.member == member.member).copied();
             let unanswered = view.unanswered.get(&member.member).copied();
@@ -113,7 +113,7 @@ impl FlashLog {
         let (state, reason) = match member.status {
             MemberStatus::InService => (IN_SERVICE, String::new()),
             MemberStatus::Lost(why) => ("lost", why),
-            MemberStatus::Stale => ("stale", "it was taken out of service earlier; its data is outdated".to_owned()),
+            MemberStatus::Stale => ("stale", "it was removed from service earlier; its data is outdated".to_owned()),
         };
         let role = match member.role {
             Role::Log => "log",
@@ -143,8 +143,8 @@ impl FlashLog {
 /// State of a device in service, as reports name it.
 const IN_SERVICE: &str = "in-service";
 
-/// Looks at the log on its core; `None` when it is closed.
-fn look(local: &Local) -> Option<LogView> {
+/// Reads the state of the log on its core; `None` when it is closed.
+fn log_view(local: &Local) -> Option<LogView> {
     let log = local.engine.log()?;
     let volumes = local.engine.volumes();
     let stats: Vec<_> = volumes.iter().map(|volume| (volume.name(), volume.stats())).collect();
@@ -212,10 +212,10 @@ fn lost_block(owner: Owner, volumes: &Volumes) -> LostBlockReport {
     }
 }
 
-fn unnoted_alert(why: Option<&str>) -> Option<Notice> {
+fn unrecorded_alert(why: Option<&str>) -> Option<Notice> {
     let text = format!(
-        "flushes fail: a flash device is out of service, and the state directory could not note that ({}); make it \
-         writable, and they are answered again",
+        "flushes fail: a flash device is out of service, and the state directory could not record this ({}); make the \
+         state directory writable",
         why?
     );
     Some(Notice::new(AlertKind::Other, text))
@@ -236,8 +236,8 @@ fn scrub_alert(scrub: &ScrubStats) -> Option<Notice> {
 
 fn lost_alert(lost: &LostBlockReport) -> Notice {
     let text = format!(
-        "volume {} ({}): no flash device has a good copy of the 4 KiB at byte {}: reading them fails until they are \
-         written again",
+        "volume {} ({}): no flash device has a good copy of the 4 KiB at byte {}; reads fail until they are written \
+         again",
         lost.volume, lost.incarnation, lost.at_bytes
     );
     Notice::new(AlertKind::FlashDataLost, text)

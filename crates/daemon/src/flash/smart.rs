@@ -9,10 +9,10 @@ use serde_json::Value;
 const WARNINGS: [&str; 6] = [
     "its spare blocks are below the threshold",
     "its temperature is out of bounds",
-    "its reliability is degraded by errors of its media or inside",
-    "it takes no more writes",
-    "what keeps its volatile memory over a loss of power has failed",
-    "its persistent memory region cannot be relied on",
+    "its reliability is degraded by media or internal errors",
+    "it is read-only",
+    "its power-loss protection has failed",
+    "its persistent memory region is read-only or unreliable",
 ];
 /// ATA attributes, by their names in smartmontools' database, whose normalised value is the rated life left in percent.
 const LIFE_LEFT: [&str; 5] = [
@@ -31,29 +31,29 @@ const TEXT_MAX: usize = 120;
 
 /// The drive's health as of `now` in seconds since 1970, or the reason why it is unknown.
 pub fn parse(text: &[u8], now: u64) -> Result<DriveReport, String> {
-    let told: Value = serde_json::from_slice(text).map_err(|_| "smartctl printed invalid JSON".to_owned())?;
+    let output: Value = serde_json::from_slice(text).map_err(|_| "smartctl printed invalid JSON".to_owned())?;
     let mut report = DriveReport {
-        model: short(told["model_name"].as_str().unwrap_or_default()),
+        model: truncated(output["model_name"].as_str().unwrap_or_default()),
         read_unix_seconds: now,
-        temperature_celsius: told["temperature"]["current"].as_i64(),
+        temperature_celsius: output["temperature"]["current"].as_i64(),
         ..DriveReport::default()
     };
-    let passed = told["smart_status"]["passed"].as_bool();
-    let nvme = &told["nvme_smart_health_information_log"];
-    let attributes = told["ata_smart_attributes"]["table"].as_array();
+    let passed = output["smart_status"]["passed"].as_bool();
+    let nvme = &output["nvme_smart_health_information_log"];
+    let attributes = output["ata_smart_attributes"]["table"].as_array();
     if nvme.is_object() {
         read_nvme(nvme, &mut report);
     } else if let Some(attributes) = attributes {
-        read_ata(&told, attributes, &mut report);
+        read_ata(&output, attributes, &mut report);
     } else if passed.is_none() {
-        return Err(why(&told));
+        return Err(failure_reason(&output));
     }
     let is_low = report.spare_ratio.zip(report.spare_threshold_ratio).is_some_and(|(spare, least)| spare < least);
     if is_low && !report.warnings.iter().any(|warning| warning == WARNINGS[0]) {
         report.warnings.push(WARNINGS[0].to_owned());
     }
     if passed == Some(false) {
-        report.warnings.push("it says itself that it is failing".to_owned());
+        report.warnings.push("its overall health self-assessment has failed".to_owned());
     }
     Ok(report)
 }
@@ -68,38 +68,38 @@ fn read_nvme(log: &Value, report: &mut DriveReport) {
     report.warnings = (0..WARNINGS.len()).filter(is_set).map(|bit| WARNINGS[bit].to_owned()).collect();
 }
 
-fn read_ata(told: &Value, attributes: &[Value], report: &mut DriveReport) {
+fn read_ata(output: &Value, attributes: &[Value], report: &mut DriveReport) {
     let find =
         |names: &[&str]| names.iter().find_map(|name| attributes.iter().find(|attribute| attribute["name"] == **name));
     // Newer versions of smartctl compute the wear themselves, for more drives.
-    report.wear_used_ratio = percent(&told["endurance_used"]["current_percent"])
+    report.wear_used_ratio = percent(&output["endurance_used"]["current_percent"])
         .or_else(|| Some(1.0 - percent(&find(&LIFE_LEFT)?["value"])?.min(1.0)));
     let spare = find(&SPARE_LEFT);
     report.spare_ratio =
-        percent(&told["spare_available"]["current_percent"]).or_else(|| Some(percent(&spare?["value"])?.min(1.0)));
-    let threshold = percent(&told["spare_available"]["threshold_percent"]).or_else(|| percent(&spare?["thresh"]));
+        percent(&output["spare_available"]["current_percent"]).or_else(|| Some(percent(&spare?["value"])?.min(1.0)));
+    let threshold = percent(&output["spare_available"]["threshold_percent"]).or_else(|| percent(&spare?["thresh"]));
     report.spare_threshold_ratio = threshold.filter(|threshold| *threshold > 0.0);
     report.media_errors = find(&UNCORRECTED).and_then(|attribute| attribute["raw"]["value"].as_u64());
     let failing = attributes.iter().filter(|attribute| attribute["when_failed"] == "now");
     let named = failing.filter_map(|attribute| attribute["name"].as_str());
-    report.warnings = named.map(|name| format!("its attribute {} is below the threshold", short(name))).collect();
+    report.warnings = named.map(|name| format!("its attribute {} is below the threshold", truncated(name))).collect();
 }
 
 fn percent(value: &Value) -> Option<f64> {
     value.as_u64().map(|percent| percent as f64 / 100.0)
 }
 
-/// The reason why there is no health, in smartctl's own words, if it has any.
-fn why(told: &Value) -> String {
-    let messages = told["smartctl"]["messages"].as_array().into_iter().flatten();
-    let said: Vec<&str> = messages.filter_map(|message| message["string"].as_str()).collect();
-    match said.is_empty() {
-        true => "it tells nothing of its health".to_owned(),
-        false => format!("smartctl says: {}", short(&said.join("; "))),
+/// The reason why the output has no health, from smartctl's messages if there are any.
+fn failure_reason(output: &Value) -> String {
+    let messages = output["smartctl"]["messages"].as_array().into_iter().flatten();
+    let texts: Vec<&str> = messages.filter_map(|message| message["string"].as_str()).collect();
+    match texts.is_empty() {
+        true => "the drive reports no health".to_owned(),
+        false => format!("smartctl: {}", truncated(&texts.join("; "))),
     }
 }
 
-fn short(text: &str) -> String {
+fn truncated(text: &str) -> String {
     text.chars().filter(|c| !messages::is_control(*c)).take(TEXT_MAX).collect()
 }
 
@@ -113,7 +113,7 @@ mod tests {
     const DENIED: &str = include_str!("fixtures/denied.json");
 
     fn parsed(text: &str) -> DriveReport {
-        parse(text.as_bytes(), 7).expect("it tells its health")
+        parse(text.as_bytes(), 7).expect("the output reports health")
     }
 
     #[test]
@@ -135,11 +135,11 @@ mod tests {
     #[test]
     fn each_drive_warning_is_reported_once_as_text() {
         let drive = parsed(NVME_FAILING);
-        assert_eq!(drive.warnings, [WARNINGS[0], WARNINGS[2], "it says itself that it is failing"]);
+        assert_eq!(drive.warnings, [WARNINGS[0], WARNINGS[2], "its overall health self-assessment has failed"]);
         assert_eq!((drive.spare_ratio, drive.wear_used_ratio, drive.media_errors), (Some(0.04), Some(1.12), Some(219)));
         // Spare blocks below the threshold without the critical warning bit.
         let quiet = NVME_FAILING.replace("\"critical_warning\": 5", "\"critical_warning\": 0");
-        assert_eq!(parsed(&quiet).warnings, [WARNINGS[0], "it says itself that it is failing"]);
+        assert_eq!(parsed(&quiet).warnings, [WARNINGS[0], "its overall health self-assessment has failed"]);
     }
 
     #[test]
@@ -147,7 +147,7 @@ mod tests {
         let drive = parsed(SATA);
         assert_eq!((drive.spare_ratio, drive.spare_threshold_ratio), (Some(0.98), Some(0.1)));
         assert_eq!((drive.temperature_celsius, drive.media_errors), (Some(33), Some(2)));
-        assert!((drive.wear_used_ratio.expect("it is told") - 0.07).abs() < 1e-9);
+        assert!((drive.wear_used_ratio.expect("the wear is reported") - 0.07).abs() < 1e-9);
         assert_eq!(drive.warnings, [""; 0]);
         let failing = SATA.replacen("\"when_failed\": \"\"", "\"when_failed\": \"now\"", 1);
         assert_eq!(parsed(&failing).warnings, ["its attribute Reallocated_Sector_Ct is below the threshold"]);
@@ -158,16 +158,16 @@ mod tests {
 
     #[test]
     fn unreadable_health_is_reported_with_its_reason() {
-        let why = |text: &str| parse(text.as_bytes(), 7).expect_err("nothing is known");
-        assert_eq!(why(DENIED), "smartctl says: Smartctl open device: /dev/sda failed: Permission denied");
-        assert_eq!(why("{}"), "it tells nothing of its health");
-        assert_eq!(why("[1]"), "it tells nothing of its health");
+        let failure_reason = |text: &str| parse(text.as_bytes(), 7).expect_err("nothing is known");
+        assert_eq!(failure_reason(DENIED), "smartctl: Smartctl open device: /dev/sda failed: Permission denied");
+        assert_eq!(failure_reason("{}"), "the drive reports no health");
+        assert_eq!(failure_reason("[1]"), "the drive reports no health");
         for cut in ["", "smartctl: command line error", &NVME[..NVME.len() / 2]] {
-            assert_eq!(why(cut), "smartctl printed invalid JSON");
+            assert_eq!(failure_reason(cut), "smartctl printed invalid JSON");
         }
         // Fields of an unexpected type.
-        let odd = NVME.replace("\"available_spare\": 100", "\"available_spare\": \"many\"").replace("41", "null");
-        let drive = parsed(&odd);
+        let invalid = NVME.replace("\"available_spare\": 100", "\"available_spare\": \"many\"").replace("41", "null");
+        let drive = parsed(&invalid);
         assert_eq!((drive.spare_ratio, drive.temperature_celsius), (None, None));
     }
 }

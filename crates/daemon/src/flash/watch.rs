@@ -16,13 +16,13 @@ const WEAR_CHECKS: u64 = 60;
 
 /// Findings of the last check.
 #[derive(Default)]
-pub struct Seen {
+pub struct LastCheck {
     members: Vec<MemberReport>,
     checks: u64,
 }
 
-/// The log as a check finds it.
-struct Now {
+/// Status of the log at a check.
+struct LogStatus {
     members: Vec<MemberReport>,
     generation: StoreGeneration,
     /// Why the map of clean pages cannot be written any more, if so.
@@ -34,7 +34,7 @@ struct Now {
 impl FlashLog {
     /// Changes write-back volumes to write-through until the next start, if a single copy is left and not allowed;
     /// returns their number. Their dirty blocks are destaged in the background.
-    pub async fn keep_two_copies(&self) -> usize {
+    pub async fn enforce_two_copies(&self) -> usize {
         if self.store().is_none() || self.settings.allows_single_copy() {
             return 0;
         }
@@ -67,24 +67,24 @@ impl FlashLog {
     }
 
     /// The volumes that run as write-through, if enough copies are in service for write-back.
-    pub async fn written_through(&self) -> Vec<String> {
-        let look = async |local: Rc<Local>| {
+    pub async fn write_through_volumes(&self) -> Vec<String> {
+        let read = async |local: Rc<Local>| {
             let copies = local.engine.log().map_or(0, |log| log.copies());
             let volumes = local.engine.volumes();
-            let through = volumes.iter().filter(|volume| volume.policy() == WritePolicy::WriteThrough);
-            (copies, through.map(|volume| volume.name().to_owned()).collect::<Vec<_>>())
+            let write_through = volumes.iter().filter(|volume| volume.policy() == WritePolicy::WriteThrough);
+            (copies, write_through.map(|volume| volume.name().to_owned()).collect::<Vec<_>>())
         };
         let needed = if self.settings.allows_single_copy() { 1 } else { 2 };
-        match self.core().call(look).await {
-            Ok((copies, through)) if copies >= needed => through,
+        match self.core().call(read).await {
+            Ok((copies, names)) if copies >= needed => names,
             _ => Vec::new(),
         }
     }
 
-    /// Gives up the map of clean pages: writes to backings wait for a dirty-region mark that cannot be written. They
+    /// Abandons the map of clean pages: writes to backings wait for a dirty-region mark that cannot be written. They
     /// continue once it is durable that the map is void.
-    pub async fn give_up_map(&self, why: &str) {
-        match self.note_map(true) {
+    pub async fn abandon_map(&self, why: &str) {
+        match self.record_map_void(true) {
             Ok(()) => {
                 let abandon =
                     async |local: Rc<Local>| local.engine.pages().into_iter().for_each(|pages| pages.abandon());
@@ -93,57 +93,57 @@ impl FlashLog {
             }
             Err(failure) => log::error!(
                 target: FLASH,
-                "the clean pages on flash are lost ({why}): {}",
+                "the map of clean pages failed ({why}), and this could not be recorded: {}",
                 failure.message
             ),
         }
     }
 
     /// True when no volume may become write-back now.
-    pub async fn wants_two_copies(&self) -> bool {
+    pub async fn lacks_second_copy(&self) -> bool {
         if self.store().is_none() || self.settings.allows_single_copy() {
             return false;
         }
-        let one = async |local: Rc<Local>| local.engine.log().is_some_and(|log| log.copies() < 2);
-        self.core().call(one).await.unwrap_or(false)
+        let is_single = async |local: Rc<Local>| local.engine.log().is_some_and(|log| log.copies() < 2);
+        self.core().call(is_single).await.unwrap_or(false)
     }
 
     /// Checks the devices; false when the log is closed. To be called every second.
-    pub async fn check(&self, seen: &mut Seen) -> bool {
+    pub async fn check(&self, last: &mut LastCheck) -> bool {
         // The devices may have changed since the last check.
         let Flash::Open(opened) = self.state.borrow().clone() else { return false };
-        let Ok(Some(now)) = self.core().call(async |local: Rc<Local>| look(&local)).await else { return false };
+        let Ok(Some(now)) = self.core().call(async |local: Rc<Local>| log_status(&local)).await else { return false };
         if let Some(why) = now.map_failed {
-            self.give_up_map(&why).await;
+            self.abandon_map(&why).await;
         } else if now.has_new_map
-            && let Err(failure) = self.note_map(false)
+            && let Err(failure) = self.record_map_void(false)
         {
             log::error!(target: FLASH, "{}", failure.message);
         }
-        if let Err(failure) = self.records.note_generation(&opened.store, now.generation) {
+        if let Err(failure) = self.records.record_generation(&opened.store, now.generation) {
             log::error!(target: FLASH, "{}", failure.message);
         }
-        for member in now.members.iter().filter(|member| !seen.members.contains(*member)) {
+        for member in now.members.iter().filter(|member| !last.members.contains(*member)) {
             if let MemberStatus::Lost(why) = &member.status {
                 let device = member.device.as_deref().map(|device| opened.names.show(device));
                 let device = device.unwrap_or_else(|| format!("number {}", member.member));
                 log::error!(target: FLASH, device, "flash device {device} is out of service: {why}");
             }
         }
-        seen.members = now.members;
-        self.note_drops().await;
-        seen.checks += 1;
-        if seen.checks.is_multiple_of(WEAR_CHECKS) {
+        last.members = now.members;
+        self.record_drops().await;
+        last.checks += 1;
+        if last.checks.is_multiple_of(WEAR_CHECKS) {
             self.save_wear().await;
         }
         true
     }
 }
 
-fn look(local: &Local) -> Option<Now> {
+fn log_status(local: &Local) -> Option<LogStatus> {
     let log = local.engine.log()?;
     // Only if no copy is in service: a closed store reports its map as failed, too.
     let map_failed = local.engine.pages().and_then(|pages| pages.void_reason()).filter(|_| log.copies() == 0);
     let has_new_map = map_failed.is_none() && local.engine.map_loaded().is_some();
-    Some(Now { members: log.members(), generation: log.generation(), map_failed, has_new_map })
+    Some(LogStatus { members: log.members(), generation: log.generation(), map_failed, has_new_map })
 }

@@ -68,7 +68,7 @@ pub struct Wear(RefCell<Before>);
 
 impl Wear {
     /// Loads the totals from before this start. To be called once, after the store was opened.
-    pub fn begin(&self, state: &State) {
+    pub fn load(&self, state: &State) {
         self.0.borrow_mut().clone_from(&state.wear);
     }
 
@@ -93,15 +93,15 @@ impl Wear {
 impl FlashLog {
     /// Saves the totals up to now.
     pub async fn save_wear(&self) {
-        let ask = async |local: Rc<Local>| {
+        let read = async |local: Rc<Local>| {
             let members = local.engine.log().map(|log| log.members()).unwrap_or_default();
             let written = local.engine.pages().map(|pages| pages.stats().members).unwrap_or_default();
             (members, written)
         };
-        let Ok((members, written)) = self.core().call(ask).await else { return };
+        let Ok((members, written)) = self.core().call(read).await else { return };
         let all = self.wear.totals(members, &written);
-        let noted = self.records.change(|state| state.wear = all);
-        if let Err(error) = noted {
+        let saved = self.records.change(|state| state.wear = all);
+        if let Err(error) = saved {
             log::error!(target: FLASH, "the write counters of the flash devices could not be saved: {error}");
         }
     }

@@ -1,4 +1,4 @@
-//! The HTTP interface: its start, and in [`tokens`] who may use it.
+//! The HTTP interface: its start, and its tokens ([`tokens`]).
 
 mod tokens;
 
@@ -12,7 +12,7 @@ use tls::{Identity, ServerConfig};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::certificates::{Certificates, Shown};
+use super::certificates::{Certificates, ListenerCertificate};
 use super::daemon::Daemon;
 use super::records::Records;
 use super::settings::Settings;
@@ -50,13 +50,13 @@ impl HttpInterface {
     /// While the address or the certificate is unavailable, volumes are served without the interface, and the start is
     /// retried.
     pub fn start(self: Rc<Self>, daemon: Rc<Daemon>, stop: watch::Receiver<bool>) {
-        self.know_tokens();
+        self.update_tokens();
         let Some(address) = self.settings.current().api.listen else { return };
         let listener = self.listen(address);
         tokio::task::spawn_local(async move {
             let (listener, tls) = match listener {
                 Ok(listening) => listening,
-                Err(why) => self.listen_later(address, why).await,
+                Err(why) => self.retry_listening(address, why).await,
             };
             let config = self.settings.current().api.clone();
             let options = api::Options {
@@ -83,8 +83,8 @@ impl HttpInterface {
                 log::info!(target: API, %address, "HTTPS on {address}");
                 let (sender, receiver) = watch::channel(api::encrypted(config));
                 let renew = move |config| drop(sender.send_replace(api::encrypted(config)));
-                let shown = Shown::new(&files, chain, renew);
-                self.certificates.set_api(shown);
+                let certificate = ListenerCertificate::new(&files, chain, renew);
+                self.certificates.set_api(certificate);
                 Some(receiver)
             }
             None => {
@@ -103,8 +103,8 @@ impl HttpInterface {
         Ok((listener, tls))
     }
 
-    async fn listen_later(&self, address: SocketAddr, mut why: String) -> Listening {
-        log::error!(target: API, "{why}; trying again, volumes are served without it");
+    async fn retry_listening(&self, address: SocketAddr, mut why: String) -> Listening {
+        log::error!(target: API, "{why}; retrying, volumes are served without the HTTP interface");
         loop {
             tokio::time::sleep(RETRY_PAUSE).await;
             match self.listen(address) {
@@ -112,7 +112,7 @@ impl HttpInterface {
                 // A repeated reason is logged once.
                 Err(again) if again == why => {}
                 Err(other) => {
-                    log::error!(target: API, "{other}; trying again, volumes are served without it");
+                    log::error!(target: API, "{other}; retrying, volumes are served without the HTTP interface");
                     why = other;
                 }
             }

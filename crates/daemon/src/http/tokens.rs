@@ -25,11 +25,11 @@ impl HttpInterface {
         }
         let count = self.records.view().tokens.len();
         if self.tokens().iter().any(|token| token.name == name) {
-            let text = format!("there is a token \"{name}\" already; revoke it first, or take another name");
+            let text = format!("a token \"{name}\" already exists; revoke it first, or choose another name");
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
         if count >= TOKENS_MAX {
-            let text = format!("there are {count} tokens, which is as many as there may be; revoke one first");
+            let text = format!("there are {count} tokens, the maximum; revoke one first");
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
         let (drawn, token) = api::Token::draw(name, role).map_err(|error| Failure::new(ErrorKind::Failed, error))?;
@@ -37,7 +37,7 @@ impl HttpInterface {
         let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let record = TokenRecord { name: drawn.name, role, hash: drawn.hash, created };
         self.records.change(|state| state.tokens.push(record))?;
-        self.know_tokens();
+        self.update_tokens();
         log::info!(target: API, token = name, "token {name} ({role}) was created by command");
         Ok(Answer::TokenCreated(TokenCreated { name: name.to_owned(), role, token }))
     }
@@ -60,8 +60,8 @@ impl HttpInterface {
             return Err(Failure::new(ErrorKind::NotFound, text));
         }
         self.records.change(|state| state.tokens.retain(|token| token.name != name))?;
-        self.know_tokens();
-        let text = format!("token {name} was revoked; its sessions are logged out");
+        self.update_tokens();
+        let text = format!("token {name} was revoked, and its sessions ended");
         log::info!(target: API, token = name, "{text}");
         Ok(Answer::Said(vec![text]))
     }
@@ -69,7 +69,7 @@ impl HttpInterface {
     /// `token link`.
     pub fn login_link(&self, role: Role) -> Result<Answer, Failure> {
         let Some(address) = self.address.get() else {
-            let text = "there is no HTTP interface to log in to; add [api] listen = \"127.0.0.1:7400\" and restart";
+            let text = "no HTTP interface is configured; add [api] listen = \"127.0.0.1:7400\" and restart";
             return Err(Failure::new(ErrorKind::Conflict, text));
         };
         let key = self.access.make_link(role).map_err(|error| Failure::new(ErrorKind::Failed, error))?;
@@ -86,7 +86,7 @@ impl HttpInterface {
     }
 
     /// Sends the tokens to the HTTP interface.
-    pub(super) fn know_tokens(&self) {
+    pub(super) fn update_tokens(&self) {
         let state = self.records.view();
         let token = |record: &TokenRecord| api::Token {
             name: record.name.clone(),

@@ -9,9 +9,9 @@ use tokio::task::JoinSet;
 
 use super::super::cores::{Cores, Local};
 use super::super::flash::FlashLog;
-use super::super::handover::{Kept, to_keep};
+use super::super::handover::{StoredClient, to_stored_clients};
 use super::super::records::Records;
-use super::{CLIENTS_PATIENCE, Clients, PROGRESS_PAUSE};
+use super::{CLIENTS_TIMEOUT, Clients, PROGRESS_PAUSE};
 use logging::{self as log, DAEMON, VOLUME};
 use state::draw_number;
 use systemd::Notifier;
@@ -21,9 +21,9 @@ use units::show_bytes;
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
 /// Time after which a stop gives up on a silent backing, if its volume has no dirty data or memory survives the daemon.
-const HUNG_PATIENCE_MS: u64 = 10_000;
+const HUNG_TIMEOUT_MS: u64 = 10_000;
 /// The limit if dirty data would be lost with the daemon: a storage server may take that long to restart.
-const HUNG_PATIENCE_DIRTY_MS: u64 = 600_000;
+const HUNG_TIMEOUT_DIRTY_MS: u64 = 600_000;
 
 /// The reason why a drain left a volume incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub struct Drained {
 }
 
 /// Result of a stop for one volume.
-enum Ended {
+enum DrainOutcome {
     /// Its backing is complete, and its record needs no change.
     Complete,
     /// Its backing is complete, which is to be recorded for its incarnation.
@@ -78,7 +78,7 @@ pub struct Drain {
     memory_survives: bool,
 }
 
-/// The volumes that have ended so far.
+/// Outcomes so far.
 #[derive(Default)]
 struct Tally {
     fault: Option<Fault>,
@@ -91,16 +91,16 @@ struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, ended: Ended) {
+    fn add(&mut self, ended: DrainOutcome) {
         match ended {
-            Ended::Complete => {}
-            Ended::Clean(incarnation) => self.clean.push(incarnation),
-            Ended::Parked(Parked { incarnation, name, bytes, destaged }) => {
+            DrainOutcome::Complete => {}
+            DrainOutcome::Clean(incarnation) => self.clean.push(incarnation),
+            DrainOutcome::Parked(Parked { incarnation, name, bytes, destaged }) => {
                 self.parked.push((incarnation, destaged));
                 self.left.extend((bytes > 0).then_some((name, bytes)));
             }
-            Ended::Hung => self.fault = Some(Fault::BackingHung),
-            Ended::Failed => self.fault = self.fault.or(Some(Fault::CoreEnded)),
+            DrainOutcome::Hung => self.fault = Some(Fault::BackingHung),
+            DrainOutcome::Failed => self.fault = self.fault.or(Some(Fault::CoreEnded)),
         }
     }
 }
@@ -118,32 +118,32 @@ impl Drain {
     }
 
     /// Disconnects all clients; returns the connections that the next daemon can continue.
-    pub async fn send_clients_away(&self, clients: Clients) -> Vec<Kept> {
-        let mut kept = Vec::new();
+    pub async fn disconnect_clients(&self, clients: Clients) -> Vec<StoredClient> {
+        let mut stored = Vec::new();
         for core in self.cores.iter() {
             // A core that has ended has no clients left.
-            let left = core.call(async move |local: Rc<Local>| send_clients_away(&local, clients).await).await;
-            kept.extend(left.unwrap_or_default());
+            let left = core.call(async move |local: Rc<Local>| disconnect_clients(&local, clients).await).await;
+            stored.extend(left.unwrap_or_default());
         }
-        kept
+        stored
     }
 
     /// Leaves the dirty data of all volumes in the flash log if `parks`, destages it otherwise, and closes the log.
     pub async fn run(self: &Rc<Self>, parks: bool) -> Drained {
         let mut tally = Tally::default();
-        let mut volumes = self.begin(parks, &mut tally).await;
+        let mut volumes = self.start(parks, &mut tally).await;
         let mut tick = tokio::time::interval(PROGRESS_PAUSE);
         while !volumes.is_empty() {
             tokio::select! {
-                ended = volumes.join_next() => tally.add(ended.and_then(Result::ok).unwrap_or(Ended::Failed)),
+                ended = volumes.join_next() => tally.add(ended.and_then(Result::ok).unwrap_or(DrainOutcome::Failed)),
                 _ = tick.tick() => {
-                    self.note_ended(&mut tally.clean, &tally.parked);
-                    self.say_progress(volumes.len()).await;
+                    self.record_outcomes(&mut tally.clean, &tally.parked);
+                    self.report_progress(volumes.len()).await;
                 }
             }
         }
         let Tally { fault, mut clean, parked, mut left } = tally;
-        let is_recorded = self.note_ended(&mut clean, &parked);
+        let is_recorded = self.record_outcomes(&mut clean, &parked);
         if self.flash.close().await && fault.is_none() {
             // The log holds no needed data: a recovery would find nothing of these volumes.
             self.records.change_or_log(|state| {
@@ -154,8 +154,8 @@ impl Drain {
         Drained { fault, is_recorded, left }
     }
 
-    /// Begins to drain the volumes of all cores.
-    async fn begin(self: &Rc<Self>, parks: bool, tally: &mut Tally) -> JoinSet<Ended> {
+    /// Starts to drain the volumes of all cores.
+    async fn start(self: &Rc<Self>, parks: bool, tally: &mut Tally) -> JoinSet<DrainOutcome> {
         let mut volumes = JoinSet::new();
         for core in self.cores.iter() {
             // The engine's own list: every volume that it serves is drained, whatever the daemon's records say.
@@ -164,21 +164,21 @@ impl Drain {
                 local.engine.volumes().iter().map(named).collect()
             };
             let Ok(served) = core.call(async move |local: Rc<Local>| list(&local)).await else {
-                tally.add(Ended::Failed);
+                tally.add(DrainOutcome::Failed);
                 continue;
             };
             for (name, incarnation) in served {
                 let (drain, core) = (self.clone(), core.index());
                 volumes.spawn_local(async move {
-                    let end = async {
+                    let finish = async {
                         match parks {
                             true => drain.park_volume(&name, core, incarnation).await,
                             false => drain.drain_volume(&name, core, incarnation).await,
                         }
                     };
                     tokio::select! {
-                        ended = end => ended,
-                        () = drain.hangs(&name, core) => Ended::Hung,
+                        ended = finish => ended,
+                        () = drain.wait_for_hang(&name, core) => DrainOutcome::Hung,
                     }
                 });
             }
@@ -187,59 +187,59 @@ impl Drain {
     }
 
     /// Returns when a volume's backing has been silent for longer than a stop waits.
-    async fn hangs(&self, name: &str, core: usize) {
+    async fn wait_for_hang(&self, name: &str, core: usize) {
         loop {
             tokio::time::sleep(PROGRESS_PAUSE).await;
             let volume = name.to_owned();
             let stats = async move |local: Rc<Local>| local.engine.find(&volume).map(|volume| volume.stats());
             let Ok(Some(stats)) = self.cores[core].call(stats).await else { continue };
             let is_safe = self.memory_survives || stats.dirty_bytes + stats.written_bytes == 0;
-            let patience_ms = if is_safe { HUNG_PATIENCE_MS } else { HUNG_PATIENCE_DIRTY_MS };
-            if stats.backing_unanswered_ms >= patience_ms {
+            let timeout_ms = if is_safe { HUNG_TIMEOUT_MS } else { HUNG_TIMEOUT_DIRTY_MS };
+            if stats.backing_unanswered_ms >= timeout_ms {
                 let age = Duration::from_secs(stats.backing_unanswered_ms / 1000);
                 log::error!(
                     target: VOLUME, volume = name,
-                    "volume {name}: its backing has not answered for {age:?}; the stop no longer waits for it"
+                    "volume {name}: its backing has not answered for {age:?}; the stop does not wait for it"
                 );
                 return;
             }
         }
     }
 
-    async fn say_progress(&self, volumes: usize) {
+    async fn report_progress(&self, volumes: usize) {
         if let Some(dirty_bytes) = self.cores.dirty_bytes().await
             && dirty_bytes > 0
         {
-            let of = if volumes == 1 { "1 volume".to_owned() } else { format!("{volumes} volumes") };
-            let text = format!("destaging: {} of {of} left", show_bytes(dirty_bytes));
+            let count = if volumes == 1 { "1 volume".to_owned() } else { format!("{volumes} volumes") };
+            let text = format!("destaging: {} of {count} left", show_bytes(dirty_bytes));
             log::info!(target: DAEMON, "{text}");
-            self.notifier.patience(&text);
+            self.notifier.status_extending_timeout(&text);
         }
     }
 
     /// Leaves a volume's dirty data in the flash log.
-    async fn park_volume(&self, name: &str, core: usize, incarnation: VolumeId) -> Ended {
+    async fn park_volume(&self, name: &str, core: usize, incarnation: VolumeId) -> DrainOutcome {
         loop {
             let volume = name.to_owned();
             let park = async move |local: Rc<Local>| {
                 let Some(volume) = local.engine.find(&volume) else { return Ok(None) };
                 let parked = volume.park().await;
-                let log_is_gone = local.engine.log().is_none_or(|log| log.copies() == 0);
+                let log_failed = local.engine.log().is_none_or(|log| log.copies() == 0);
                 let destaged = local.engine.recorded_writes(incarnation);
                 let parked = parked.map(|left| left.then(|| (volume.stats().flash_dirty_bytes, destaged)));
-                parked.map_err(|error| (error, log_is_gone))
+                parked.map_err(|error| (error, log_failed))
             };
             match self.cores[core].call(park).await {
                 Ok(Ok(Some((bytes, destaged)))) => {
-                    return Ended::Parked(Parked { incarnation, name: name.to_owned(), bytes, destaged });
+                    return DrainOutcome::Parked(Parked { incarnation, name: name.to_owned(), bytes, destaged });
                 }
-                Ok(Ok(None)) => return Ended::Clean(incarnation),
+                Ok(Ok(None)) => return DrainOutcome::Clean(incarnation),
                 Ok(Err((error, true))) => {
                     log::error!(
                         target: VOLUME, volume = name,
-                        "volume {name}: the flash log is gone ({error}); destaging instead"
+                        "volume {name}: the flash log is out of service ({error}); destaging instead"
                     );
-                    return self.drain_past_flash(name, core, incarnation).await;
+                    return self.drain_without_log(name, core, incarnation).await;
                 }
                 Ok(Err((error, false))) => {
                     self.retry(name, &format!("volume {name} could not be left in the flash log ({error})")).await;
@@ -251,8 +251,8 @@ impl Drain {
 
     /// Destages a volume although the log, which cannot be written any more, holds data of it. The volume gets another
     /// incarnation, so that the old data in the log never comes back.
-    async fn drain_past_flash(&self, name: &str, core: usize, incarnation: VolumeId) -> Ended {
-        self.flash.give_up_map("no flash device is left in service").await;
+    async fn drain_without_log(&self, name: &str, core: usize, incarnation: VolumeId) -> DrainOutcome {
+        self.flash.abandon_map("no flash device is left in service").await;
         loop {
             let volume = name.to_owned();
             let destage = async move |local: Rc<Local>| match local.engine.find(&volume) {
@@ -264,10 +264,10 @@ impl Drain {
                 (Ok(Ok(())), Ok(drawn)) => {
                     let drawn = VolumeId(drawn);
                     self.records.change_or_log(|state| {
-                        state.give_up_flash(incarnation, drawn);
+                        state.discard_flash_data(incarnation, drawn);
                         state.mark_clean(drawn);
                     });
-                    return Ended::Complete;
+                    return DrainOutcome::Complete;
                 }
                 (Ok(Err(error)), _) => {
                     self.retry(name, &format!("volume {name} could not be destaged ({error})")).await
@@ -280,66 +280,66 @@ impl Drain {
     }
 
     async fn retry(&self, name: &str, text: &str) {
-        let text = format!("{text}; trying again, a second signal gives up");
+        let text = format!("{text}; retrying, a second signal ends the daemon at once");
         log::error!(target: VOLUME, volume = name, "{text}");
-        self.notifier.patience(&text);
+        self.notifier.status_extending_timeout(&text);
         tokio::time::sleep(RETRY_PAUSE).await;
     }
 
     /// Records many volumes with one write of the state file: volumes that became clean since the last call, and all
     /// volumes parked in the flash log. True when the write succeeded.
-    fn note_ended(&self, clean: &mut Vec<VolumeId>, parked: &[(VolumeId, u64)]) -> bool {
-        let noted = self.records.change_or_log(|state| {
+    fn record_outcomes(&self, clean: &mut Vec<VolumeId>, parked: &[(VolumeId, u64)]) -> bool {
+        let recorded = self.records.change_or_log(|state| {
             clean.iter().for_each(|incarnation| state.mark_clean(*incarnation));
             parked.iter().for_each(|(incarnation, destaged)| state.mark_parked(*incarnation, *destaged));
         });
-        if noted {
+        if recorded {
             clean.clear();
         }
-        noted
+        recorded
     }
 
     /// Destages and detaches a volume.
-    async fn drain_volume(&self, name: &str, core: usize, incarnation: VolumeId) -> Ended {
+    async fn drain_volume(&self, name: &str, core: usize, incarnation: VolumeId) -> DrainOutcome {
         let (progress, _) = ProgressSender::new();
         loop {
             let result = self.cores.detach(name, core, self.records.lost_before(name), &progress).await;
             let volume = name.to_owned();
-            let about = async move |local: Rc<Local>| {
-                let log_is_gone = local.engine.log().is_some_and(|log| log.copies() == 0);
-                local.engine.find(&volume).map(|_| log_is_gone)
+            let log_state = async move |local: Rc<Local>| {
+                let log_failed = local.engine.log().is_some_and(|log| log.copies() == 0);
+                local.engine.find(&volume).map(|_| log_failed)
             };
-            match (result, self.cores[core].call(about).await) {
+            match (result, self.cores[core].call(log_state).await) {
                 (Ok(()), _) => break,
                 (Err(_), Err(_)) => return core_has_ended(name),
                 // The volume was removed meanwhile.
-                (Err(_), Ok(None)) => return Ended::Complete,
-                (Err(_), Ok(Some(true))) => return self.drain_past_flash(name, core, incarnation).await,
+                (Err(_), Ok(None)) => return DrainOutcome::Complete,
+                (Err(_), Ok(Some(true))) => return self.drain_without_log(name, core, incarnation).await,
                 (Err(failure), Ok(Some(false))) => self.retry(name, &failure.message).await,
             }
         }
-        Ended::Clean(incarnation)
+        DrainOutcome::Clean(incarnation)
     }
 }
 
 /// Disconnects the clients of all front ends concurrently; returns the connections that the next daemon can continue.
-async fn send_clients_away(local: &Local, clients: Clients) -> Vec<Kept> {
+async fn disconnect_clients(local: &Local, clients: Clients) -> Vec<StoredClient> {
     local.engine.volumes().iter().for_each(|volume| volume.lift_limits());
     let initiators = async {
         if let Some(iscsi) = &local.iscsi {
-            iscsi.stop(CLIENTS_PATIENCE).await;
+            iscsi.stop(CLIENTS_TIMEOUT).await;
         }
     };
     let guests = async {
         if let Some(vhost_user) = &local.vhost_user {
-            vhost_user.server.stop(CLIENTS_PATIENCE).await;
+            vhost_user.server.stop(CLIENTS_TIMEOUT).await;
         }
     };
     let nbd = async {
         match clients {
-            Clients::HandOver => to_keep(local.server.hand_over(CLIENTS_PATIENCE).await),
-            Clients::SendAway => {
-                local.server.stop(CLIENTS_PATIENCE).await;
+            Clients::HandOver => to_stored_clients(local.server.hand_over(CLIENTS_TIMEOUT).await),
+            Clients::Disconnect => {
+                local.server.stop(CLIENTS_TIMEOUT).await;
                 Vec::new()
             }
         }
@@ -347,7 +347,7 @@ async fn send_clients_away(local: &Local, clients: Clients) -> Vec<Kept> {
     futures_util::join!(nbd, initiators, guests).0
 }
 
-fn core_has_ended(name: &str) -> Ended {
-    log::error!(target: VOLUME, volume = name, "volume {name}: its data core has ended; it is not clean");
-    Ended::Failed
+fn core_has_ended(name: &str) -> DrainOutcome {
+    log::error!(target: VOLUME, volume = name, "volume {name}: its data core has ended; the volume is not clean");
+    DrainOutcome::Failed
 }

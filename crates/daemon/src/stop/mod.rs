@@ -11,7 +11,7 @@ use tokio::sync::watch;
 pub use self::drain::{Drain, Drained, Fault};
 
 /// Time-out for answering the outstanding requests of clients at a stop or a removal.
-pub const CLIENTS_PATIENCE: seam::Nanos = seam::Nanos::from_secs(5);
+pub const CLIENTS_TIMEOUT: seam::Nanos = seam::Nanos::from_secs(5);
 /// Interval of progress reports.
 pub const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
 /// Phase of a stop.
@@ -33,13 +33,13 @@ pub enum Phase {
 pub enum Clients {
     /// Clients are disconnected after their outstanding requests are answered.
     #[default]
-    SendAway,
-    /// As `SendAway`, except that NBD clients that the next daemon can continue to serve are handed over.
+    Disconnect,
+    /// As `Disconnect`, except that NBD clients that the next daemon can continue to serve are handed over.
     HandOver,
 }
 
 /// Message of a stop that left nothing on flash.
-const COMPLETE: &str = "stopped; the backings are complete";
+const COMPLETE_MESSAGE: &str = "stopped; the backings are complete";
 
 /// State of a stop.
 pub struct Stop {
@@ -47,20 +47,20 @@ pub struct Stop {
     /// Destage everything, even with a flash log.
     destage: Cell<bool>,
     clients: Cell<Clients>,
-    said: RefCell<String>,
+    message: RefCell<String>,
 }
 
 impl Default for Stop {
     fn default() -> Self {
-        let said = RefCell::new(COMPLETE.to_owned());
-        Stop { phase: watch::Sender::new(Phase::Running), destage: Cell::default(), clients: Cell::default(), said }
+        let message = RefCell::new(COMPLETE_MESSAGE.to_owned());
+        Stop { phase: watch::Sender::new(Phase::Running), destage: Cell::default(), clients: Cell::default(), message }
     }
 }
 
 impl Stop {
     /// Requests a stop. With `destage` the backings are complete afterwards; otherwise dirty data stays in the flash
     /// log, if there is one. A repeated request changes nothing.
-    pub fn ask(&self, destage: bool, clients: Clients) {
+    pub fn request(&self, destage: bool, clients: Clients) {
         self.phase.send_if_modified(|phase| {
             let first = *phase == Phase::Running;
             if first {
@@ -83,8 +83,8 @@ impl Stop {
     }
 
     /// Message about the end of the stop, or the reason of its failure.
-    pub fn said(&self) -> String {
-        self.said.borrow().clone()
+    pub fn message(&self) -> String {
+        self.message.borrow().clone()
     }
 
     /// True once a stop was requested.
@@ -93,19 +93,19 @@ impl Stop {
     }
 
     /// Waits until a stop is requested.
-    pub async fn asked(&self) {
-        self.reached(|phase| phase != Phase::Running).await;
+    pub async fn requested(&self) {
+        self.wait_for_phase(|phase| phase != Phase::Running).await;
     }
 
     /// Waits until the stop reaches a phase.
-    pub async fn reached(&self, reached: impl Fn(Phase) -> bool) -> Phase {
+    pub async fn wait_for_phase(&self, is_reached: impl Fn(Phase) -> bool) -> Phase {
         let mut watched = self.phase.subscribe();
-        *watched.wait_for(|phase| reached(*phase)).await.expect("the sender lives as long as this")
+        *watched.wait_for(|phase| is_reached(*phase)).await.expect("the sender lives as long as this")
     }
 
     /// Sets the message about the end of the stop.
-    pub fn say(&self, text: String) {
-        *self.said.borrow_mut() = text;
+    pub fn set_message(&self, text: String) {
+        *self.message.borrow_mut() = text;
     }
 
     /// Ends the stop; `complete` when all dirty data is safe.

@@ -1,9 +1,9 @@
-//! Settings of served volumes: policy, mode, quality of service, quotas and what the LUN says; changed by command or by
+//! Settings of served volumes: policy, mode, quality of service, quotas and LUN settings; changed by command or by
 //! a reload, applied on the core and saved.
 
 mod qos;
+mod quotas;
 mod reload;
-mod shares;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -13,14 +13,14 @@ use engine::{CacheMode, Volume, WritePolicy};
 use messages::{ErrorKind, Failure};
 use seam::real::RealSeam;
 
-pub use self::qos::{qos_of, warn_of};
-pub use self::shares::{memory_share_of, share_of};
+pub use self::qos::{qos_of, warn_of_conflicts};
+pub use self::quotas::{flash_quota_of, memory_quota_of};
 use super::cores::Cores;
 use super::flash::FlashLog;
 use super::iscsi::Units;
 use super::records::Records;
 use super::settings::Settings;
-use super::volumes::{Placed, Volumes};
+use super::volumes::{Placement, Volumes};
 use config::keys::{KEYS, find_key, nearest, set_by_command};
 use logging::{self as log, FLASH, VOLUME};
 use state::{DECLARED_LOST, MODE, POLICY, effective_policy};
@@ -35,7 +35,7 @@ pub struct VolumeSettings {
     units: Rc<Units>,
 }
 
-/// The changes that a `volume set` asks for.
+/// The changes that a `volume set` requests.
 pub struct Changes<'a> {
     settings: &'a BTreeMap<String, String>,
     policy: Option<WritePolicy>,
@@ -47,11 +47,11 @@ impl<'a> Changes<'a> {
     pub fn parse(settings: &'a BTreeMap<String, String>) -> Result<Changes<'a>, Failure> {
         let invalid = |text| Failure::new(ErrorKind::Invalid, text);
         if let Some(key) = settings.keys().find(|key| !set_by_command().any(|known| known == *key)) {
-            return Err(invalid(refuse_key(key)));
+            return Err(invalid(unknown_key_message(key)));
         }
         if settings.is_empty() {
             let known: Vec<_> = set_by_command().collect();
-            return Err(invalid(format!("nothing to set; write KEY=VALUE, where KEY is {}", known.join(" or "))));
+            return Err(invalid(format!("no setting given; write KEY=VALUE, where KEY is {}", known.join(" or "))));
         }
         let policy = settings.get(POLICY).map(|policy| policy.parse::<WritePolicy>()).transpose().map_err(invalid)?;
         let declared_lost = settings.get(DECLARED_LOST).map(|lost| lost.parse::<bool>()).transpose();
@@ -74,22 +74,22 @@ impl VolumeSettings {
         VolumeSettings { settings, records, cores, volumes, flash, units }
     }
 
-    /// Makes the changes of a `volume set`, one after the other; fails with the first that cannot be made.
+    /// Applies the changes of a `volume set` one after the other; fails at the first that cannot be applied.
     pub async fn apply(
         &self,
         name: &str,
-        placed: &Placed,
+        placement: &Placement,
         changes: &Changes<'_>,
         progress: &ProgressSender,
     ) -> Result<(), Failure> {
-        self.set_qos(name, placed, changes.settings).await?;
-        self.set_share(name, placed, changes.settings).await?;
+        self.set_qos(name, placement, changes.settings).await?;
+        self.set_quotas(name, placement, changes.settings).await?;
         if let Some(lost) = changes.declared_lost {
             let file = self.volumes.setting(name, DECLARED_LOST).unwrap_or_default();
-            self.units.set_lost(name, placed, lost, &file).await?;
+            self.units.set_lost(name, placement, lost, &file).await?;
         }
         match changes.policy {
-            Some(policy) => self.set_policy(name, placed, policy, progress).await,
+            Some(policy) => self.set_policy(name, placement, policy, progress).await,
             None => Ok(()),
         }
     }
@@ -97,13 +97,13 @@ impl VolumeSettings {
     async fn set_policy(
         &self,
         name: &str,
-        placed: &Placed,
+        placement: &Placement,
         policy: WritePolicy,
         progress: &ProgressSender,
     ) -> Result<(), Failure> {
-        if policy == WritePolicy::WriteBack && self.flash.wants_two_copies().await {
+        if policy == WritePolicy::WriteBack && self.flash.lacks_second_copy().await {
             let text = format!(
-                "volume {name} stays as it is: fewer than two flash devices are in service, and allow_single_copy is \
+                "volume {name} keeps its policy: fewer than two flash devices are in service, and allow_single_copy is \
                  not set"
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
@@ -111,13 +111,13 @@ impl VolumeSettings {
         let file = self.volumes.setting(name, POLICY).unwrap_or_default();
         let before = self.records.view().clone();
         self.records.change(|state| {
-            state.set_override(placed.incarnation, POLICY, &policy.to_string(), &file);
+            state.set_override(placement.incarnation, POLICY, &policy.to_string(), &file);
         })?;
-        if let Err(failure) = self.change_policy(name, placed, policy, progress).await {
+        if let Err(failure) = self.change_policy(name, placement, policy, progress).await {
             self.records.change(|state| {
                 let held = before.by_name(name).and_then(|record| record.overrides.get(POLICY).cloned());
                 let value = held.map_or_else(|| file.clone(), |held| held.value);
-                state.set_override(placed.incarnation, POLICY, &value, &file);
+                state.set_override(placement.incarnation, POLICY, &value, &file);
             })?;
             return Err(failure);
         }
@@ -130,56 +130,56 @@ impl VolumeSettings {
     pub async fn change_policy(
         &self,
         name: &str,
-        placed: &Placed,
+        placement: &Placement,
         policy: WritePolicy,
         progress: &ProgressSender,
     ) -> Result<(), Failure> {
         let read_only = self.volumes.find(name).is_some_and(|known| known.config.read_only);
         if policy == WritePolicy::WriteBack {
-            self.flash.note_policy_on_flash(placed, policy, read_only)?;
+            self.flash.mark_policy_on_flash(placement, policy, read_only)?;
         }
         if policy.defers_writes() && !read_only {
-            self.records.note_deferring(placed)?;
+            self.records.mark_deferring(placement)?;
         }
         let work = async move |volume: Volume<RealSeam>| volume.set_policy(policy).await;
-        self.cores.on_volume(name, placed, "changing the policy", progress, work).await?;
-        self.flash.note_policy_on_flash(placed, policy, read_only)
+        self.cores.on_volume(name, placement, "changing the policy", progress, work).await?;
+        self.flash.mark_policy_on_flash(placement, policy, read_only)
     }
 
     /// `volume pause`, `freeze` and `resume`.
     pub async fn set_mode(
         &self,
         name: &str,
-        placed: &Placed,
+        placement: &Placement,
         mode: CacheMode,
         progress: &ProgressSender,
     ) -> Result<(), Failure> {
         let work = async move |volume: Volume<RealSeam>| volume.set_mode(mode).await;
-        self.cores.on_volume(name, placed, "changing the mode", progress, work).await?;
+        self.cores.on_volume(name, placement, "changing the mode", progress, work).await?;
         self.records.change(|state| {
-            state.set_override(placed.incarnation, MODE, &mode.to_string(), &CacheMode::Active.to_string());
+            state.set_override(placement.incarnation, MODE, &mode.to_string(), &CacheMode::Active.to_string());
         })?;
         log::info!(target: VOLUME, volume = name, "volume {name}: {mode} by command");
         Ok(())
     }
 
-    /// Changes volumes that run as write-through for lack of a second copy on flash back to write-back once there is
-    /// one.
+    /// Changes volumes that run as write-through for lack of a second copy on flash back to write-back once a second
+    /// copy exists.
     pub async fn restore_write_back(&self) {
-        for name in self.flash.written_through().await {
+        for name in self.flash.write_through_volumes().await {
             let known = self.volumes.find(&name);
             let wanted = known.map(|known| effective_policy(self.records.view().by_name(&name), known.config.policy));
             // A change of the volume that is under way takes precedence.
-            let (Some(WritePolicy::WriteBack), Ok(_busy), Ok(placed)) =
-                (wanted, self.volumes.begin(&name), self.volumes.placed(&name))
+            let (Some(WritePolicy::WriteBack), Ok(_guard), Ok(placement)) =
+                (wanted, self.volumes.lock_for_change(&name), self.volumes.placement(&name))
             else {
                 continue;
             };
             let (progress, _) = ProgressSender::new();
-            match self.change_policy(&name, &placed, WritePolicy::WriteBack, &progress).await {
+            match self.change_policy(&name, &placement, WritePolicy::WriteBack, &progress).await {
                 Ok(()) => log::info!(
                     target: FLASH, volume = name,
-                    "volume {name}: write-back again, flash keeps enough copies"
+                    "volume {name}: write-back again: flash has enough copies"
                 ),
                 Err(failure) => log::error!(target: FLASH, volume = name, "{}", failure.message),
             }
@@ -187,7 +187,7 @@ impl VolumeSettings {
     }
 }
 
-fn refuse_key(key: &str) -> String {
+fn unknown_key_message(key: &str) -> String {
     match find_key("volume", key) {
         Some(_) => {
             format!(
@@ -198,7 +198,7 @@ fn refuse_key(key: &str) -> String {
             Some(near) => format!("a volume has no setting \"{key}\"; did you mean \"{near}\"?"),
             None => {
                 let known: Vec<_> = set_by_command().collect();
-                format!("a volume has no setting \"{key}\"; `volume set` knows {}", known.join(", "))
+                format!("a volume has no setting \"{key}\"; `volume set` accepts {}", known.join(", "))
             }
         },
     }

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use engine::ReservationError;
 use messages::{ErrorKind, Failure};
 
-use super::super::cores::{Cores, Local, core_gone};
-use super::super::volumes::Placed;
+use super::super::cores::{Cores, Local, core_ended};
+use super::super::volumes::Placement;
 use super::VolumeSettings;
 use config::VolumeConfig;
 use config::volume_qos::{BURST_BYTES, BURST_IOPS, KEYS, LIMIT_BYTES, LIMIT_IOPS, RESERVATION_IOPS, SHARES, VolumeQos};
@@ -31,7 +31,7 @@ impl VolumeSettings {
     pub(super) async fn set_qos(
         &self,
         name: &str,
-        placed: &Placed,
+        placement: &Placement,
         settings: &BTreeMap<String, String>,
     ) -> Result<(), Failure> {
         let wanted: Vec<_> = KEYS.iter().filter_map(|key| Some((*key, settings.get(*key)?))).collect();
@@ -46,7 +46,7 @@ impl VolumeSettings {
         for (key, value) in &wanted {
             qos.set(key, value).map_err(|text| Failure::new(ErrorKind::Invalid, text))?;
             let (value, file) = (qos.setting(key).unwrap_or_default(), config.setting(key));
-            state.set_override(placed.incarnation, key, &value, &file);
+            state.set_override(placement.incarnation, key, &value, &file);
         }
         let bursts = wanted.iter().any(|(key, _)| [BURST_IOPS, BURST_BYTES].contains(key));
         // A contradiction that a rule or the file causes does not block a change of other keys.
@@ -54,49 +54,49 @@ impl VolumeSettings {
         if let Some((_, what, remedy)) = qos.fault(has_datastore, bursts).filter(|(key, ..)| by_this(key)) {
             return Err(Failure::new(ErrorKind::Invalid, format!("volume {name}: {what}; {remedy}")));
         }
-        apply(&self.cores, &config, placed, &state).await?;
-        let noted = self.records.note_overrides(placed, &state, &KEYS);
-        noted.inspect(|()| {
+        apply(&self.cores, &config, placement, &state).await?;
+        let saved = self.records.save_overrides(placement, &state, &KEYS);
+        saved.inspect(|()| {
             log::info!(
                 target: QOS, volume = name,
-                "volume {name}: its quality of service was changed by command"
+                "volume {name}: quality of service changed by command"
             )
         })
     }
 
     /// Applies the quality of service that the file now gives a volume.
-    pub(super) async fn reload_qos(&self, placed: &Placed, now: &VolumeConfig) -> Result<(), Failure> {
+    pub(super) async fn reload_qos(&self, placement: &Placement, now: &VolumeConfig) -> Result<(), Failure> {
         let mut state = self.records.view().clone();
         for key in KEYS {
-            state.expire_override(placed.incarnation, key, &now.setting(key));
+            state.expire_override(placement.incarnation, key, &now.setting(key));
         }
-        apply(&self.cores, now, placed, &state).await?;
-        self.records.note_overrides(placed, &state, &KEYS)
+        apply(&self.cores, now, placement, &state).await?;
+        self.records.save_overrides(placement, &state, &KEYS)
     }
 }
 
-/// Warns of values that rules give a volume and that cannot take effect.
-pub fn warn_of(config: &VolumeConfig) {
+/// Warns of values from rules that cannot take effect on a volume.
+pub fn warn_of_conflicts(config: &VolumeConfig) {
     if let Some((_, what, remedy)) = config.qos.fault(!config.datastore.is_empty(), false) {
         log::warn!(
             target: QOS, volume = config.name,
-            "volume {}: {what}, so it counts for nothing; {remedy}",
+            "volume {}: {what}, so it has no effect; {remedy}",
             config.name
         );
     }
 }
 
-/// Gives a volume on its core the quality of service that `state` and its configuration say.
-async fn apply(cores: &Cores, config: &VolumeConfig, placed: &Placed, state: &State) -> Result<(), Failure> {
+/// Applies the quality of service in `state` and the configuration to a volume on its core.
+async fn apply(cores: &Cores, config: &VolumeConfig, placement: &Placement, state: &State) -> Result<(), Failure> {
     let qos = qos_of(state.by_name(&config.name), config.qos).of_engine();
     let volume = config.name.clone();
     let call = async move |local: Rc<Local>| match local.engine.find(&volume) {
         Some(volume) => volume.set_qos(qos),
         None => Ok(()),
     };
-    let done: Result<(), ReservationError> = cores[placed.core].call(call).await.map_err(core_gone)?;
+    let done: Result<(), ReservationError> = cores[placement.core].call(call).await.map_err(core_ended)?;
     done.map_err(|error| {
-        let text = format!("volume {} keeps the quality of service that it has: {error}", config.name);
+        let text = format!("volume {} keeps its quality of service: {error}", config.name);
         Failure::new(ErrorKind::Conflict, text)
     })
 }

@@ -6,130 +6,130 @@ use control::ProgressSender;
 use messages::{ErrorKind, Failure};
 
 use super::super::cores::Local;
-use super::super::said::Said;
-use super::super::volumes::Known;
+use super::super::reload_outcome::ReloadOutcome;
+use super::super::volumes::KnownVolume;
 use super::VolumeSettings;
-use super::qos::warn_of;
+use super::qos::warn_of_conflicts;
 use config::{QosRule, VolumeConfig};
 
 impl VolumeSettings {
-    /// Applies the file's new entry of a served volume, whose entry was `old`.
-    pub async fn reload(&self, old: &VolumeConfig, now: &VolumeConfig) -> Vec<Said> {
+    /// Applies the new entry of a served volume, whose entry was `old`.
+    pub async fn reload(&self, old: &VolumeConfig, now: &VolumeConfig) -> Vec<ReloadOutcome> {
         let name = &now.name;
-        let mut applied = old.renewed(now);
-        let mut said = Outcomes { name, said: Vec::new() };
+        let mut applied = old.after_reload(now);
+        let mut outcomes = VolumeOutcomes { name, outcomes: Vec::new() };
         if applied != *now {
-            said.add("a changed backing, size, defer, read_only, flash or lun needs a restart to take effect");
+            outcomes.add("a changed backing, size, defer, read_only, flash or lun takes effect after a restart");
         }
         if old.policy != now.policy {
-            let text = format!("policy {} became {}", old.policy, now.policy);
-            if !said.add_result(self.reload_policy(now).await, &text) {
+            let text = format!("policy changed from {} to {}", old.policy, now.policy);
+            if !outcomes.add_result(self.reload_policy(now).await, &text) {
                 applied.policy = old.policy;
             }
         }
-        let shares = |of: &VolumeConfig| (of.memory_min, of.memory_max, of.flash_min, of.flash_max);
-        if shares(old) != shares(now) {
-            let changed = match self.volumes.placed(name) {
-                Ok(placed) => self.reload_share(&placed, now).await,
+        let quotas = |config: &VolumeConfig| (config.memory_min, config.memory_max, config.flash_min, config.flash_max);
+        if quotas(old) != quotas(now) {
+            let changed = match self.volumes.placement(name) {
+                Ok(placement) => self.reload_quotas(&placement, now).await,
                 Err(failure) => Err(failure),
             };
-            if !said.add_result(changed, "what it may have of memory and flash was taken over") {
-                (applied.memory_min, applied.memory_max, applied.flash_min, applied.flash_max) = shares(old);
+            if !outcomes.add_result(changed, "memory and flash quotas applied") {
+                (applied.memory_min, applied.memory_max, applied.flash_min, applied.flash_max) = quotas(old);
             }
         }
         if old.datastore != now.datastore || old.labels != now.labels {
-            said.add_result(
+            outcomes.add_result(
                 self.reload_datastore(now).await,
-                "datastore and labels taken over; NBD clients are told of a changed vm after a restart",
+                "datastore and labels applied; NBD clients see a changed vm label after a restart",
             );
         }
         if old.qos != now.qos {
-            let changed = match self.volumes.placed(name) {
-                Ok(placed) => self.reload_qos(&placed, now).await,
+            let changed = match self.volumes.placement(name) {
+                Ok(placement) => self.reload_qos(&placement, now).await,
                 Err(failure) => Err(failure),
             };
-            if !said.add_result(changed, "its shares, limits and reservation were taken over") {
+            if !outcomes.add_result(changed, "shares, limits and reservation applied") {
                 applied.qos = old.qos;
             }
         }
         if old.acl != now.acl || old.declared_lost != now.declared_lost {
-            let changed = match self.volumes.placed(name) {
-                Ok(placed) => self.units.reload(&placed, &applied).await,
+            let changed = match self.volumes.placement(name) {
+                Ok(placement) => self.units.reload(&placement, &applied).await,
                 Err(failure) => Err(failure),
             };
-            if !said.add_result(changed, "who may see its LUN, and whether it is lost, was taken over") {
+            if !outcomes.add_result(changed, "LUN access list and declared_lost applied") {
                 (applied.acl, applied.declared_lost) = (old.acl.clone(), old.declared_lost);
             }
         }
-        let said = said.said;
+        let outcomes = outcomes.outcomes;
         self.volumes.reconfigure(applied);
-        said
+        outcomes
     }
 
     /// Changes a volume's policy to the one that the file now gives it.
     async fn reload_policy(&self, now: &VolumeConfig) -> Result<(), Failure> {
         let (name, policy) = (&now.name, now.policy);
         let failed = |why: &str| Failure::new(ErrorKind::Failed, format!("volume {name}: {why}"));
-        let placed = self.volumes.placed(name).map_err(|_| failed("not served"))?;
-        let noted = self.records.change(|state| {
-            state.expire_override(placed.incarnation, state::POLICY, &policy.to_string());
+        let placement = self.volumes.placement(name).map_err(|_| failed("not served"))?;
+        let saved = self.records.change(|state| {
+            state.expire_override(placement.incarnation, state::POLICY, &policy.to_string());
         });
         let (progress, _) = ProgressSender::new();
-        let changed = self.change_policy(name, &placed, policy, &progress).await;
-        noted.map_err(|failure| failed(&failure.message)).and(changed)
+        let changed = self.change_policy(name, &placement, policy, &progress).await;
+        saved.map_err(|failure| failed(&failure.message)).and(changed)
     }
 
     /// Moves a volume to the datastore that the file now names.
     async fn reload_datastore(&self, now: &VolumeConfig) -> Result<(), Failure> {
         let (name, datastore) = (now.name.clone(), now.datastore.clone());
-        let placed = self.volumes.placed(&name)?;
+        let placement = self.volumes.placement(&name)?;
         let call = async move |local: Rc<Local>| {
             if let Some(volume) = local.engine.find(&name) {
                 volume.set_datastore(&datastore);
             }
         };
-        let called = self.cores[placed.core].call(call).await;
-        called.map_err(|gone| Failure::new(ErrorKind::Failed, format!("volume {}: {gone}", now.name)))
+        let called = self.cores[placement.core].call(call).await;
+        called.map_err(|error| Failure::new(ErrorKind::Failed, format!("volume {}: {error}", now.name)))
     }
 
     /// Applies `[[qos]]` to volumes that were added by command.
-    pub async fn reload_rules(&self, rules: &[QosRule]) -> Vec<Said> {
-        let changed = |known: &Known| {
-            let now = known.config.clone().by_rules(rules);
+    pub async fn reload_rules(&self, rules: &[QosRule]) -> Vec<ReloadOutcome> {
+        let changed = |known: &KnownVolume| {
+            let now = known.config.clone().with_rules(rules);
             (!known.from_file && now.qos != known.config.qos).then_some(now)
         };
         let changed: Vec<_> = self.volumes.map(changed).into_iter().flatten().collect();
-        let mut said = Vec::new();
+        let mut outcomes = Vec::new();
         for now in changed {
             let name = &now.name;
-            warn_of(&now);
-            let applied = match (self.volumes.begin(name), self.volumes.placed(name)) {
+            warn_of_conflicts(&now);
+            let applied = match (self.volumes.lock_for_change(name), self.volumes.placement(name)) {
                 (Err(failure), _) => Err(failure),
-                (Ok(_busy), Ok(placed)) => self.reload_qos(&placed, &now).await,
-                // A volume that is not served gets it when it is attached.
+                (Ok(_guard), Ok(placement)) => self.reload_qos(&placement, &now).await,
+                // A volume that is not served gets them when it is attached.
                 (Ok(_), Err(_)) => Ok(()),
             };
-            said.push(match applied {
+            outcomes.push(match applied {
                 Ok(()) => {
                     self.volumes.set_qos(name, now.qos);
-                    Said::Volume(name.clone(), "what [[qos]] gives it was taken over".to_owned())
+                    ReloadOutcome::Volume(name.clone(), "[[qos]] rules applied".to_owned())
                 }
-                Err(failure) => Said::Failed(name.clone(), failure),
+                Err(failure) => ReloadOutcome::Failed(name.clone(), failure),
             });
         }
-        said
+        outcomes
     }
 }
 
-/// Results of the changes of one volume.
-struct Outcomes<'a> {
+/// Outcomes of the changes of one volume.
+struct VolumeOutcomes<'a> {
     name: &'a str,
-    said: Vec<Said>,
+    outcomes: Vec<ReloadOutcome>,
 }
 
-impl Outcomes<'_> {
+impl VolumeOutcomes<'_> {
     fn add(&mut self, text: &str) {
-        self.said.push(Said::Volume(self.name.to_owned(), text.to_owned()));
+        self.outcomes.push(ReloadOutcome::Volume(self.name.to_owned(), text.to_owned()));
     }
 
     /// Adds `text` for a change that was applied, or the failure; true when it was applied.
@@ -137,7 +137,7 @@ impl Outcomes<'_> {
         let is_applied = changed.is_ok();
         match changed {
             Ok(()) => self.add(text),
-            Err(failure) => self.said.push(Said::Failed(self.name.to_owned(), failure)),
+            Err(failure) => self.outcomes.push(ReloadOutcome::Failed(self.name.to_owned(), failure)),
         }
         is_applied
     }

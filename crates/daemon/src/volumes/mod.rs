@@ -1,7 +1,7 @@
 //! The volumes that the daemon knows, with their status, the changes under way, and the planned attempts at volumes
 //! whose backings cannot be opened.
 
-pub mod absent;
+pub mod open_attempts;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use engine::VolumeId;
 use messages::{ErrorKind, Failure};
 use seam::Geometry;
 
-use self::absent::Attempts;
+use self::open_attempts::OpenAttempts;
 use config::volume_qos::VolumeQos;
 use config::{BackingSpec, VolumeConfig, is_device};
 
@@ -21,18 +21,18 @@ pub type WantedVolume = (VolumeConfig, bool);
 
 /// Status of a volume.
 #[derive(Clone, Debug)]
-pub enum Standing {
+pub enum VolumeStatus {
     /// Served to clients.
-    Serving(Placed),
+    Serving(Placement),
     /// Being destaged before its removal.
-    Removing(Placed),
+    Removing(Placement),
     /// Not served; the failure that says why.
     Refused(Failure),
 }
 
 /// The identity and the home core of a served volume.
 #[derive(Clone, Debug)]
-pub struct Placed {
+pub struct Placement {
     /// The persistent identity of the volume.
     pub incarnation: VolumeId,
     /// Identity of its backing, as the backing reports it.
@@ -45,29 +45,29 @@ pub struct Placed {
 
 /// A volume that the daemon knows.
 #[derive(Clone, Debug)]
-pub struct Known {
+pub struct KnownVolume {
     /// Its configuration.
     pub config: VolumeConfig,
     /// True if it is in the file; false if it was added by command.
     pub from_file: bool,
     /// Its status.
-    pub standing: Standing,
+    pub status: VolumeStatus,
 }
 
-impl Known {
+impl KnownVolume {
     /// The identity and core of a volume that is served or being removed.
-    pub fn placed(&self) -> Option<&Placed> {
-        match &self.standing {
-            Standing::Serving(placed) | Standing::Removing(placed) => Some(placed),
-            Standing::Refused(_) => None,
+    pub fn placement(&self) -> Option<&Placement> {
+        match &self.status {
+            VolumeStatus::Serving(placement) | VolumeStatus::Removing(placement) => Some(placement),
+            VolumeStatus::Refused(_) => None,
         }
     }
 
     /// The failure that keeps the volume from being served, if so.
     pub fn refusal(&self) -> Option<&Failure> {
-        match &self.standing {
-            Standing::Refused(failure) => Some(failure),
-            Standing::Serving(_) | Standing::Removing(_) => None,
+        match &self.status {
+            VolumeStatus::Refused(failure) => Some(failure),
+            VolumeStatus::Serving(_) | VolumeStatus::Removing(_) => None,
         }
     }
 }
@@ -75,42 +75,42 @@ impl Known {
 /// All volumes, by name. Nothing in here stays borrowed when a method returns.
 #[derive(Default)]
 pub struct Volumes {
-    known: RefCell<BTreeMap<String, Known>>,
+    known: RefCell<BTreeMap<String, KnownVolume>>,
     /// Volumes with a change under way.
-    busy: RefCell<BTreeSet<String>>,
+    changing: RefCell<BTreeSet<String>>,
     /// Planned attempts at volumes whose backings could not be opened.
-    absent: RefCell<Attempts>,
+    attempts: RefCell<OpenAttempts>,
 }
 
 /// Guard of a change of one volume: no other change of it can begin while this lives.
-pub struct Busy<'a> {
+pub struct ChangeGuard<'a> {
     volumes: &'a Volumes,
     name: String,
 }
 
-impl Drop for Busy<'_> {
+impl Drop for ChangeGuard<'_> {
     fn drop(&mut self) {
-        self.volumes.busy.borrow_mut().remove(&self.name);
+        self.volumes.changing.borrow_mut().remove(&self.name);
     }
 }
 
 impl Volumes {
     /// Begins a change of a volume; fails while another is under way.
-    pub fn begin(&self, name: &str) -> Result<Busy<'_>, Failure> {
-        if !self.busy.borrow_mut().insert(name.to_owned()) {
+    pub fn lock_for_change(&self, name: &str) -> Result<ChangeGuard<'_>, Failure> {
+        if !self.changing.borrow_mut().insert(name.to_owned()) {
             let text = format!("another change of volume {name} is in progress; try again when it has ended");
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
-        Ok(Busy { volumes: self, name: name.to_owned() })
+        Ok(ChangeGuard { volumes: self, name: name.to_owned() })
     }
 
     /// A volume, if it is known.
-    pub fn find(&self, name: &str) -> Option<Known> {
+    pub fn find(&self, name: &str) -> Option<KnownVolume> {
         self.known.borrow().get(name).cloned()
     }
 
     /// A volume; fails if it is not known.
-    pub fn known(&self, name: &str) -> Result<Known, Failure> {
+    pub fn get(&self, name: &str) -> Result<KnownVolume, Failure> {
         self.find(name).ok_or_else(|| Failure::no_volume(name))
     }
 
@@ -130,23 +130,23 @@ impl Volumes {
     }
 
     /// Names of the volumes that are served.
-    pub fn served(&self) -> Vec<String> {
+    pub fn served_names(&self) -> Vec<String> {
         let known = self.known.borrow();
-        known.iter().filter(|(_, known)| known.placed().is_some()).map(|(name, _)| name.clone()).collect()
+        known.iter().filter(|(_, known)| known.placement().is_some()).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Results of `of` for each volume, by name.
-    pub fn map<T>(&self, of: impl FnMut(&Known) -> T) -> Vec<T> {
-        self.known.borrow().values().map(of).collect()
+    /// Results of `read` for each volume, by name.
+    pub fn map<T>(&self, read: impl FnMut(&KnownVolume) -> T) -> Vec<T> {
+        self.known.borrow().values().map(read).collect()
     }
 
     /// The identity and core of a served volume, or the reason why it is not served.
-    pub fn placed(&self, name: &str) -> Result<Placed, Failure> {
+    pub fn placement(&self, name: &str) -> Result<Placement, Failure> {
         let known = self.known.borrow();
         let known = known.get(name).ok_or_else(|| Failure::no_volume(name))?;
-        match &known.standing {
-            Standing::Serving(placed) | Standing::Removing(placed) => Ok(placed.clone()),
-            Standing::Refused(failure) => {
+        match &known.status {
+            VolumeStatus::Serving(placement) | VolumeStatus::Removing(placement) => Ok(placement.clone()),
+            VolumeStatus::Refused(failure) => {
                 let text = format!("volume {name} is not served: {}", failure.message);
                 Err(Failure::new(ErrorKind::Conflict, text))
             }
@@ -167,22 +167,24 @@ impl Volumes {
     /// Name of the served volume with that identity.
     pub fn name_of(&self, incarnation: VolumeId) -> Option<String> {
         let known = self.known.borrow();
-        let is = |known: &Known| known.placed().is_some_and(|placed| placed.incarnation == incarnation);
-        known.iter().find(|(_, known)| is(known)).map(|(name, _)| name.clone())
+        let is_match =
+            |known: &KnownVolume| known.placement().is_some_and(|placement| placement.incarnation == incarnation);
+        known.iter().find(|(_, known)| is_match(known)).map(|(name, _)| name.clone())
     }
 
     /// Name of a volume whose backing is that path.
-    pub fn at_path(&self, path: &Path) -> Option<String> {
+    pub fn name_at_path(&self, path: &Path) -> Option<String> {
         let known = self.known.borrow();
-        let is = |known: &Known| matches!(&known.config.backing, BackingSpec::Path(backing) if backing == path);
-        known.iter().find(|(_, known)| is(known)).map(|(name, _)| name.clone())
+        let is_match =
+            |known: &KnownVolume| matches!(&known.config.backing, BackingSpec::Path(backing) if backing == path);
+        known.iter().find(|(_, known)| is_match(known)).map(|(name, _)| name.clone())
     }
 
     /// Chooses each wanted volume's home among `cores` data cores: the one with the fewest volumes. Volumes of one
     /// array share a core because they share its spindles.
-    pub fn homes_of(&self, wanted: &[WantedVolume], cores: usize) -> Vec<usize> {
+    pub fn choose_cores(&self, wanted: &[WantedVolume], cores: usize) -> Vec<usize> {
         let known = self.known.borrow();
-        let served = known.values().filter_map(|known| Some((&known.config.backing, known.placed()?.core)));
+        let served = known.values().filter_map(|known| Some((&known.config.backing, known.placement()?.core)));
         let (mut load, mut arrays) = (vec![0; cores], Vec::new());
         for (backing, core) in served {
             load[core] += 1;
@@ -201,23 +203,23 @@ impl Volumes {
     }
 
     /// Sets a volume's status.
-    pub fn stand(&self, name: &str, standing: Standing) {
+    pub fn set_status(&self, name: &str, status: VolumeStatus) {
         if let Some(known) = self.known.borrow_mut().get_mut(name) {
-            known.standing = standing;
+            known.status = status;
         }
     }
 
     /// Records the result of attaching a volume. A volume whose backing cannot be opened is tried again.
-    pub fn settle(&self, (config, from_file): WantedVolume, attached: Result<Placed, Failure>) {
+    pub fn record_attached(&self, (config, from_file): WantedVolume, attached: Result<Placement, Failure>) {
         let name = config.name.clone();
         match &attached {
             Err(failure) if matches!(failure.kind, ErrorKind::Unavailable | ErrorKind::Failed) => {
-                self.absent.borrow_mut().plan(&name, Instant::now());
+                self.attempts.borrow_mut().plan(&name, Instant::now());
             }
-            _ => self.absent.borrow_mut().forget(&name),
+            _ => self.attempts.borrow_mut().cancel(&name),
         }
-        let standing = attached.map_or_else(Standing::Refused, Standing::Serving);
-        self.known.borrow_mut().insert(name, Known { config, from_file, standing });
+        let status = attached.map_or_else(VolumeStatus::Refused, VolumeStatus::Serving);
+        self.known.borrow_mut().insert(name, KnownVolume { config, from_file, status });
     }
 
     /// Removes a volume.
@@ -240,16 +242,16 @@ impl Volumes {
     }
 
     /// The refused volumes whose next attempt is due, and whose path exists if they have one.
-    pub fn take_due(&self, now: Instant) -> Vec<Known> {
+    pub fn take_due(&self, now: Instant) -> Vec<KnownVolume> {
         let mut due = Vec::new();
-        let names = self.absent.borrow().names();
+        let names = self.attempts.borrow().names();
         for name in names {
             let known = self.find(&name).filter(|known| known.refusal().is_some());
             let Some(known) = known else {
-                self.absent.borrow_mut().forget(&name);
+                self.attempts.borrow_mut().cancel(&name);
                 continue;
             };
-            if self.absent.borrow_mut().take_due(&name, path_to_check(&known.config), now) {
+            if self.attempts.borrow_mut().take_due(&name, path_to_check(&known.config), now) {
                 due.push(known);
             }
         }

@@ -27,15 +27,9 @@ impl<B> Default for TagUpdates<B> {
 
 impl<S: Seam> Memory<S> {
     /// Records that a slot has new content, and that `old` was replaced if it was another buffer.
-<<<<<<< HEAD:crates/engine/src/memory/kept.rs
-    pub fn changed(&mut self, slot: u32, old: Option<S::Block>) {
-        if self.seam.survives_restart() {
-            self.kept.new.push(slot);
-=======
     pub fn record_new_content(&mut self, slot: u32, old: Option<S::Block>) {
-        if self.seam.keeps() {
+        if self.seam.survives_restart() {
             self.tag_updates.new.push(slot);
->>>>>>> n-engine:crates/engine/src/memory/persist.rs
             if let Some(old) = old {
                 self.queue_clear(old);
             }
@@ -43,41 +37,25 @@ impl<S: Seam> Memory<S> {
     }
 
     /// Records that the content of a slot is clean.
-<<<<<<< HEAD:crates/engine/src/memory/kept.rs
-    pub(super) fn no_longer_kept(&mut self, slot: u32) {
-        if self.seam.survives_restart()
-=======
     pub(super) fn clear_tag(&mut self, slot: u32) {
-        if self.seam.keeps()
->>>>>>> n-engine:crates/engine/src/memory/persist.rs
+        if self.seam.survives_restart()
             && let Some(data) = self.slots[slot as usize].data.clone()
         {
             self.queue_clear(data);
         }
     }
 
-<<<<<<< HEAD:crates/engine/src/memory/kept.rs
-    fn let_go(&mut self, block: S::Block) {
-        let number = self.seam.tag_of(&block);
-=======
     fn queue_clear(&mut self, block: S::Block) {
-        let number = self.seam.noted(&block);
->>>>>>> n-engine:crates/engine/src/memory/persist.rs
+        let number = self.seam.tag_of(&block);
         if number != 0 {
             self.tag_updates.obsolete.push((block, number));
         }
     }
 
     /// Updates the tags of `owner`: its blocks, its zero-ranges, and its ranges with outdated log records.
-<<<<<<< HEAD:crates/engine/src/memory/kept.rs
-    pub fn keep(&mut self, owner: VolumeId, zeroes: &mut ZeroRanges, outdated: Option<&mut Outdated>) {
-        if !self.seam.survives_restart() {
-            zeroes.forget_changes();
-=======
     pub fn update_tags(&mut self, owner: VolumeId, zeroes: &mut ZeroRanges, outdated: Option<&mut Outdated>) {
-        if !self.seam.keeps() {
+        if !self.seam.survives_restart() {
             zeroes.discard_tag_changes();
->>>>>>> n-engine:crates/engine/src/memory/persist.rs
             return;
         }
         for id in self.tag_updates.new.drain(..) {
@@ -87,28 +65,15 @@ impl<S: Seam> Memory<S> {
             }
         }
         let seam = &self.seam;
-<<<<<<< HEAD:crates/engine/src/memory/kept.rs
-        let gone = zeroes.note_changes(owner, |note| seam.tag_range(note));
+        let obsolete_ranges = zeroes.update_tags(owner, |note| seam.tag_range(note));
         // Before any content loses its tag: only a log record holds the content of a spilled block.
         if let Some(outdated) = outdated {
-            let current = outdated.note_changes(owner, |note| seam.tag_range(note));
-            current.into_iter().for_each(|place| seam.untag_range(place));
-        }
-        for (block, number) in self.kept.gone.drain(..) {
-            self.seam.untag(&block, number);
-        }
-        gone.into_iter().for_each(|place| self.seam.untag_range(place));
-=======
-        let obsolete_ranges = zeroes.update_tags(owner, |note| seam.note_range(note));
-        // Before any content loses its tag: only a log record holds the content of a spilled block.
-        if let Some(outdated) = outdated {
-            let obsolete = outdated.update_tags(owner, |note| seam.note_range(note));
-            obsolete.into_iter().for_each(|place| seam.forget_range(place));
+            let obsolete = outdated.update_tags(owner, |note| seam.tag_range(note));
+            obsolete.into_iter().for_each(|place| seam.untag_range(place));
         }
         for (block, number) in self.tag_updates.obsolete.drain(..) {
-            self.seam.forget(&block, number);
+            self.seam.untag(&block, number);
         }
-        obsolete_ranges.into_iter().for_each(|place| self.seam.forget_range(place));
->>>>>>> n-engine:crates/engine/src/memory/persist.rs
+        obsolete_ranges.into_iter().for_each(|place| self.seam.untag_range(place));
     }
 }

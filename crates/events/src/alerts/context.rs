@@ -57,7 +57,7 @@ pub fn notices<'a>(volumes: impl Iterator<Item = &'a VolumeReport>, kind: AlertK
     })
 }
 
-/// State kept of each volume.
+/// State kept of each volume from earlier samples.
 #[derive(Default)]
 pub struct Memory {
     volumes: BTreeMap<String, ErrorWindow>,
@@ -104,8 +104,8 @@ impl ErrorWindow {
         let slow = counts.below.last().map_or(0, |last| counts.all.saturating_sub(last.count));
         let (slow_now, all_now) = (slow.saturating_sub(slow_before), counts.all.saturating_sub(all_before));
         // More than one read in a hundred raises the alert; at one in two hundred or fewer it ends.
-        let share = if self.slow.is_some() { 200 } else { 100 };
-        let is_slow = slow_now >= SLOW_READS_MIN && slow_now * share > all_now;
+        let divisor = if self.slow.is_some() { 200 } else { 100 };
+        let is_slow = slow_now >= SLOW_READS_MIN && slow_now * divisor > all_now;
         self.slow = is_slow.then_some((slow_now, all_now));
         self.minute_start = (at_ms, slow, counts.all);
     }

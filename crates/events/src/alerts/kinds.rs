@@ -1,12 +1,12 @@
 //! The list of alert kinds: how each is found, its effect, and its remedy.
 //!
-//! Names and severities are in `control/report/alert.rs`, in the same order. The table in `docs/admin/alerts.md` is
+//! Names and severities are in `messages/report/alert.rs`, in the same order. The table in `docs/admin/alerts.md` is
 //! made from the list.
 
 use std::time::Duration;
 
 use messages::report::{AlertKind, CertificateReport, Notice};
-use messages::{VolumeState, moment};
+use messages::{VolumeState, unix_time};
 
 use super::context::{AlertContext, Cause, notices};
 
@@ -450,8 +450,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         delay_ms: 0,
         has_notice: false,
         find: |context, found| {
-            let is_held = |state| matches!(state, VolumeState::Paused | VolumeState::Frozen);
-            for volume in context.served().filter(|volume| is_held(volume.state)) {
+            let is_paused_or_frozen = |state| matches!(state, VolumeState::Paused | VolumeState::Frozen);
+            for volume in context.served().filter(|volume| is_paused_or_frozen(volume.state)) {
                 found.push((Some(volume.name.clone()), format!("it is {}", volume.state.name())));
             }
         },
@@ -488,8 +488,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         has_notice: false,
         find: |context, found| {
             let volumes = context.status.volumes.len();
-            if let Some(most) = context.limits.metrics_volumes.filter(|most| volumes > *most) {
-                found.push((None, format!("{volumes} volumes exceed the limit of {most} volumes with time series")));
+            if let Some(limit) = context.limits.metrics_volumes.filter(|limit| volumes > *limit) {
+                found.push((None, format!("{volumes} volumes exceed the limit of {limit} volumes with time series")));
             }
         },
     },
@@ -500,14 +500,17 @@ fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// The certificates whose end passes the test `is_so(end, now)`, both in seconds since 1970.
-fn certificates<'a>(context: &AlertContext<'a>, is_so: fn(u64, u64) -> bool) -> impl Iterator<Item = Cause> + use<'a> {
+/// The certificates whose end passes the test `condition(end, now)`, both in seconds since 1970.
+fn certificates<'a>(
+    context: &AlertContext<'a>,
+    condition: fn(u64, u64) -> bool,
+) -> impl Iterator<Item = Cause> + use<'a> {
     let now = context.at_unix_ms / 1000;
     context.status.certificates.iter().filter_map(move |certificate| {
         let CertificateReport { table, file, ends_unix_seconds } = certificate;
-        let ends = ends_unix_seconds.filter(|ends| is_so(*ends, now))?;
-        let word = if ends > now { "expires" } else { "expired" };
-        let cause = format!("the certificate in {file} {word} at {}", moment::show(Duration::from_secs(ends)));
+        let ends = ends_unix_seconds.filter(|ends| condition(*ends, now))?;
+        let verb = if ends > now { "expires" } else { "expired" };
+        let cause = format!("the certificate in {file} {verb} at {}", unix_time::format(Duration::from_secs(ends)));
         Some((Some(format!("[{table}] tls_certificate")), cause))
     })
 }

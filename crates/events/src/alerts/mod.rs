@@ -20,14 +20,14 @@ use self::context::{AlertContext, Memory};
 use self::kinds::{KINDS, Kind};
 pub use self::limits::Limits;
 
-use super::log::Note;
+use super::log::NewEvent;
 
-/// Active alerts at most. A thousand volumes on one array may each have several.
+/// Maximum number of active alerts. A thousand volumes on one array may each have several.
 const ACTIVE_MAX: usize = 1_000;
 /// Time for which the cause of an alert has to be absent before the alert is cleared.
-const CALM_MS: u64 = 5_000;
-/// An alert that returns within [`RECURRENCE_MS`] needs twice the calm time of before, up to this limit.
-const CALM_MAX_MS: u64 = 300_000;
+const CLEAR_DELAY_MS: u64 = 5_000;
+/// An alert that returns within [`RECURRENCE_MS`] needs twice the clear delay of before, up to this limit.
+const CLEAR_DELAY_MAX_MS: u64 = 300_000;
 /// Time after its clearing within which an alert counts as returned.
 const RECURRENCE_MS: u64 = 600_000;
 
@@ -37,7 +37,7 @@ const RECURRENCE_MS: u64 = 600_000;
 pub enum Transition {
     /// The alert became active.
     Raised,
-    /// The alert is over.
+    /// The alert was cleared.
     Cleared,
 }
 
@@ -53,13 +53,13 @@ pub struct Change {
 
 impl Change {
     /// The event that records the change.
-    pub fn note(&self) -> Note {
+    pub fn event(&self) -> NewEvent {
         let AlertReport { kind, severity, subject, cause, .. } = &self.alert;
         let transition = match self.state {
             Transition::Raised => "raised",
             Transition::Cleared => "cleared",
         };
-        Note::new(EventKind::Alert, subject.as_deref(), format!("{kind} {transition} ({severity}): {cause}"))
+        NewEvent::new(EventKind::Alert, subject.as_deref(), format!("{kind} {transition} ({severity}): {cause}"))
     }
 }
 
@@ -68,8 +68,8 @@ type Key = (usize, Option<String>);
 
 struct ActiveAlert {
     alert: AlertReport,
-    seen_ms: u64,
-    calm_ms: u64,
+    last_found_ms: u64,
+    clear_delay_ms: u64,
 }
 
 /// The alerts and the state that decides when they are raised and cleared.
@@ -79,13 +79,13 @@ pub struct Alerts {
     active: BTreeMap<Key, ActiveAlert>,
     /// Problems found that have not lasted long enough to be raised, with the time of their first sample.
     pending: BTreeMap<Key, u64>,
-    /// Cleared alerts, with the time of their clearing and the calm time that they needed.
+    /// Cleared alerts, with the time of their clearing and the clear delay that they needed.
     cleared: BTreeMap<Key, (u64, u64)>,
 }
 
 impl Alerts {
-    /// Looks for all kinds in a sample and returns the alerts that were raised or cleared.
-    pub fn look(&mut self, at_unix_ms: u64, status: &StatusReport, limits: &Limits) -> Vec<Change> {
+    /// Evaluates all kinds on a sample and returns the alerts that were raised or cleared.
+    pub fn evaluate(&mut self, at_unix_ms: u64, status: &StatusReport, limits: &Limits) -> Vec<Change> {
         self.memory.add_sample(at_unix_ms, status);
         self.cleared.retain(|_, (cleared, _)| at_unix_ms.saturating_sub(*cleared) < RECURRENCE_MS);
         let mut changes = Vec::new();
@@ -98,7 +98,7 @@ impl Alerts {
             for (subject, cause) in found {
                 let key = (at, subject);
                 if let Some(active_alert) = self.active.get_mut(&key) {
-                    (active_alert.alert.cause, active_alert.seen_ms) = (cause, at_unix_ms);
+                    (active_alert.alert.cause, active_alert.last_found_ms) = (cause, at_unix_ms);
                     continue;
                 }
                 let since = self.pending.get(&key).copied().unwrap_or(at_unix_ms);
@@ -112,20 +112,23 @@ impl Alerts {
         self.pending = pending;
         let (active, cleared) = (&mut self.active, &mut self.cleared);
         active.retain(|key, active_alert| {
-            let stays = at_unix_ms.saturating_sub(active_alert.seen_ms) < active_alert.calm_ms;
-            if !stays {
+            let is_active = at_unix_ms.saturating_sub(active_alert.last_found_ms) < active_alert.clear_delay_ms;
+            if !is_active {
                 changes.push(Change { state: Transition::Cleared, alert: active_alert.alert.clone() });
                 if cleared.len() < ACTIVE_MAX {
-                    cleared.insert(key.clone(), (at_unix_ms, active_alert.calm_ms));
+                    cleared.insert(key.clone(), (at_unix_ms, active_alert.clear_delay_ms));
                 }
             }
-            stays
+            is_active
         });
         changes
     }
 
     fn raise(&mut self, key: Key, kind: &Kind, cause: String, since_unix_ms: u64, at_unix_ms: u64) -> Change {
-        let calm_ms = self.cleared.remove(&key).map_or(CALM_MS, |(_, calm_ms)| (calm_ms * 2).min(CALM_MAX_MS));
+        let clear_delay_ms = self
+            .cleared
+            .remove(&key)
+            .map_or(CLEAR_DELAY_MS, |(_, clear_delay_ms)| (clear_delay_ms * 2).min(CLEAR_DELAY_MAX_MS));
         let alert = AlertReport {
             kind: kind.kind,
             severity: kind.kind.severity(),
@@ -135,7 +138,7 @@ impl Alerts {
             effect: kind.effect.to_owned(),
             remedy: kind.remedy.to_owned(),
         };
-        self.active.insert(key, ActiveAlert { alert: alert.clone(), seen_ms: at_unix_ms, calm_ms });
+        self.active.insert(key, ActiveAlert { alert: alert.clone(), last_found_ms: at_unix_ms, clear_delay_ms });
         Change { state: Transition::Raised, alert }
     }
 
@@ -145,14 +148,14 @@ impl Alerts {
     }
 }
 
-/// The causes of alerts in `active` that the status does not state in a sentence of its own.
-pub fn untold(active: &[AlertReport]) -> impl Iterator<Item = String> {
-    let is_told = |kind: AlertKind| KINDS.iter().any(|known| known.kind == kind && known.has_notice);
-    active.iter().filter(move |alert| !is_told(alert.kind) && alert.kind != AlertKind::Other).map(|alert| match &alert
-        .subject
-    {
-        Some(subject) => format!("{subject}: {}", alert.cause),
-        None => alert.cause.clone(),
+/// The causes of alerts in `active` for which the status has no notice.
+pub fn causes_without_notice(active: &[AlertReport]) -> impl Iterator<Item = String> {
+    let has_notice = |kind: AlertKind| KINDS.iter().any(|known| known.kind == kind && known.has_notice);
+    active.iter().filter(move |alert| !has_notice(alert.kind) && alert.kind != AlertKind::Other).map(|alert| {
+        match &alert.subject {
+            Some(subject) => format!("{subject}: {}", alert.cause),
+            None => alert.cause.clone(),
+        }
     })
 }
 

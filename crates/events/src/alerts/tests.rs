@@ -34,14 +34,14 @@ fn healthy() -> StatusReport {
     StatusReport { volumes: vec![volume], flash: Some(flash), cores, ..StatusReport::default() }
 }
 
-/// Looks at a healthy status, then 99 seconds at the changed one, and returns the active alerts.
-fn found_by(change: impl FnOnce(&mut StatusReport)) -> (Alerts, Vec<String>) {
+/// Evaluates a healthy status, then the changed one for 99 seconds, and returns the active alerts.
+fn alerts_after(change: impl FnOnce(&mut StatusReport)) -> (Alerts, Vec<String>) {
     let mut alerts = Alerts::default();
-    assert_eq!(alerts.look(1_000, &healthy(), &limits()), []);
+    assert_eq!(alerts.evaluate(1_000, &healthy(), &limits()), []);
     let mut status = healthy();
     change(&mut status);
     for second in 2..=100 {
-        alerts.look(second * 1_000, &status, &limits());
+        alerts.evaluate(second * 1_000, &status, &limits());
     }
     let active = alerts.active();
     assert!(active.iter().all(|alert| {
@@ -54,7 +54,7 @@ fn found_by(change: impl FnOnce(&mut StatusReport)) -> (Alerts, Vec<String>) {
 }
 
 fn found(change: impl FnOnce(&mut StatusReport)) -> Vec<String> {
-    found_by(change).1
+    alerts_after(change).1
 }
 
 fn flash(change: fn(&mut FlashReport)) -> impl FnOnce(&mut StatusReport) {
@@ -110,7 +110,7 @@ fn each_kind_is_found_and_a_healthy_daemon_has_none() {
     assert_eq!(found(volume(|volume| volume.dirty_age_ms = 60_001)), ["dirty-too-old v"]);
     assert_eq!(found(volume(|volume| volume.backing_errors = 1)), ["backing-errors v"]);
     assert_eq!(found(volume(|volume| volume.backing_unanswered_ms = 9_999)), [""; 0]);
-    let (alerts, names) = found_by(volume(|volume| volume.backing_unanswered_ms = 12_000));
+    let (alerts, names) = alerts_after(volume(|volume| volume.backing_unanswered_ms = 12_000));
     assert_eq!(names, ["backing-hung v"]);
     assert_eq!(alerts.active()[0].cause, "its backing /x has not answered a request for 12s");
     assert_eq!(found(flash(|flash| flash.devices[1].unanswered_ms = 10_000)), ["flash-hung /dev/f1"]);
@@ -126,7 +126,7 @@ fn each_kind_is_found_and_a_healthy_daemon_has_none() {
             DatastoreReport { name: "sas".to_owned(), congested: true, episodes: vec![episode], ..Default::default() };
         let mut alerts = Alerts::default();
         let status = StatusReport { datastores: vec![sas], ..healthy() };
-        (1..=seconds).for_each(|second| drop(alerts.look(second * 1_000, &status, &limits())));
+        (1..=seconds).for_each(|second| drop(alerts.evaluate(second * 1_000, &status, &limits())));
         alerts.active().iter().map(|alert| format!("{}: {}", alert.kind, alert.cause)).collect::<Vec<_>>()
     };
     assert_eq!(congested(60), [""; 0]);
@@ -148,7 +148,7 @@ fn each_kind_is_found_and_a_healthy_daemon_has_none() {
     assert_eq!(found(certificate(TWO_WEEKS + 101)), [""; 0]);
     assert_eq!(found(certificate(TWO_WEEKS)), ["certificate-expires [api] tls_certificate"]);
     assert_eq!(found(certificate(1)), ["certificate-expired [api] tls_certificate"]);
-    let (ended, _) = found_by(certificate(1));
+    let (ended, _) = alerts_after(certificate(1));
     assert_eq!(ended.active()[0].cause, "the certificate in /etc/hotset/api.crt expired at 1970-01-01T00:00:01Z");
     let three = |status: &mut StatusReport| {
         let volume = |name| VolumeReport::idle(name, VolumeState::Active, "none", "/x");
@@ -166,18 +166,18 @@ fn notices_raise_alerts_of_their_kind_once() {
         (AlertKind::PagesDropped, "pages-dropped v"),
         (AlertKind::Other, "other v"),
     ] {
-        let (alerts, names) = found_by(|status| status.volumes[0].alerts.push(Notice::new(kind, "a sentence")));
+        let (alerts, names) = alerts_after(|status| status.volumes[0].alerts.push(Notice::new(kind, "a sentence")));
         assert_eq!(names, [name]);
         // The status states these itself, so they are not repeated.
-        assert_eq!(untold(&alerts.active()).count(), 0, "{name}");
+        assert_eq!(causes_without_notice(&alerts.active()).count(), 0, "{name}");
     }
     // Flash devices, copies and the scrub have figures of their own, from which their alerts are found.
     for kind in KINDS.iter().filter(|kind| kind.has_notice && kind.kind != AlertKind::Other).map(|kind| kind.kind) {
         let notice = Notice::new(kind, "a sentence");
         assert_eq!(found(|status| status.flash.iter_mut().for_each(|f| f.alerts.push(notice.clone()))), [""; 0]);
     }
-    let (alerts, _) = found_by(volume(|volume| volume.dirty_age_ms = 60_001));
-    assert_eq!(untold(&alerts.active()).collect::<Vec<_>>(), ["v: its oldest dirty block is 60s old"]);
+    let (alerts, _) = alerts_after(volume(|volume| volume.dirty_age_ms = 60_001));
+    assert_eq!(causes_without_notice(&alerts.active()).collect::<Vec<_>>(), ["v: its oldest dirty block is 60s old"]);
 }
 
 fn single() -> StatusReport {
@@ -194,13 +194,13 @@ fn transitions(
 ) -> Vec<(u64, Transition)> {
     span.flat_map(|second| {
         let status = if has_cause(second) { single() } else { healthy() };
-        alerts.look(second * 1000, &status, &limits()).into_iter().map(move |change| (second, change.state))
+        alerts.evaluate(second * 1000, &status, &limits()).into_iter().map(move |change| (second, change.state))
     })
     .collect()
 }
 
 #[test]
-fn an_intermittent_cause_raises_one_alert_until_it_stays_away() {
+fn intermittent_cause_raises_one_alert_until_it_stays_away() {
     let mut alerts = Alerts::default();
     assert_eq!(transitions(&mut alerts, 0..60, |second| second % 3 == 0), [(0, Transition::Raised)]);
     assert_eq!(transitions(&mut alerts, 60..80, |_| false), [(62, Transition::Cleared)]);
@@ -208,31 +208,31 @@ fn an_intermittent_cause_raises_one_alert_until_it_stays_away() {
 }
 
 #[test]
-fn an_alert_that_returns_soon_needs_a_longer_calm_time() {
+fn recurring_alert_has_a_longer_clear_delay() {
     let mut alerts = Alerts::default();
-    // The cause exists in one second of ten; without longer calm times there would be 720 transitions.
+    // The cause exists in one second of ten; without longer clear delays there would be 720 transitions.
     let transitions = transitions(&mut alerts, 0..3_600, |second| second % 10 == 0);
     assert_eq!(transitions, [(0, Transition::Raised), (5, Transition::Cleared), (10, Transition::Raised)]);
-    // After a quarter of an hour without the cause, the calm time is short again.
-    let calm = self::transitions(&mut alerts, 3_600..4_600, |_| false);
-    assert_eq!(calm, [(3_600, Transition::Cleared)]);
+    // After a quarter of an hour without the cause, the clear delay is short again.
+    let cleared = self::transitions(&mut alerts, 3_600..4_600, |_| false);
+    assert_eq!(cleared, [(3_600, Transition::Cleared)]);
     let again = self::transitions(&mut alerts, 4_600..4_610, |second| second == 4_600);
     assert_eq!(again, [(4_600, Transition::Raised), (4_605, Transition::Cleared)]);
 }
 
 #[test]
-fn a_value_near_its_threshold_does_not_flap() {
+fn value_near_its_threshold_does_not_flap() {
     let mut alerts = Alerts::default();
-    let mut look = |second: u64, age_ms| {
+    let mut evaluate = |second: u64, age_ms| {
         let mut status = healthy();
         status.volumes[0].dirty_age_ms = age_ms;
-        alerts.look(second * 1000, &status, &limits()).len()
+        alerts.evaluate(second * 1000, &status, &limits()).len()
     };
     // Ten seconds below the threshold, ten above it, for ten minutes.
     let transitions: usize =
-        (0..600).map(|second| look(second, if second / 10 % 2 == 0 { 59_000 } else { 61_000 })).sum();
+        (0..600).map(|second| evaluate(second, if second / 10 % 2 == 0 { 59_000 } else { 61_000 })).sum();
     assert_eq!(transitions, 1);
-    assert_eq!((600..620).map(|second| look(second, 53_000)).sum::<usize>(), 1);
+    assert_eq!((600..620).map(|second| evaluate(second, 53_000)).sum::<usize>(), 1);
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn errors_are_reported_for_five_minutes_after_the_last_one() {
     erred.volumes[0].backing_errors = 3;
     let active: Vec<usize> = (1..400)
         .map(|second| {
-            alerts.look(second * 1000, &erred, &limits());
+            alerts.evaluate(second * 1000, &erred, &limits());
             alerts.active().len()
         })
         .collect();
@@ -250,7 +250,7 @@ fn errors_are_reported_for_five_minutes_after_the_last_one() {
 }
 
 #[test]
-fn a_slow_minute_is_reported_for_one_minute_and_few_slow_reads_are_not() {
+fn slow_minute_is_reported_for_one_minute_and_few_slow_reads_are_not() {
     let mut alerts = Alerts::default();
     let mut reads = Counts { below: vec![CountsBelow { us: 1e6, count: 0 }], all: 0, sum_us: 0.0 };
     let mut minute = |alerts: &mut Alerts, minute: u64, fast: u64, slow: u64| {
@@ -258,23 +258,23 @@ fn a_slow_minute_is_reported_for_one_minute_and_few_slow_reads_are_not() {
         reads.all += fast + slow;
         let mut status = healthy();
         status.volumes[0].latency_counts.read = reads.clone();
-        (0..60).for_each(|second| drop(alerts.look((minute * 60 + second) * 1000, &status, &limits())));
+        (0..60).for_each(|second| drop(alerts.evaluate((minute * 60 + second) * 1000, &status, &limits())));
         alerts.active().len()
     };
-    let told = [(100, 0), (0, 2), (1000, 9), (1000, 20), (1000, 0), (1000, 0)];
-    let told: Vec<usize> =
-        told.iter().zip(0..).map(|((fast, slow), at)| minute(&mut alerts, at, *fast, *slow)).collect();
-    assert_eq!(told, [0, 0, 0, 1, 0, 0]);
+    let minutes = [(100, 0), (0, 2), (1000, 9), (1000, 20), (1000, 0), (1000, 0)];
+    let active: Vec<usize> =
+        minutes.iter().zip(0..).map(|((fast, slow), at)| minute(&mut alerts, at, *fast, *slow)).collect();
+    assert_eq!(active, [0, 0, 0, 1, 0, 0]);
 }
 
 #[test]
-fn the_list_contains_each_kind_in_order_of_severity() {
+fn list_contains_each_kind_in_order_of_severity() {
     assert_eq!(KINDS.map(|kind| kind.kind), AlertKind::ALL);
     assert!(KINDS.iter().all(|kind| !kind.when.is_empty() && kind.when.len() < 200));
 }
 
 #[test]
-fn the_number_of_active_alerts_is_limited() {
+fn number_of_active_alerts_is_limited() {
     let mut many = healthy();
     let volume = |number| VolumeReport {
         dirty_age_ms: 70_000,
@@ -282,8 +282,8 @@ fn the_number_of_active_alerts_is_limited() {
     };
     many.volumes = (0..2 * ACTIVE_MAX).map(volume).collect();
     let mut alerts = Alerts::default();
-    assert_eq!(alerts.look(1_000, &many, &limits()).len(), ACTIVE_MAX);
-    assert_eq!(alerts.look(2_000, &many, &limits()).len(), 0);
-    alerts.look(9_000, &healthy(), &limits());
+    assert_eq!(alerts.evaluate(1_000, &many, &limits()).len(), ACTIVE_MAX);
+    assert_eq!(alerts.evaluate(2_000, &many, &limits()).len(), 0);
+    alerts.evaluate(9_000, &healthy(), &limits());
     assert_eq!((alerts.active().len(), alerts.cleared.len()), (0, ACTIVE_MAX));
 }

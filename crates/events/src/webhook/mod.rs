@@ -1,8 +1,8 @@
-//! Delivery of alerts to a webhook: one POST of JSON for the alerts of one moment, repeated until it is accepted.
+//! Delivery of alerts to a webhook: one POST of JSON per sample with changed alerts, retried until it is accepted.
 //!
 //! A thread of its own sends the messages from a bounded queue, so a receiver that does not answer never delays the
 //! daemon. While the receiver does not answer, the newest messages are kept. A message that the receiver refuses is
-//! dropped after a few attempts, so that it does not block the messages behind it.
+//! dropped after a few attempts, so that it does not block later messages.
 
 mod receiver;
 
@@ -19,9 +19,9 @@ use self::receiver::DeliveryError;
 pub use self::receiver::{Address, Receiver};
 use super::alerts::Change;
 
-/// Messages that wait at most.
-const WAITING_MAX: usize = 256;
-/// Alerts in one message at most.
+/// Maximum number of queued messages.
+const QUEUE_MAX: usize = 256;
+/// Maximum number of alerts in one message.
 const ALERTS_MAX: usize = 64;
 /// Pauses before the next attempt; the last one repeats until a message is accepted.
 const PAUSES: [Duration; 5] = [
@@ -57,7 +57,7 @@ impl Webhook {
     pub fn start(receiver: Receiver, host: String) -> io::Result<Webhook> {
         let to = receiver.address.to_string();
         let health = Arc::new(Mutex::new(WebhookHealth { to, ..WebhookHealth::default() }));
-        let (messages, received) = sync_channel(WAITING_MAX);
+        let (messages, received) = sync_channel(QUEUE_MAX);
         let delivery = Delivery { receiver, health: health.clone(), waiting: VecDeque::new(), failed: 0, refused: 0 };
         let body = move || delivery.run(&received, &PAUSES);
         std::thread::Builder::new().name("webhook".to_owned()).spawn(body)?;
@@ -123,7 +123,7 @@ impl Delivery {
     }
 
     fn push(&mut self, message: String) {
-        if self.waiting.len() == WAITING_MAX {
+        if self.waiting.len() == QUEUE_MAX {
             self.waiting.pop_front();
             self.refused = 0;
             let mut health = lock(&self.health);

@@ -113,9 +113,11 @@ impl Receiver {
             None => rustls_native_certs::load_native_certs().certs,
         };
         if found.is_empty() {
-            return Err("this machine trusts no authorities; install ca-certificates, or name the authorities of the \
+            return Err(
+                "this machine has no trusted authorities; install ca-certificates, or name the authorities of the \
                         receiver in [alerts] webhook_ca"
-                .to_owned());
+                    .to_owned(),
+            );
         }
         Ok(found.iter().map(|found| Certificate::from_der(found).to_owned()).collect())
     }
@@ -132,7 +134,9 @@ fn explain(error: Error) -> String {
         _ => None,
     };
     match error {
-        Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => "it hung up without an answer".to_owned(),
+        Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            "it closed the connection without an answer".to_owned()
+        }
         error => text.unwrap_or_else(|| error.to_string()),
     }
 }
@@ -141,7 +145,7 @@ fn tls_text(error: &TlsError) -> Option<String> {
     match error {
         // `BadSignature`: an authority with the name of a trusted one, and another key.
         TlsError::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => Some(
-            "its certificate was signed by an authority that is not trusted here; name that one in [alerts] webhook_ca"
+            "its certificate was signed by an authority that is not trusted here; name it in [alerts] webhook_ca"
                 .to_owned(),
         ),
         TlsError::InvalidCertificate(error) => Some(format!("its certificate is refused: {error}")),
@@ -155,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_a_host_and_is_shown_without_its_path() {
+    fn address_has_a_host_and_is_shown_without_its_path() {
         let shown = |text: &str| text.parse::<Address>().map(|address| (address.to_string(), address.0.to_string()));
         let whole = |shown: &str, whole: &str| Ok((shown.to_owned(), whole.to_owned()));
         assert_eq!(

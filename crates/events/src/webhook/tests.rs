@@ -26,16 +26,16 @@ fn serve<S: Read + Write>(
     wrap: impl Fn(TcpStream) -> S + Send + 'static,
 ) -> (u16, mpsc::Receiver<Request>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let port = listener.local_addr().expect("it has one").port();
+    let port = listener.local_addr().expect("the socket has an address").port();
     let (seen, requests) = mpsc::channel();
     std::thread::spawn(move || {
         let mut answers = answers.iter().chain(std::iter::repeat(answers.last().expect("an answer")));
         for stream in listener.incoming().map_while(Result::ok) {
             let mut stream = BufReader::new(wrap(stream));
             let Ok(request) = read(&mut stream) else { continue };
-            let answer = answers.next().expect("it has no end");
-            stream.get_mut().write_all(answer.as_bytes()).expect("it listens");
-            stream.get_mut().flush().expect("it listens");
+            let answer = answers.next().expect("the list is endless");
+            stream.get_mut().write_all(answer.as_bytes()).expect("the client reads");
+            stream.get_mut().flush().expect("the client reads");
             if seen.send(request).is_err() {
                 return;
             }
@@ -72,7 +72,7 @@ impl Certificate {
         let key = KeyPair::generate().expect("random");
         let mut params = CertificateParams::new([name.to_owned()]).expect("a plain name");
         params.distinguished_name.push(DnType::CommonName, name);
-        let certificate = params.self_signed(&key).expect("a sound key").pem();
+        let certificate = params.self_signed(&key).expect("a valid key").pem();
         fs::write(folder.path().join("server.crt"), certificate).expect("the folder can be written");
         fs::write(folder.path().join("server.key"), key.serialize_pem()).expect("the folder can be written");
         Certificate { folder }
@@ -85,9 +85,12 @@ impl Certificate {
     /// Starts a server that presents the certificate.
     fn server(&self, answers: &'static [&'static str]) -> (u16, mpsc::Receiver<Request>) {
         let key = self.folder.path().join("server.key");
-        let identity = tls::Files { certificate: self.path(), key, client_ca: None }.read().expect("they fit");
+        let identity =
+            tls::Files { certificate: self.path(), key, client_ca: None }.read().expect("certificate and key match");
         let config = Arc::new(identity.config);
-        let wrap = move |stream| StreamOwned::new(ServerConnection::new(config.clone()).expect("sound"), stream);
+        let wrap = move |stream| {
+            StreamOwned::new(ServerConnection::new(config.clone()).expect("a valid configuration"), stream)
+        };
         serve(answers, wrap)
     }
 }
@@ -96,14 +99,14 @@ fn change(cause: &str) -> Change {
     Change { state: Transition::Raised, alert: AlertReport { cause: cause.to_owned(), ..AlertReport::default() } }
 }
 
-fn quick(address: &str) -> Webhook {
-    quick_trusting(address, None)
+fn fast_webhook(address: &str) -> Webhook {
+    fast_webhook_trusting(address, None)
 }
 
-fn quick_trusting(address: &str, authorities: Option<PathBuf>) -> Webhook {
+fn fast_webhook_trusting(address: &str, authorities: Option<PathBuf>) -> Webhook {
     let receiver = Receiver { address: address.parse().expect("an address"), authorities };
     let health = Arc::new(Mutex::new(WebhookHealth::default()));
-    let (messages, received) = sync_channel(WAITING_MAX);
+    let (messages, received) = sync_channel(QUEUE_MAX);
     let delivery = Delivery { receiver, health: health.clone(), waiting: VecDeque::new(), failed: 0, refused: 0 };
     std::thread::spawn(move || delivery.run(&received, &QUICK));
     Webhook { messages, health, host: "here".to_owned() }
@@ -124,7 +127,7 @@ fn wait_for(webhook: &Webhook, done: impl Fn(&WebhookHealth) -> bool) -> Webhook
 #[test]
 fn failed_messages_are_sent_again_and_all_arrive_in_order() {
     let (address, requests) = server(&["HTTP/1.1 500 No\r\n\r\n", "nonsense\r\n", "", "HTTP/1.1 204 Yes\r\n\r\n"]);
-    let webhook = quick(&address);
+    let webhook = fast_webhook(&address);
     webhook.send(7, &[change("one"), change("two")]);
     webhook.send(8, &[change("three")]);
     let got: Vec<_> = (0..5).map(|_| requests.recv_timeout(Duration::from_secs(30)).expect("a request")).collect();
@@ -147,7 +150,7 @@ fn failed_messages_are_sent_again_and_all_arrive_in_order() {
 }
 
 #[test]
-fn a_refused_message_is_dropped_and_the_next_is_delivered() {
+fn refused_message_is_dropped_and_the_next_is_delivered() {
     let (address, requests) = server(&[
         "HTTP/1.1 400 No\r\n\r\n",
         "HTTP/1.1 400 No\r\n\r\n",
@@ -156,7 +159,7 @@ fn a_refused_message_is_dropped_and_the_next_is_delivered() {
         "HTTP/1.1 400 No\r\n\r\n",
         "HTTP/1.1 200 Yes\r\n\r\n",
     ]);
-    let webhook = quick(&address);
+    let webhook = fast_webhook(&address);
     webhook.send(1, &[change("wrong")]);
     webhook.send(2, &[change("right")]);
     let health = wait_for(&webhook, |health| health.delivered == 1);
@@ -166,24 +169,24 @@ fn a_refused_message_is_dropped_and_the_next_is_delivered() {
 }
 
 #[test]
-fn without_an_answer_the_newest_are_kept_and_no_caller_waits() {
+fn newest_messages_are_kept_without_an_answer_and_no_caller_waits() {
     let closed = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
-    let webhook = quick(&format!("http://{closed}/"));
+    let webhook = fast_webhook(&format!("http://{closed}/"));
     let began = Instant::now();
-    for number in 0..3 * WAITING_MAX as u64 {
+    for number in 0..3 * QUEUE_MAX as u64 {
         webhook.send(number, &[change("x")]);
     }
     assert!(began.elapsed() < Duration::from_secs(5));
-    let sent = 3 * WAITING_MAX as u64;
+    let sent = 3 * QUEUE_MAX as u64;
     let health = wait_for(&webhook, |health| health.dropped + health.waiting == sent && health.failures > 1);
-    assert!(health.failed.is_some() && health.delivered == 0 && health.waiting <= 2 * WAITING_MAX as u64, "{health:?}");
+    assert!(health.failed.is_some() && health.delivered == 0 && health.waiting <= 2 * QUEUE_MAX as u64, "{health:?}");
 }
 
 #[test]
-fn a_receiver_with_tls_gets_alerts_when_its_authority_is_trusted() {
+fn receiver_with_tls_gets_alerts_if_its_authority_is_trusted() {
     let certificate = Certificate::new("localhost");
     let (port, requests) = certificate.server(&["HTTP/1.1 200 Yes\r\n\r\n"]);
-    let webhook = quick_trusting(&format!("https://localhost:{port}/hook?key=s3cret"), Some(certificate.path()));
+    let webhook = fast_webhook_trusting(&format!("https://localhost:{port}/hook?key=s3cret"), Some(certificate.path()));
     webhook.send(1, &[change("one")]);
     let (head, body) = requests.recv_timeout(Duration::from_secs(30)).expect("a request");
     assert!(head.starts_with("post /hook?key=s3cret http/1.1\r\n"), "{head}");
@@ -193,11 +196,11 @@ fn a_receiver_with_tls_gets_alerts_when_its_authority_is_trusted() {
 }
 
 #[test]
-fn an_untrusted_certificate_gets_no_alerts_and_the_reason_is_reported() {
+fn untrusted_certificate_gets_no_alerts_and_the_reason_is_reported() {
     let (trusted, strange, elsewhere) =
         (Certificate::new("localhost"), Certificate::new("localhost"), Certificate::new("mail.example"));
     let missing = trusted.folder.path().join("none.crt");
-    let authority = "by an authority that is not trusted here; name that one in [alerts] webhook_ca";
+    let authority = "by an authority that is not trusted here; name it in [alerts] webhook_ca";
     let cases = [
         (&strange, trusted.path(), authority),
         (&elsewhere, trusted.path(), authority),
@@ -206,31 +209,31 @@ fn an_untrusted_certificate_gets_no_alerts_and_the_reason_is_reported() {
     ];
     for (shown, authorities, expected) in cases {
         let (port, requests) = shown.server(&["HTTP/1.1 200 Yes\r\n\r\n"]);
-        let webhook = quick_trusting(&format!("https://localhost:{port}/s3cret"), Some(authorities));
+        let webhook = fast_webhook_trusting(&format!("https://localhost:{port}/s3cret"), Some(authorities));
         webhook.send(1, &[change("one")]);
         let health = wait_for(&webhook, |health| health.failures > 2);
-        let why = health.failed.expect("it failed");
+        let why = health.failed.expect("the delivery failed");
         assert!(why.contains(expected) && !why.contains("s3cret"), "{why}");
         assert_eq!((health.delivered, health.waiting, requests.try_recv().ok()), (0, 1, None));
     }
 }
 
 #[test]
-fn a_receiver_without_tls_or_with_a_redirect_gets_no_alerts() {
+fn receiver_without_tls_or_with_a_redirect_gets_no_alerts() {
     let (port, _) = serve(&["HTTP/1.1 200 Yes\r\n\r\n"], |mut stream| {
         // The answer is plain HTTP, not TLS.
         let _ = stream.write_all(b"HTTP/1.1 400 No\r\n\r\n");
         stream
     });
     let certificate = Certificate::new("localhost");
-    let webhook = quick_trusting(&format!("https://localhost:{port}/"), Some(certificate.path()));
+    let webhook = fast_webhook_trusting(&format!("https://localhost:{port}/"), Some(certificate.path()));
     webhook.send(1, &[change("one")]);
     let health = wait_for(&webhook, |health| health.failures > 0);
     assert!(health.failed.as_ref().is_some_and(|why| why.contains("does not speak TLS")), "{health:?}");
     let (other, elsewhere) = server(&["HTTP/1.1 200 Yes\r\n\r\n"]);
     let moved: &'static str = format!("HTTP/1.1 307 Moved\r\nLocation: {other}\r\n\r\n").leak();
     let (address, _requests) = server(vec![moved].leak());
-    let webhook = quick(&address);
+    let webhook = fast_webhook(&address);
     webhook.send(1, &[change("one")]);
     let health = wait_for(&webhook, |health| health.dropped == 1);
     assert_eq!((health.failures, health.failed.as_deref()), (5, Some("it answered 307")));
@@ -238,18 +241,18 @@ fn a_receiver_without_tls_or_with_a_redirect_gets_no_alerts() {
 }
 
 #[test]
-fn an_attempt_without_an_answer_ends_after_the_time_limit() {
+fn attempt_without_an_answer_ends_after_the_time_limit() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let address = format!("http://{}/", listener.local_addr().expect("it has one"));
+    let address = format!("http://{}/", listener.local_addr().expect("the socket has an address"));
     let receiver = Receiver { address: address.parse().expect("an address"), authorities: None };
-    let held = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().expect("it connects");
-        stream.write_all(b"HTTP/1.1 200 Yes\r\nX: ").expect("it listens");
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("the client connects");
+        stream.write_all(b"HTTP/1.1 200 Yes\r\nX: ").expect("the client reads");
         // Single bytes do not complete an answer. The loop ends when the client has closed the connection.
         while stream.write_all(b"y").is_ok() {
             std::thread::sleep(Duration::from_millis(50));
         }
     });
     assert_eq!(receiver.post("{}"), Err(DeliveryError::Temporary("it did not answer in time".to_owned())));
-    held.join().expect("it hung up");
+    server.join().expect("the server thread ends");
 }

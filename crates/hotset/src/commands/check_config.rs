@@ -7,7 +7,7 @@ use messages::report::OverrideReport;
 use serde::Serialize;
 use serde_json::json;
 
-use config::{Config, FromRule, Problem, Problems, read_chap};
+use config::{Config, Problem, Problems, RuleValue, read_chap};
 use daemon::override_reports;
 use state::StateDir;
 use terminal::{EXIT_USAGE, Failure};
@@ -101,8 +101,13 @@ struct ByRule {
 fn by_rule(config: &Config) -> Vec<ByRule> {
     let mut all = Vec::new();
     for volume in &config.volumes {
-        let told = config.from_qos(volume).into_iter();
-        all.extend(told.map(|FromRule { key, value, line }| ByRule { volume: volume.name.clone(), key, value, line }));
+        let values = config.rule_values(volume).into_iter();
+        all.extend(values.map(|RuleValue { key, value, line }| ByRule {
+            volume: volume.name.clone(),
+            key,
+            value,
+            line,
+        }));
     }
     all
 }

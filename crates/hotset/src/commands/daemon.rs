@@ -18,7 +18,7 @@ pub fn connect(named: Option<&Path>) -> Result<Client, Failure> {
 /// Sends a request on a connection, with progress on standard error.
 pub fn ask_on(client: &mut Client, request: &Request) -> Result<Answer, Failure> {
     let mut shown = Shown::default();
-    let answer = client.ask(request, |progress| shown.show(&progress));
+    let answer = client.request(request, |progress| shown.show(&progress));
     shown.end();
     answer.map_err(failure)
 }

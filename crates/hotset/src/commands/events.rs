@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use control::{Client, ClientError};
 use messages::report::{EventKind, EventReport, EventsPage};
-use messages::{Answer, ErrorKind, Request, moment};
+use messages::{Answer, ErrorKind, Request, unix_time};
 
 use super::daemon::{connect, unexpected};
 use config::control_socket;
@@ -45,15 +45,16 @@ pub struct Options {
 
 /// Prints events, the oldest first. As JSON it prints a page, the newest first, unless events are followed.
 pub fn run(named: Option<&Path>, options: Options, json: bool) -> Result<(), Failure> {
-    let now = moment::since_1970().as_secs();
-    let moment = |text: Option<String>| text.map(|text| moment::parse(&text, now)).transpose().map_err(Failure::usage);
+    let now = unix_time::now().as_secs();
+    let moment =
+        |text: Option<String>| text.map(|text| unix_time::parse(&text, now)).transpose().map_err(Failure::usage);
     let (since, until) = (moment(options.since)?, moment(options.until)?);
     let Options { subject, kind, limit, follow, .. } = options;
     let ask = |client: &mut Client, limit, after: Option<u64>| -> Result<EventsPage, ClientError> {
         let (since_unix_seconds, until_unix_seconds) = if after.is_none() { (since, until) } else { (None, None) };
         let (before, subject) = (None, subject.clone());
         let request = Request::Events { limit, before, after, since_unix_seconds, until_unix_seconds, subject, kind };
-        match client.ask(&request, |_| ())? {
+        match client.request(&request, |_| ())? {
             Answer::Events(page) => Ok(page),
             _ => Err(messages::Failure::new(ErrorKind::Failed, unexpected().message).into()),
         }

@@ -1,7 +1,7 @@
 //! `hotset volume history`: the options.
 
 use clap::Args;
-use messages::{Request, moment};
+use messages::{Request, unix_time};
 
 use terminal::Failure;
 
@@ -20,7 +20,7 @@ pub struct History {
     #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
     to: Option<String>,
     /// Time step of a line: 10s, 5min, 1h; default: the resolution of a chart
-    #[arg(long, value_parser = moment::parse_span, value_name = "TIME")]
+    #[arg(long, value_parser = unix_time::parse_duration, value_name = "TIME")]
     step: Option<u64>,
     /// Names of the series, as in --json
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
@@ -33,9 +33,9 @@ pub struct History {
 impl History {
     /// The request for the daemon.
     pub fn request(self) -> Result<Request, Failure> {
-        let now = moment::since_1970().as_secs();
+        let now = unix_time::now().as_secs();
         let moment =
-            |text: Option<String>| text.map(|text| moment::parse(&text, now)).transpose().map_err(Failure::usage);
+            |text: Option<String>| text.map(|text| unix_time::parse(&text, now)).transpose().map_err(Failure::usage);
         Ok(Request::History {
             volume: self.name,
             datastore: self.datastore,

@@ -6,7 +6,7 @@ use clap::Args;
 use control::Client;
 use lab::report::{Findings, Gain, VolumeGain, page};
 use messages::report::{EventKind, HistoryReport};
-use messages::{Answer, Request, StatusReport, moment};
+use messages::{Answer, Request, StatusReport, unix_time};
 
 use super::daemon::{ask_on, connect, unexpected};
 use terminal::{Failure, print_json};
@@ -49,8 +49,8 @@ pub struct Options {
 
 /// Reads the history, and writes the page.
 pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), Failure> {
-    let now = moment::since_1970().as_secs();
-    let moment = |text: &str| moment::parse(text, now).map_err(Failure::usage);
+    let now = unix_time::now().as_secs();
+    let moment = |text: &str| unix_time::parse(text, now).map_err(Failure::usage);
     let from = moment(&options.from)?;
     // The present second counts as past. The end is fixed here, so that the volumes add up to the whole.
     let to = options.to.as_deref().map_or(Ok(now + 1), moment)?;

@@ -46,7 +46,7 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
         return Err(Failure::usage("the configuration has no [flash]; name the devices: --device PATH"));
     }
     let failed = |error: &dyn std::fmt::Display| Failure::failed(error.to_string());
-    let (mut directory, aside) = StateDir::open_set_aside(&config.state_directory).map_err(|error| failed(&error))?;
+    let (mut directory, aside) = StateDir::open_for_rebuild(&config.state_directory).map_err(|error| failed(&error))?;
     let found = run_core(RealCoreSpec::new(POOL_BYTES), |seam| look(seam, devices));
     let (inventory, warnings) = found.map_err(|error| failed(&error))?.map_err(Failure::failed)?;
     let (made, holdings) = rebuild(directory.state().clone(), &inventory).map_err(|error| failed(&error))?;

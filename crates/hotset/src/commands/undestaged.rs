@@ -136,7 +136,7 @@ fn look(place: &Place, last: bool) -> Result<Option<Found>, Failure> {
     let failed = |error: StateError| Failure::failed(error.to_string());
     // Read-only, so that a look creates no state directory.
     let Some(seen) = StateDir::peek(directory).map_err(failed)? else {
-        if StateDir::was_held(directory) {
+        if StateDir::was_ever_locked(directory) {
             let text = "a daemon has used this state directory and its records are gone, so nothing is known of its \
                         volumes; restore state.json from a backup";
             return Err(Failure::failed(format!("{}: {text}", directory.display())));
@@ -148,7 +148,7 @@ fn look(place: &Place, last: bool) -> Result<Option<Found>, Failure> {
             let names = undestaged(state.state(), &[]);
             return Ok(Some(Found { names, unproven: None, remedy: START_AND_STOP }));
         }
-        Err(StateError::Held { holder, .. }) => holder,
+        Err(StateError::Locked { holder, .. }) => holder,
         Err(error) => return Err(failed(error)),
     };
     let (why, remedy) = match ask(socket) {
@@ -178,8 +178,8 @@ fn look(place: &Place, last: bool) -> Result<Option<Found>, Failure> {
 /// valid.
 fn ask(socket: &Path) -> Result<Box<StatusReport>, Failure> {
     let failed = |error: control::ClientError| Failure::failed(error.to_string());
-    let mut client = Client::connect(socket).and_then(|client| client.patient_for(ANSWER_PATIENCE)).map_err(failed)?;
-    match client.ask(&Request::Status {}, |_| ()).map_err(failed)? {
+    let mut client = Client::connect(socket).and_then(|client| client.with_timeout(ANSWER_PATIENCE)).map_err(failed)?;
+    match client.request(&Request::Status {}, |_| ()).map_err(failed)? {
         Answer::Status(status) => Ok(status),
         _ => Err(unexpected()),
     }

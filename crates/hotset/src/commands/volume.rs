@@ -172,7 +172,7 @@ impl Action {
                 }
                 Request::VolumeSet { name, settings }
             }
-            Action::Flush { name } => Request::VolumeFlush { name, aside: false },
+            Action::Flush { name } => Request::VolumeFlush { name, in_background: false },
             Action::Pause { name } => Request::VolumePause { name },
             Action::Freeze { name } => Request::VolumeFreeze { name },
             Action::Resume { name } => Request::VolumeResume { name },

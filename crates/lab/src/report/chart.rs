@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::markup::escaped;
-use messages::moment;
+use messages::unix_time;
 
 const WIDTH: f64 = 920.0;
 const HEIGHT: f64 = 240.0;
@@ -50,7 +50,7 @@ impl Chart<'_> {
         }
         let (from, to) = self.span;
         for (at, class) in [(from, "begin"), (to, "end")] {
-            let shown = moment::show(Duration::from_secs(at));
+            let shown = unix_time::format(Duration::from_secs(at));
             let _ = writeln!(
                 picture,
                 "<text class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\">{shown}</text>",

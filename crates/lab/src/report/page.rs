@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::markup::escaped;
-use messages::moment;
+use messages::unix_time;
 
 use super::Findings;
 use super::chart::Chart;
@@ -47,7 +47,7 @@ pub fn sentence(gain: &Gain) -> String {
 /// The complete page.
 pub fn write(found: &Findings) -> String {
     let gain = &found.gain;
-    let when = |seconds: u64| moment::show(Duration::from_secs(seconds));
+    let when = |seconds: u64| unix_time::format(Duration::from_secs(seconds));
     let (from, to) = (when(gain.from_unix_seconds), when(gain.to_unix_seconds));
     let seen = show_time(Duration::from_secs(gain.covered_seconds));
     let mut page = format!(
@@ -171,7 +171,7 @@ fn alerts(found: &Findings) -> String {
         return "<h2>Alerts</h2>\n<p>None was raised.</p>\n".to_owned();
     }
     let row = |event: &messages::report::EventReport| {
-        let at = moment::show(Duration::from_millis(event.at_unix_ms));
+        let at = unix_time::format(Duration::from_millis(event.at_unix_ms));
         let subject = event.subject.as_deref().unwrap_or("");
         format!("<tr><td>{at}<td class=\"text\">{}<td class=\"text\">{}\n", escaped(subject), escaped(&event.text))
     };

@@ -16,7 +16,7 @@ fn is_caught(sabotage: state::Sabotage) {
         if let Some(deployment) = &mut options.deployment {
             deployment.sabotage = sabotage;
         }
-        let is_of_loss = |what: &str| what.contains("are not told") == (sabotage == state::Sabotage::UntoldLoss);
+        let is_of_loss = |what: &str| what.contains("are not told") == (sabotage == state::Sabotage::UnreportedLoss);
         if let Err(violation) = run(&options, Sabotage::None, TraceMode::Hash)
             && is_of_loss(&violation.what)
         {
@@ -105,5 +105,5 @@ fn accepting_an_unnamed_loss_is_caught() {
 
 #[test]
 fn unreported_loss_is_caught() {
-    is_caught(state::Sabotage::UntoldLoss);
+    is_caught(state::Sabotage::UnreportedLoss);
 }

@@ -114,7 +114,7 @@ pub struct EventsPage {
 pub struct EventsHealth {
     /// Number of the newest event; 0 before there is one.
     pub newest: u64,
-    /// Events since the start that a restart will have forgotten, because their disk did not take them in time.
+    /// Events since the start that a restart loses, because they could not be written to disk in time.
     pub lost: u64,
     /// Why nothing can be written now.
     pub failed: Option<String>,
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_has_one_name_everywhere() {
+    fn event_kind_has_the_same_name_as_text_and_json() {
         for kind in EventKind::ALL {
             assert_eq!(kind.name().parse(), Ok(kind));
             assert_eq!(serde_json::to_value(kind).expect("text"), kind.name());

@@ -32,7 +32,8 @@ pub enum JobOutcome {
     /// Failed.
     Failed,
     /// Cancelled.
-    CalledOff,
+    #[serde(rename = "called-off")]
+    Cancelled,
 }
 
 /// A job that has ended.

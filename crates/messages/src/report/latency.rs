@@ -34,7 +34,7 @@ pub struct CountsBelow {
 
 impl Counts {
     /// True for an omitted histogram; an empty histogram has its buckets.
-    fn is_untold(&self) -> bool {
+    fn is_omitted(&self) -> bool {
         self.below.is_empty()
     }
 }
@@ -51,6 +51,6 @@ pub struct BackingRequests {
     /// Their bytes.
     pub bytes: u64,
     /// Latencies at the backing; absent on the stream.
-    #[serde(default, skip_serializing_if = "Counts::is_untold")]
+    #[serde(default, skip_serializing_if = "Counts::is_omitted")]
     pub latency: Counts,
 }

@@ -105,7 +105,7 @@ const FOLLOWED: usize = 16;
 
 impl DatastoreReport {
     /// A copy with the members that wait or use most of the datastore.
-    pub fn in_short(&self) -> DatastoreReport {
+    pub fn summary(&self) -> DatastoreReport {
         let mut members: Vec<_> = self.members.iter().collect();
         members.sort_by(|one, other| {
             let weight = |member: &MemberReport| (member.waiting > 0, member.used_ratio);
@@ -135,7 +135,7 @@ mod tests {
             ..MemberReport::default()
         };
         let whole = DatastoreReport { members: (0..40).map(member).collect(), window: Some(2.0), ..Default::default() };
-        let short = whole.in_short();
+        let short = whole.summary();
         let names: Vec<&str> = short.members.iter().map(|member| member.volume.as_str()).collect();
         assert_eq!((names.len(), names[0], names[1], names[15]), (16, "v03", "v25", "v39"));
         assert_eq!(short.window, Some(2.0));

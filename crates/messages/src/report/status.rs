@@ -129,7 +129,7 @@ impl StatusReport {
             flash: self.flash.clone(),
             iscsi: self.iscsi.clone(),
             cores: self.cores.clone(),
-            datastores: self.datastores.iter().map(DatastoreReport::in_short).collect(),
+            datastores: self.datastores.iter().map(DatastoreReport::summary).collect(),
             volumes: Vec::new(),
             overrides: self.overrides.clone(),
             history: self.history.clone(),

@@ -330,7 +330,8 @@ pub struct SlowReport {
     /// Time since its end.
     pub ago_ms: u64,
     /// `read`, `write`, `flush` or `zero`.
-    pub asked: String,
+    #[serde(rename = "asked")]
+    pub operation: String,
     /// First byte.
     pub offset_bytes: u64,
     /// Bytes.

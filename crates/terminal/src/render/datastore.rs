@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use messages::moment;
 use messages::report::{DatastoreReport, EpisodeReport};
+use messages::unix_time;
 
 use super::screen::plural;
 use super::style::Style;
@@ -124,7 +124,7 @@ fn episodes(episodes: &[EpisodeReport], style: Style) -> String {
     for episode in episodes.iter().rev().take(EPISODES_SHOWN) {
         let lasted = |ended: u64| format!("{} s", ended.saturating_sub(episode.began_unix_seconds));
         table.row(vec![
-            moment::show(Duration::from_secs(episode.began_unix_seconds)),
+            unix_time::format(Duration::from_secs(episode.began_unix_seconds)),
             episode.ended_unix_seconds.map_or("ongoing".to_owned(), lasted),
             episode.caused_by.clone(),
             episode.contenders.join(", "),

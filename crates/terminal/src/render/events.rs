@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use messages::moment;
 use messages::report::{EventKind, EventReport};
+use messages::unix_time;
 
 use super::style::Style;
 
 /// Time, kind, subject, text and actor of an event.
 pub fn line(event: &EventReport, style: Style) -> String {
-    let time = style.dim(&moment::show(Duration::from_millis(event.at_unix_ms)));
+    let time = style.dim(&unix_time::format(Duration::from_millis(event.at_unix_ms)));
     let kind = format!("{:<6}", event.kind.name());
     let kind = match event.kind {
         EventKind::Alert => style.warn(&kind),

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use messages::moment;
 use messages::report::HistoryReport;
+use messages::unix_time;
 
 use super::style::Style;
 use super::table::{Side, Table};
@@ -38,7 +38,7 @@ pub fn table(report: &HistoryReport, style: Style) -> String {
             _ => format!("{mean:.1}"),
         };
         let latency = |us: Option<f64>| us.map_or_else(|| "-".to_owned(), show_micros);
-        let mut row = vec![moment::show(Duration::from_secs(*begin))];
+        let mut row = vec![unix_time::format(Duration::from_secs(*begin))];
         row.extend(figures.iter().map(|(figures, _)| figure(&figures.unit, figures.mean[at])));
         row.extend(latencies.iter().map(|(figures, _)| latency(figures.p99_us[at])));
         table.row(row);

@@ -180,7 +180,7 @@ pub fn slow(requests: &[SlowReport], style: Style) -> String {
     for request in requests {
         table.row(vec![
             format!("{:.1} s", request.ago_ms as f64 / 1000.0),
-            request.asked.clone(),
+            request.operation.clone(),
             show_count(request.offset_bytes),
             show_count(request.length_bytes),
             ms(request.took_us),

@@ -54,7 +54,7 @@ fn ask(socket: &std::path::Path, connection: &mut Option<Client>) -> News {
         None => Client::connect(socket),
     };
     let answered = answered.and_then(|mut client| {
-        let answer = client.ask(&Request::Status {}, |_| {})?;
+        let answer = client.request(&Request::Status {}, |_| {})?;
         Ok::<_, ClientError>((client, answer))
     });
     match answered {

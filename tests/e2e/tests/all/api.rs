@@ -160,7 +160,7 @@ fn pin_and_unpin_check_roles_and_ranges() {
     wait_for("its pages", || (http.get("/api/v1/volumes/v").json()["flash"]["pinned_whole_pages"] == 3).then_some(()));
     for (action, range, status, why) in [
         ("v/pin", r#"{"from_bytes": 8192, "to_bytes": 4096}"#, 400, "from byte 8192 to byte 4096"),
-        ("v/unpin", r#"{"from_bytes": 4096, "to_bytes": 4096}"#, 400, "nothing lies from byte 4096"),
+        ("v/unpin", r#"{"from_bytes": 4096, "to_bytes": 4096}"#, 400, "the range from byte 4096"),
         ("v/pin", r#"{"from_bytes": 33554432}"#, 400, "ends at byte 33554432"),
         ("v/pin", r#"{"from_bytes": -1}"#, 400, "`-1`, expected"),
         ("v/pin", r#"{"from": 0}"#, 400, "from"),

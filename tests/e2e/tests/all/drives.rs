@@ -116,7 +116,7 @@ fn hanging_or_garbled_drive_blocks_nothing_and_is_reported() {
     let told = drive(&daemon, hangs, |drive| drive["unread"] != "");
     assert_eq!(
         (&told["unread"], &told["read_unix_seconds"]),
-        (&"smartctl has not answered within 10 s".into(), &0.into())
+        (&"smartctl did not answer within 10 s".into(), &0.into())
     );
     wait_for("the end of the smartctl process", || (!asked.exists()).then_some(()));
     daemon.stop();

@@ -87,7 +87,7 @@ fn change_is_recorded_once_with_its_actor() {
     let text = site.config_text().replace("name = \"v\"", "name = \"v\"\npolicy = \"none\"");
     fs::write(site.config(), text).expect("the folder can be written");
     daemon.signal("HUP");
-    let reloaded = event(&http, "&subject=v", "policy write-back became none");
+    let reloaded = event(&http, "&subject=v", "policy changed from write-back to none");
     assert_eq!(reloaded["actor"], "configuration reload (SIGHUP)");
     // Later samples report nothing that was not recorded as a change.
     std::thread::sleep(Duration::from_millis(2_500));
@@ -140,7 +140,7 @@ fn events_survive_a_kill_and_numbering_continues() {
     let frozen = before.iter().find(|event| event["text"].as_str().is_some_and(|text| text.starts_with("freeze")));
     let frozen = frozen.expect("the event was recorded");
     assert_eq!(known(&frozen["number"]), Some(frozen));
-    event(&http, "&kind=daemon", "did not say that it stopped");
+    event(&http, "&kind=daemon", "the previous daemon was not cleanly stopped");
     daemon.stop();
     let daemon = site.start();
     let http = Http::of(&daemon);

@@ -96,7 +96,7 @@ fn stopped_dirty(site: &Site) {
 fn stop_leaves_dirty_data_on_flash_for_the_next_start() {
     let site = two();
     let daemon = site.start();
-    assert!(daemon.log().contains("made now: its devices were empty"), "{}", daemon.log());
+    assert!(daemon.log().contains("newly created on empty devices"), "{}", daemon.log());
     write(&site, BLOCKS, 1);
     let show = json(&daemon, &["volume", "show", "v"]);
     assert!(show["flash_dirty_bytes"].as_u64() > Some(0), "{show}");

@@ -178,7 +178,7 @@ fn where_memory_cannot_be_kept_is_said() {
     let output = hotset(&["serve", "--config", &site.config().to_string_lossy()]);
     assert!(!output.status.success());
     let text = text_of(&output);
-    assert!(text.contains("[memory] keep_in") && text.contains("not a file system in memory"), "{text}");
+    assert!(text.contains("[memory] keep_in") && text.contains("is not on tmpfs"), "{text}");
 }
 
 /// The byte of a file's first word that holds the version.

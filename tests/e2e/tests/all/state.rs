@@ -117,7 +117,7 @@ fn first_of_two_volumes_on_one_backing_is_served() {
     site.volume("c", 4 * MIB, "");
     for life in ["first", "second"] {
         let daemon = site.start();
-        let refusal = "volume b is not served: its backing is that of volume a, which is served already";
+        let refusal = "volume b is not served: its backing belongs to volume a, which is in service";
         assert!(daemon.log().contains(refusal), "{life}: {}", daemon.log());
         let states = ["a", "b", "c"].map(|name| state_of(&daemon, name));
         assert_eq!(states, ["active", "refused", "active"].map(Value::from), "{life}");
@@ -174,7 +174,7 @@ fn unrecorded_stop_keeps_dirty_data_in_the_flash_log() {
     site.tables.clear();
     let daemon = site.start();
     assert_eq!(state_of(&daemon, "v"), "refused", "{}", daemon.log());
-    assert!(daemon.log().contains("may lie in the flash log alone"), "{}", daemon.log());
+    assert!(daemon.log().contains("may hold the only copy of flushed data"), "{}", daemon.log());
     daemon.stop();
     site.tables = flash;
     find_everything(&site);

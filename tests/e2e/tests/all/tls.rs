@@ -116,7 +116,7 @@ fn reload_takes_over_a_changed_nbd_certificate() {
         wait_for("a client that is connected", || ready.exists().then_some(()));
         second.write(site.folder.path());
         let said = reload("[nbd] the certificate in");
-        assert!(said.contains("server.crt was taken over") && !said.contains("restart"), "{said}");
+        assert!(said.contains("server.crt loaded") && !said.contains("restart"), "{said}");
         fs::write(&go, "").expect("the folder can be written");
         connected.join().expect("it goes on");
     });
@@ -124,7 +124,7 @@ fn reload_takes_over_a_changed_nbd_certificate() {
     info("first").fails();
     // The key of another certificate.
     fs::write(&key, &first.pem.1).expect("the folder can be written");
-    reload("[nbd] the certificate stays the one before: the key in");
+    reload("[nbd] keeps its previous certificate: the key in");
     info("second").ok();
     daemon.stop();
 }

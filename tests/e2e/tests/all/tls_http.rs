@@ -106,13 +106,13 @@ fn reload_takes_over_valid_api_certificates_only() {
     reload(&daemon, "nothing has changed");
     let [certificate, key] = second.write(site.folder.path());
     assert!(serves(&first) && !serves(&second), "nothing is taken over without a reload");
-    let said = reload(&daemon, "server.crt was taken over");
+    let said = reload(&daemon, "server.crt loaded");
     assert!(!said.contains("restart"), "{said}");
     assert!(serves(&second) && !serves(&first));
     assert_eq!(kept.get("/healthz").expect("connections that are open go on").status, 200);
     // The key of another certificate, an empty file, and a missing file.
     fs::write(&key, &first.pem.1).expect("the folder can be written");
-    let said = reload(&daemon, "the certificate stays the one before: the key in");
+    let said = reload(&daemon, "keeps its previous certificate: the key in");
     assert!(said.contains("name a matching pair"), "{said}");
     fs::write(&key, "").expect("the folder can be written");
     reload(&daemon, "holds no private key in PEM form");
@@ -125,13 +125,13 @@ fn reload_takes_over_valid_api_certificates_only() {
     third.write(&folder);
     let text = site.config_text().replace("/server.", "/new/server.");
     fs::write(site.config(), text).expect("the folder can be written");
-    let said = reload(&daemon, "new/server.crt was taken over");
+    let said = reload(&daemon, "new/server.crt loaded");
     assert!(!said.contains("restart"), "{said}");
     assert!(serves(&third) && !serves(&second));
     // The switch to plain HTTP requires a restart: a slip in the file must not cause it.
     let plain = site.config_text().lines().filter(|line| !line.starts_with("tls_")).collect::<Vec<_>>().join("\n");
     fs::write(site.config(), plain).expect("the folder can be written");
-    reload(&daemon, "[api] has changed: that needs a restart");
+    reload(&daemon, "[api] has changed; restart the daemon");
     assert!(serves(&third));
     daemon.stop();
 }
@@ -148,7 +148,7 @@ fn bad_tls_files_at_start_disable_the_interface_only() {
     certificate.write(site.folder.path());
     fs::write(site.folder.join("server.key"), &other.pem.1).expect("the folder can be written");
     wait_for("a line on the wrong key", || {
-        daemon.log().contains("is not the one of the first certificate").then_some(())
+        daemon.log().contains("does not belong to the first certificate").then_some(())
     });
     assert_eq!(api(), "");
     certificate.write(site.folder.path());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use control::{Client, ClientError};
 use messages::report::EventsPage;
-use messages::{Answer, Request, StatusReport, moment};
+use messages::{Answer, Request, StatusReport, unix_time};
 
 use super::found::Found;
 use super::machine;
@@ -63,7 +63,7 @@ struct Daemon {
 
 impl Daemon {
     fn connect(socket: &Path, found: &mut Found) -> Option<Daemon> {
-        let client = Client::connect(socket).and_then(|client| client.patient_for(PATIENCE));
+        let client = Client::connect(socket).and_then(|client| client.with_timeout(PATIENCE));
         let daemon = client.map(|client| Daemon { client, is_silent: false });
         daemon.map_err(|error| found.miss("what the daemon tells", error.to_string())).ok()
     }
@@ -72,7 +72,7 @@ impl Daemon {
         if self.is_silent {
             return Err("the daemon had kept silent before".to_owned());
         }
-        self.client.ask(request, |_| ()).map_err(|error| {
+        self.client.request(request, |_| ()).map_err(|error| {
             self.is_silent = matches!(error, ClientError::Broken { .. });
             error.to_string()
         })
@@ -108,7 +108,7 @@ impl Daemon {
             shown.volumes.truncate(VOLUMES_MAX);
         }
         found.add_json("status.json", &shown);
-        let now = moment::since_1970().as_secs();
+        let now = unix_time::now().as_secs();
         for (name, back) in [("history-hour.json", 3_600), ("history-week.json", 7 * 86_400)] {
             let request = Request::History {
                 volume: None,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use messages::moment;
+use messages::unix_time;
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
@@ -82,7 +82,7 @@ impl Found {
             let mut header = tar::Header::new_ustar();
             header.set_size(bytes.len() as u64);
             header.set_mode(ENTRY_MODE);
-            header.set_mtime(moment::since_1970().as_secs());
+            header.set_mtime(unix_time::now().as_secs());
             archive.append_data(&mut header, format!("{FOLDER}/{name}"), bytes.as_slice())?;
         }
         archive.into_inner()?.finish()?.flush()?;
@@ -98,7 +98,7 @@ impl Found {
              URLs, what stands behind the\n\
              host of a web address, and everything that may be a token. Look through it before you hand it on.\n\n",
             env!("CARGO_PKG_VERSION"),
-            moment::show(moment::since_1970())
+            unix_time::format(unix_time::now())
         );
         self.names().for_each(|name| text += &format!("{name}\n"));
         if !self.missing.is_empty() {

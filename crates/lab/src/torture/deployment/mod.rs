@@ -333,7 +333,7 @@ impl Deployment {
         let Some(store) = session.core.log().map(|log| state::show_uuid(&log.uuid())) else { return };
         for (subject, attached) in session.subjects.iter().zip(attached) {
             if attached.drops_pages && subject.volume().stats().flash.checked && self.random.percent(70) {
-                self.state.note_pages_dropped(attached.incarnation, &store);
+                self.state.record_pages_dropped(attached.incarnation, &store);
             }
         }
     }

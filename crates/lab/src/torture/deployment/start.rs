@@ -11,7 +11,7 @@ use seam::sim::{SimDisk, SimSeam, World};
 use seam::{Disk, DiskOpen, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 use state::{
     Acceptance, Admission, Claim, ContentRecord, Evidence, Refusal, State, StoreFound, StoreInventory, StoreUse,
-    Waiting, end_block, owed_loss, sample_places, show_samples, show_uuid, unflushed_loss,
+    UndestagedBlocks, end_block, loss_to_report, sampled_blocks, show_samples, show_uuid, unflushed_loss,
 };
 
 use super::super::run::{Run, disk_name};
@@ -57,7 +57,8 @@ pub(super) async fn begin(
         let known = deployment.state.volumes.iter().find(|record| record.backing_identity == claim.identity);
         let is_other_record = known.is_some_and(|record| record.name != name);
         let former = [known, deployment.state.by_name(&name)];
-        let loss = former.into_iter().flatten().find_map(|record| owed_loss(&deployment.state, record, !record.clean));
+        let loss =
+            former.into_iter().flatten().find_map(|record| loss_to_report(&deployment.state, record, !record.clean));
         let mut judged = judge(deployment, &claim, &found, &served, store.as_deref(), &Acceptance::default());
         let (mut gave_up, mut is_discarded) = (false, false);
         if let Err(refusal) = judged.clone() {
@@ -166,7 +167,7 @@ struct VolumeClaim<'a> {
 }
 
 struct Found {
-    waiting: BTreeMap<VolumeId, Waiting>,
+    waiting: BTreeMap<VolumeId, UndestagedBlocks>,
     evidence: Evidence,
 }
 
@@ -205,9 +206,9 @@ async fn open_store(
     let (store, ownership, devices) = (show_uuid(&identity.store), identity.ownership, identity.devices.clone());
     let found = StoreFound { store, ownership, devices, holds_data };
     let manifest = flash::read_manifest(seam, &disks, identity.store).await.map_err(|error| error.to_string())?;
-    let judged = deployment.state.judge_store(&found).and_then(|used| {
+    let judged = deployment.state.check_store(&found).and_then(|used| {
         let manifest = manifest.filter(|_| used == StoreUse::Known);
-        manifest.map_or(Ok(()), |manifest| deployment.state.judge_manifest(&found, &manifest.payload)).map(|()| used)
+        manifest.map_or(Ok(()), |manifest| deployment.state.check_manifest(&found, &manifest.payload)).map(|()| used)
     });
     let used = match judged {
         Ok(used) => used,
@@ -215,11 +216,11 @@ async fn open_store(
             if !deployment.has_acted {
                 return Err(format!("the store is refused without an action of the administrator: {refusal}"));
             }
-            deployment.state.note_store_refusal(&refusal);
+            deployment.state.record_store_refusal(&refusal);
             return Ok(None);
         }
     };
-    deployment.state.begin_store(&found, used);
+    deployment.state.record_store_use(&found, used);
     let record = deployment.state.store_mut(&found.store).clone();
     let options = OpenOptions {
         ownership: Some(deployment.state.ownership()),
@@ -238,7 +239,7 @@ async fn open_store(
         deployment.state.store_mut(&found.store).map_void = false;
     }
     core.open_log(store, recovered);
-    deployment.state.note_held(&found.store, core.unclaimed());
+    deployment.state.record_unclaimed(&found.store, core.unclaimed());
     Ok(Some(found.store))
 }
 
@@ -264,11 +265,12 @@ async fn find(
         None => DestagedComparison::default(),
     };
     let samples_before = match before.filter(|before| *before != size_bytes) {
-        Some(before) => Some(show_samples(&samples_at(seam, &backing, &sample_places(before)).await)),
+        Some(before) => Some(show_samples(&samples_at(seam, &backing, &sampled_blocks(before)).await)),
         None => None,
     };
     let all = core.unclaimed().into_iter();
-    let waiting = all.map(|one| (one, Waiting { in_log: core.waiting_in_log(one, BlockNo::MAX).blocks, in_memory: 0 }));
+    let waiting =
+        all.map(|one| (one, UndestagedBlocks { in_log: core.waiting_in_log(one, BlockNo::MAX).blocks, in_memory: 0 }));
     Found {
         waiting: waiting.collect(),
         evidence: Evidence {
@@ -277,7 +279,7 @@ async fn find(
                 size_bytes,
                 instance: None,
                 ids: content_ids(seam, &backing).await,
-                samples: show_samples(&samples_at(seam, &backing, &sample_places(size_bytes)).await),
+                samples: show_samples(&samples_at(seam, &backing, &sampled_blocks(size_bytes)).await),
                 destaged: 0,
             },
             samples_before,

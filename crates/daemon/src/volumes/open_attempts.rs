@@ -13,31 +13,31 @@ use tokio::task::JoinHandle;
 use config::{BackingSpec, is_device};
 
 /// Pause between the first failure and the next attempt.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// The longest pause between two attempts.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// The next attempt to open a volume's backing.
-struct Attempt {
+struct OpenAttempt {
     due: Instant,
     pause: Duration,
     /// The check that the path exists; only for backings that are paths.
-    look: Option<JoinHandle<bool>>,
+    path_check: Option<JoinHandle<bool>>,
 }
 
 /// Planned attempts, by volume name.
 #[derive(Default)]
-pub struct Attempts(BTreeMap<String, Attempt>);
+pub struct OpenAttempts(BTreeMap<String, OpenAttempt>);
 
-impl Attempts {
+impl OpenAttempts {
     /// Plans the next attempt at a volume that could not be opened.
     pub fn plan(&mut self, name: &str, now: Instant) {
-        let pause = self.0.get(name).map_or(FIRST_PAUSE, |last| (last.pause * 2).min(LONGEST_PAUSE));
-        self.0.insert(name.to_owned(), Attempt { due: now + pause, pause, look: None });
+        let pause = self.0.get(name).map_or(PAUSE_MIN, |last| (last.pause * 2).min(PAUSE_MAX));
+        self.0.insert(name.to_owned(), OpenAttempt { due: now + pause, pause, path_check: None });
     }
 
     /// Cancels the attempts at a volume that is served, refused for another reason, or gone.
-    pub fn forget(&mut self, name: &str) {
+    pub fn cancel(&mut self, name: &str) {
         self.0.remove(name);
     }
 
@@ -54,19 +54,19 @@ impl Attempts {
             return false;
         }
         let Some(path) = path else { return true };
-        match &attempt.look {
-            Some(look) if !look.is_finished() => false,
+        match &attempt.path_check {
+            Some(path_check) if !path_check.is_finished() => false,
             Some(_) => {
-                let looked = attempt.look.take().and_then(FutureExt::now_or_never);
-                let is_there = matches!(looked, Some(Ok(true)));
-                if !is_there {
-                    attempt.pause = (attempt.pause * 2).min(LONGEST_PAUSE);
+                let exists = attempt.path_check.take().and_then(FutureExt::now_or_never);
+                let exists = matches!(exists, Some(Ok(true)));
+                if !exists {
+                    attempt.pause = (attempt.pause * 2).min(PAUSE_MAX);
                     attempt.due = now + attempt.pause;
                 }
-                is_there
+                exists
             }
             None => {
-                attempt.look = Some(tokio::task::spawn_blocking(move || path.metadata().is_ok()));
+                attempt.path_check = Some(tokio::task::spawn_blocking(move || path.metadata().is_ok()));
                 false
             }
         }
@@ -115,14 +115,14 @@ mod tests {
             ("nbd://10.0.0.1/x", false, false, "start the server of nbd://10.0.0.1"),
         ];
         for (text, has_size, is_known, word) in cases {
-            let said = remedy(&spec(text), has_size, is_known);
-            assert!(said.contains(word) && said.contains("reload"), "{text}: {said}");
+            let text_of_remedy = remedy(&spec(text), has_size, is_known);
+            assert!(text_of_remedy.contains(word) && text_of_remedy.contains("reload"), "{text}: {text_of_remedy}");
         }
     }
 
     #[test]
     fn retry_pauses_double_up_to_a_limit() {
-        let (mut attempts, mut now) = (Attempts::default(), Instant::now());
+        let (mut attempts, mut now) = (OpenAttempts::default(), Instant::now());
         let mut pauses = Vec::new();
         for _ in 0..7 {
             attempts.plan("v", now);
@@ -133,7 +133,7 @@ mod tests {
             pauses.push((now - planned).as_secs());
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
-        attempts.forget("v");
+        attempts.cancel("v");
         assert!(!attempts.take_due("v", None, now));
     }
 }

@@ -10,8 +10,8 @@ use super::Daemon;
 use logging::{self as log, CONFIG, DAEMON};
 
 /// Handles signals: SIGTERM and SIGINT stop the daemon, a second one ends it at once, SIGHUP reloads the configuration.
-pub async fn obey_signals(daemon: Rc<Daemon>) {
-    let mut signals = signals::obey(match daemon.memory.survives() {
+pub async fn handle_signals(daemon: Rc<Daemon>) {
+    let mut signals = signals::subscribe(match daemon.memory.survives_restart() {
         true => "acknowledged writes stay in memory for the next start",
         false => "flushed data is safe, unflushed data is lost",
     });
@@ -33,11 +33,11 @@ fn stop_by_signal(daemon: &Daemon, signal: Signal) {
     };
     let name = signal.name();
     log::info!(target: DAEMON, "{name}: stopping; {how}, a second signal ends at once");
-    daemon.journal.note_change(Some(name.to_owned()), None, "stop".to_owned());
+    daemon.journal.record_change(Some(name.to_owned()), None, "stop".to_owned());
     // A stop by the service manager may be followed by a start, so clients are handed over. Without a start the service
     // manager closes their connections.
-    let hands_over = signal == Signal::Terminate && daemon.notifier.is_there();
-    daemon.stop.ask(false, if hands_over { Clients::HandOver } else { Clients::SendAway });
+    let hands_over = signal == Signal::Terminate && daemon.notifier.is_connected();
+    daemon.stop.request(false, if hands_over { Clients::HandOver } else { Clients::Disconnect });
 }
 
 async fn reload_by_signal(daemon: &Daemon) {
@@ -45,11 +45,11 @@ async fn reload_by_signal(daemon: &Daemon) {
         return log::warn!(target: DAEMON, "SIGHUP: ignored, the daemon is stopping");
     }
     log::info!(target: CONFIG, "SIGHUP: reading the configuration again");
-    match daemon.reload_for("SIGHUP").await {
-        Ok(said) => said.iter().for_each(|said| log::info!(target: CONFIG, "{said}")),
+    match daemon.reload_as("SIGHUP").await {
+        Ok(outcomes) => outcomes.iter().for_each(|outcome| log::info!(target: CONFIG, "{outcome}")),
         Err(failure) => {
             log::error!(target: CONFIG, "{}", failure.message);
-            daemon.notifier.status("the changed configuration has errors; the old one stays in effect");
+            daemon.notifier.status("the configuration has errors; the previous one stays in effect");
         }
     }
 }

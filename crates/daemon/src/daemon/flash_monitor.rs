@@ -1,9 +1,9 @@
-//! Monitoring of the flash log: volumes leave and return to write-back with the number of its copies.
+//! Monitoring of the flash log: volumes leave write-back while one copy is left, and return to it later.
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::super::flash::Seen;
+use super::super::flash::LastCheck;
 use super::Daemon;
 
 /// Interval of the checks.
@@ -12,10 +12,10 @@ const PAUSE: Duration = Duration::from_secs(1);
 impl Daemon {
     /// Monitors the flash devices until the log is closed.
     pub async fn watch_flash(self: Rc<Self>) {
-        let mut seen = Seen::default();
-        while self.flash.check(&mut seen).await {
+        let mut last = LastCheck::default();
+        while self.flash.check(&mut last).await {
             if !self.stop.is_stopping() {
-                self.flash.keep_two_copies().await;
+                self.flash.enforce_two_copies().await;
                 self.volume_settings.restore_write_back().await;
             }
             tokio::time::sleep(PAUSE).await;

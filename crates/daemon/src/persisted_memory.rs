@@ -17,73 +17,73 @@ use messages::{ErrorKind, Failure};
 use seam::BlockMut;
 use seam::real::{PersistFile, PersistedPool, PersistedPoolError, RealBlockMut, RealSeam, tmpfs_free_bytes};
 
-use super::cores::{Cores, Local, core_gone};
+use super::cores::{Cores, Local, core_ended};
 use super::records::Records;
 use config::{Config, KeepIn};
 use logging::{self as log, MEMORY};
-use state::{KeptRecord, Refusal, StateDir, VolumeRecord, draw_number};
+use state::{MemoryImageRecord, Refusal, StateDir, VolumeRecord, draw_number};
 use units::show_bytes;
 
 /// Default directory of the file.
 const DIRECTORY: &str = "/dev/shm";
 /// Minimum of free space for a new file, in bytes.
-const LEAST_BYTES: u64 = 32 << 20;
+const FREE_BYTES_MIN: u64 = 32 << 20;
 
-/// The place of this daemon's memory.
+/// The location of this daemon's memory.
 #[derive(Default)]
-pub struct Plan {
+pub struct MemoryPlan {
     /// The file; `None` if memory does not survive the daemon.
-    pub kept: Option<PersistFile>,
+    pub file: Option<PersistFile>,
     /// The reason why memory is not persisted although it should be; raises an alert.
-    pub not_kept: Option<String>,
+    pub unavailable_reason: Option<String>,
 }
 
 /// Chooses this daemon's file, recorded in the state directory. A file system without room is no error if an earlier
 /// daemon's file has to be recovered from it: the daemon then starts without a file of its own.
-pub fn plan(config: &Config, state: &mut StateDir) -> Result<Plan, String> {
+pub fn plan(config: &Config, state: &mut StateDir) -> Result<MemoryPlan, String> {
     // Earlier files occupy space only until they are recovered, which happens before the new file fills.
-    let left = state.state().kept.iter().filter_map(|record| std::fs::metadata(&record.path).ok());
+    let left = state.state().memory_images.iter().filter_map(|record| std::fs::metadata(&record.path).ok());
     let left: Vec<u64> = left.map(|file| file.blocks() * 512).collect();
-    let wanted = config.memory_bytes.saturating_sub(left.iter().sum()).max(LEAST_BYTES);
-    let (directory, is_asked_for) = match &config.keep_in {
-        KeepIn::Nowhere => return Ok(Plan::default()),
+    let wanted = config.memory_bytes.saturating_sub(left.iter().sum()).max(FREE_BYTES_MIN);
+    let (directory, is_configured) = match &config.keep_in {
+        KeepIn::Nowhere => return Ok(MemoryPlan::default()),
         KeepIn::Auto => (Path::new(DIRECTORY), false),
         KeepIn::Directory(directory) => (directory.as_path(), true),
     };
-    if let Err(error) = check(directory, wanted).and_then(|()| try_file(directory)) {
-        if is_asked_for && left.is_empty() {
+    if let Err(error) = check_free_space(directory, wanted).and_then(|()| check_writable(directory)) {
+        if is_configured && left.is_empty() {
             return Err(format!("[memory] keep_in: {error}"));
         }
         log::warn!(
             target: MEMORY,
             "{error}: if this daemon is killed, unflushed writes are lost, and the next flush of each client fails \
-             once; make room there, name another tmpfs in [memory] keep_in, or accept it with keep_in = \"none\""
+             once; free space there, name another tmpfs in [memory] keep_in, or accept this with keep_in = \"none\""
         );
-        let not_kept =
+        let unavailable_reason =
             (!left.is_empty()).then(|| format!("{error}. The memory image of an earlier daemon is recovered"));
-        return Ok(Plan { kept: None, not_kept });
+        return Ok(MemoryPlan { file: None, unavailable_reason });
     }
     let id = draw_number().map_err(|error| format!("[memory] keep_in: {error}"))?;
     let path = directory.join(format!("hotset-{id:016x}"));
-    let record = KeptRecord { path: path.clone(), id, generation: state.state().generation };
-    state.change(|state| state.kept.push(record)).map_err(|error| error.to_string())?;
-    Ok(Plan { kept: Some(PersistFile { path, id }), not_kept: None })
+    let record = MemoryImageRecord { path: path.clone(), id, generation: state.state().generation };
+    state.change(|state| state.memory_images.push(record)).map_err(|error| error.to_string())?;
+    Ok(MemoryPlan { file: Some(PersistFile { path, id }), unavailable_reason: None })
 }
 
 /// Checks that the directory is writable, with a temporary file.
-fn try_file(directory: &Path) -> Result<(), String> {
+fn check_writable(directory: &Path) -> Result<(), String> {
     let made = tempfile::NamedTempFile::new_in(directory);
     made.map(drop).map_err(|error| format!("{} cannot be written ({error})", directory.display()))
 }
 
-fn check(directory: &Path, bytes: u64) -> Result<(), String> {
+fn check_free_space(directory: &Path, bytes: u64) -> Result<(), String> {
     let shown = directory.display();
     match tmpfs_free_bytes(directory) {
         Err(error) => Err(format!("{shown} cannot be used ({error})")),
-        Ok(None) => Err(format!("{shown} is not a file system in memory (tmpfs) and is too slow")),
+        Ok(None) => Err(format!("{shown} is not on tmpfs, and other file systems are too slow")),
         Ok(Some(room)) if room < bytes => {
             let (room, bytes) = (show_bytes(room), show_bytes(bytes));
-            Err(format!("{shown} has room for {room} and [memory] size is {bytes}; mount it larger, or lower that"))
+            Err(format!("{shown} has {room} free, but [memory] size needs {bytes}; enlarge it, or lower [memory] size"))
         }
         Ok(Some(_)) => Ok(()),
     }
@@ -91,8 +91,8 @@ fn check(directory: &Path, bytes: u64) -> Result<(), String> {
 
 /// A file of an earlier daemon that cannot be read. Its content and its volumes are unknown.
 #[derive(Clone, Debug)]
-pub struct Unreadable {
-    record: KeptRecord,
+pub struct UnreadableImage {
+    record: MemoryImageRecord,
     why: Rc<PersistedPoolError>,
 }
 
@@ -113,7 +113,8 @@ pub async fn attach(
     backing: Backing<RealSeam>,
 ) -> Result<Volume<RealSeam>, AttachError> {
     let owner = spec.incarnation;
-    let files: Vec<_> = local.left.borrow().iter().filter(|file| file.image_of(owner.0).is_some()).cloned().collect();
+    let files: Vec<_> =
+        local.memory_images.borrow().iter().filter(|file| file.image_of(owner.0).is_some()).cloned().collect();
     let Some((file, left)) = files.first().and_then(|file| Some((file, file.image_of(owner.0)?))) else {
         return local.engine.attach_recovered(spec, backing).await;
     };
@@ -132,8 +133,8 @@ pub async fn attach(
 }
 
 /// True when files of earlier daemons hold content of the volume.
-pub fn is_left(local: &Local, owner: VolumeId) -> bool {
-    local.left.borrow().iter().any(|file| has_content(file, owner))
+pub fn has_persisted_content(local: &Local, owner: VolumeId) -> bool {
+    local.memory_images.borrow().iter().any(|file| has_content(file, owner))
 }
 
 fn has_content(file: &PersistedPool, owner: VolumeId) -> bool {
@@ -145,49 +146,49 @@ pub struct PersistedMemory {
     cores: Rc<Cores>,
     records: Rc<Records>,
     /// This daemon's file, and the reason why it has none although it should.
-    plan: Plan,
+    plan: MemoryPlan,
     /// Generations of earlier daemons of which no acknowledged write is lost.
-    whole: RefCell<Vec<u64>>,
+    intact_generations: RefCell<Vec<u64>>,
     /// Files of earlier daemons that cannot be read.
-    unreadable: RefCell<Vec<Unreadable>>,
+    unreadable: RefCell<Vec<UnreadableImage>>,
 }
 
 impl PersistedMemory {
     /// The memory that `plan` gives this daemon; earlier files are not open yet.
-    pub fn new(plan: Plan, cores: Rc<Cores>, records: Rc<Records>) -> PersistedMemory {
-        PersistedMemory { cores, records, plan, whole: RefCell::default(), unreadable: RefCell::default() }
+    pub fn new(plan: MemoryPlan, cores: Rc<Cores>, records: Rc<Records>) -> PersistedMemory {
+        PersistedMemory { cores, records, plan, intact_generations: RefCell::default(), unreadable: RefCell::default() }
     }
 
     /// True when memory survives this daemon.
-    pub fn survives(&self) -> bool {
-        self.plan.kept.is_some()
+    pub fn survives_restart(&self) -> bool {
+        self.plan.file.is_some()
     }
 
     /// The reason why memory is not persisted although it should be.
-    pub fn not_kept(&self) -> Option<String> {
-        self.plan.not_kept.clone()
+    pub fn unavailable_reason(&self) -> Option<String> {
+        self.plan.unavailable_reason.clone()
     }
 
     /// True when no write that the earlier daemon of that generation acknowledged is lost.
     pub fn is_intact(&self, generation: u64) -> bool {
-        self.whole.borrow().contains(&generation)
+        self.intact_generations.borrow().contains(&generation)
     }
 
     /// The files with content of a volume that was not recovered.
-    pub async fn left_of(&self, name: &str) -> Result<Vec<String>, Failure> {
+    pub async fn persisted_images_of(&self, name: &str) -> Result<Vec<String>, Failure> {
         let Some(owner) = self.records.view().by_name(name).map(|record| record.incarnation) else {
             return Ok(Vec::new());
         };
         let of = async move |local: Rc<Local>| {
-            let left = local.left.borrow();
+            let left = local.memory_images.borrow();
             let files = left.iter().filter(|file| has_content(file, owner));
             files.map(|file| file.file().path.display().to_string()).collect::<Vec<_>>()
         };
-        let mut files = self.cores.first().call(of).await.map_err(core_gone)?;
+        let mut files = self.cores.first().call(of).await.map_err(core_ended)?;
         let state = self.records.view();
         // This daemon has lost nothing, however often it attached the volume.
-        let is_whole = |generation: u64| generation == state.generation || self.is_intact(generation);
-        let record = state.by_name(name).filter(|record| !record.clean && !is_whole(record.generation));
+        let is_intact = |generation: u64| generation == state.generation || self.is_intact(generation);
+        let record = state.by_name(name).filter(|record| !record.clean && !is_intact(record.generation));
         let unreadable = record.and_then(|record| self.unreadable_of(record));
         files.extend(unreadable.map(|file| file.record.path.display().to_string()));
         Ok(files)
@@ -195,22 +196,21 @@ impl PersistedMemory {
 
     /// An unreadable file that may hold content of a volume: the file of the daemon that served it last, or of an
     /// earlier one.
-    fn unreadable_of(&self, record: &VolumeRecord) -> Option<Unreadable> {
+    fn unreadable_of(&self, record: &VolumeRecord) -> Option<UnreadableImage> {
         self.unreadable.borrow().iter().find(|file| file.record.generation <= record.generation).cloned()
     }
 
     /// The refusal of a volume that was not cleanly stopped, if its persisted memory cannot be read.
-    pub fn withheld_in(&self, record: &VolumeRecord) -> Option<Failure> {
-        let Unreadable { record: file, why } = self.unreadable_of(record)?;
+    pub fn unreadable_image_refusal(&self, record: &VolumeRecord) -> Option<Failure> {
+        let UnreadableImage { record: file, why } = self.unreadable_of(record)?;
         if let PersistedPoolError::Newer(newer) = *why {
             let refusal = Refusal::MemoryNewer { name: record.name.clone(), file: file.path, newer };
             return Some(Failure::refused(refusal.code(), refusal.to_string()));
         }
         let (name, path) = (&record.name, file.path.display());
         let text = format!(
-            "it was not cleanly stopped, and {path}, which may hold what its clients were told is written, cannot be \
-             read: {why}. \
-             Accepting that this data is lost: hotset volume adopt {name}"
+            "it was not cleanly stopped, and {path}, which may hold acknowledged writes of it, cannot be read: {why}. \
+             To accept the loss of these writes: hotset volume adopt {name}"
         );
         Some(Failure::new(ErrorKind::Conflict, text))
     }
@@ -218,12 +218,12 @@ impl PersistedMemory {
     /// Opens the files of earlier daemons. An unreadable file stays in place, and volumes of which it may hold content
     /// are not served.
     pub async fn open(&self) -> Result<(), Failure> {
-        let records = self.records.view().kept.clone();
+        let records = self.records.view().memory_images.clone();
         let files: Vec<_> = records.iter().map(|one| PersistFile { path: one.path.clone(), id: one.id }).collect();
-        let files: Vec<_> = files.into_iter().filter(|file| self.plan.kept.as_ref() != Some(file)).collect();
+        let files: Vec<_> = files.into_iter().filter(|file| self.plan.file.as_ref() != Some(file)).collect();
         let known: Vec<VolumeId> = self.records.view().volumes.iter().map(|record| record.incarnation).collect();
         let open = async move |local: Rc<Local>| {
-            let (mut whole, mut unreadable) = (Vec::new(), Vec::new());
+            let (mut intact, mut unreadable) = (Vec::new(), Vec::new());
             for file in files {
                 let opened = match PersistedPool::open(&file) {
                     Ok(Some(opened)) => opened,
@@ -239,67 +239,70 @@ impl PersistedMemory {
                     .filter(|owner| !known.contains(&VolumeId(*owner)))
                     .for_each(|owner| opened.remove_tags_of(owner));
                 if opened.is_complete() {
-                    whole.push(file.id);
+                    intact.push(file.id);
                 }
-                local.left.borrow_mut().push(Rc::new(opened));
+                local.memory_images.borrow_mut().push(Rc::new(opened));
             }
-            (whole, unreadable)
+            (intact, unreadable)
         };
-        let (whole, unreadable) = self.cores.first().call(open).await.map_err(core_gone)?;
+        let (intact, unreadable) = self.cores.first().call(open).await.map_err(core_ended)?;
         for (id, why) in unreadable {
-            let record = records.iter().find(|record| record.id == id).expect("it is one of those opened").clone();
+            let record = records.iter().find(|record| record.id == id).expect("each opened file has a record").clone();
             log::error!(
                 target: MEMORY,
-                "{}, which holds what a killed daemon had acknowledged, cannot be read: {why}. It stays where it is, \
-                 and volumes of which it may hold content are not served",
+                "{}, which holds acknowledged writes of a killed daemon, cannot be read: {why}. The file is kept, and \
+                 volumes of which it may hold content are not served",
                 record.path.display()
             );
-            self.unreadable.borrow_mut().push(Unreadable { record, why: Rc::new(why) });
+            self.unreadable.borrow_mut().push(UnreadableImage { record, why: Rc::new(why) });
         }
-        let of = |record: &&KeptRecord| whole.contains(&record.id);
-        *self.whole.borrow_mut() = records.iter().filter(of).map(|record| record.generation).collect();
+        let is_intact = |record: &&MemoryImageRecord| intact.contains(&record.id);
+        *self.intact_generations.borrow_mut() =
+            records.iter().filter(is_intact).map(|record| record.generation).collect();
         Ok(())
     }
 
-    /// Deletes files without needed content, and removes the records of files that are gone.
-    pub async fn drop_unneeded(&self) -> Result<(), Failure> {
-        let sort = async |local: Rc<Local>| {
-            local.left.borrow_mut().retain(|file| !file.owners().is_empty());
-            local.left.borrow().iter().map(|file| file.file().id).collect::<Vec<_>>()
+    /// Deletes files without needed content, and removes the records of files that no longer exist.
+    pub async fn delete_unneeded_files(&self) -> Result<(), Failure> {
+        let retain = async |local: Rc<Local>| {
+            local.memory_images.borrow_mut().retain(|file| !file.owners().is_empty());
+            local.memory_images.borrow().iter().map(|file| file.file().id).collect::<Vec<_>>()
         };
-        let left = self.cores.first().call(sort).await.map_err(core_gone)?;
-        let own = self.plan.kept.as_ref().map(|kept| kept.id);
+        let left = self.cores.first().call(retain).await.map_err(core_ended)?;
+        let own = self.plan.file.as_ref().map(|kept| kept.id);
         let unreadable: Vec<u64> = self.unreadable.borrow().iter().map(|file| file.record.id).collect();
-        let is_over = |id: u64| Some(id) != own && !left.contains(&id) && !unreadable.contains(&id);
-        self.forget(|record| is_over(record.id))
+        let is_obsolete = |id: u64| Some(id) != own && !left.contains(&id) && !unreadable.contains(&id);
+        self.delete_files(|record| is_obsolete(record.id))
     }
 
     /// Deletes this daemon's own file: the backings or the flash log hold everything.
-    pub fn end(&self) {
-        let own = self.plan.kept.as_ref().map(|kept| kept.id);
-        if let Err(failure) = self.forget(|record| Some(record.id) == own) {
+    pub fn delete_own_file(&self) {
+        let own = self.plan.file.as_ref().map(|kept| kept.id);
+        if let Err(failure) = self.delete_files(|record| Some(record.id) == own) {
             log::error!(target: MEMORY, "{}", failure.message);
         }
     }
 
-    fn forget(&self, which: impl Fn(&KeptRecord) -> bool) -> Result<(), Failure> {
-        let gone: Vec<_> = self.records.view().kept.iter().filter(|one| which(one)).cloned().collect();
-        // Delete the file before its record: a file without a record would never be found again. The file may be gone
-        // since a reboot.
-        for record in &gone {
+    fn delete_files(&self, is_obsolete: impl Fn(&MemoryImageRecord) -> bool) -> Result<(), Failure> {
+        let obsolete: Vec<_> =
+            self.records.view().memory_images.iter().filter(|record| is_obsolete(record)).cloned().collect();
+        // Delete the file before its record: a file without a record would never be found again. A reboot deletes
+        // the file.
+        for record in &obsolete {
             if let Err(error) = std::fs::remove_file(&record.path)
                 && error.kind() != std::io::ErrorKind::NotFound
             {
                 log::warn!(target: MEMORY, "{} is obsolete and cannot be removed: {error}", record.path.display());
             }
         }
-        let whole = self.whole.borrow();
+        let intact = self.intact_generations.borrow();
         self.records.change(|state| {
-            state.kept.retain(|record| !gone.contains(record));
+            state.memory_images.retain(|record| !obsolete.contains(record));
             // An intact file without content of a volume proves that no write of the volume is lost. Deleting it
             // deletes the only proof, so the volume is marked clean.
-            let whole = gone.iter().filter(|record| whole.contains(&record.generation)).map(|record| record.generation);
-            let proven: BTreeSet<u64> = whole.collect();
+            let proving =
+                obsolete.iter().filter(|record| intact.contains(&record.generation)).map(|record| record.generation);
+            let proven: BTreeSet<u64> = proving.collect();
             let complete = state.volumes.iter_mut().filter(|volume| proven.contains(&volume.generation));
             complete.for_each(|volume| volume.clean = true);
         })

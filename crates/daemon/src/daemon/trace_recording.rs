@@ -12,7 +12,7 @@ use super::Daemon;
 use logging::{self as log, TRACE};
 
 /// Requests fetched from a core at once: copying them delays its clients by some ten microseconds.
-const TAKEN_MAX: usize = 8_192;
+const TAKE_MAX: usize = 8_192;
 
 impl Daemon {
     /// Runs `work` with the volume on its core; `work` cannot wait there.
@@ -21,23 +21,23 @@ impl Daemon {
         name: &str,
         work: impl FnOnce(Volume<RealSeam>) -> T + Send + 'static,
     ) -> Result<T, Failure> {
-        self.cores.with_volume(name, &self.volumes.placed(name)?, work).await
+        self.cores.with_volume(name, &self.volumes.placement(name)?, work).await
     }
 
     /// Starts a recording for `trace record`.
     pub async fn open_trace(&self, name: &str) -> Result<Answer, Failure> {
         let opened = self.on_core_of(name, |volume| (volume.open_tap(), volume.size_bytes())).await?;
         let (Some(recorder), size_bytes) = opened else {
-            let text = format!("volume {name} is being recorded already; one recorder at a time");
+            let text = format!("volume {name} is already being recorded; a volume has one recorder at a time");
             return Err(Failure::new(ErrorKind::Conflict, text));
         };
-        log::info!(target: TRACE, volume = name, "volume {name}: recording of its requests has begun");
+        log::info!(target: TRACE, volume = name, "volume {name}: recording of requests started");
         Ok(Answer::TraceOpened(TraceOpened { recorder, size_bytes }))
     }
 
     /// Fetches recorded requests for `trace record`.
     pub async fn take_trace(&self, name: &str, recorder: u64) -> Result<Answer, Failure> {
-        let taken = self.on_core_of(name, move |volume| volume.take_tapped(recorder, TAKEN_MAX)).await?;
+        let taken = self.on_core_of(name, move |volume| volume.take_tapped(recorder, TAKE_MAX)).await?;
         taken.map(|taken| Answer::Traced(traced(&taken))).ok_or_else(|| {
             let text = format!("recording of volume {name} has ended: no client fetched its requests for ten seconds");
             Failure::new(ErrorKind::Conflict, text)
@@ -47,7 +47,7 @@ impl Daemon {
     /// Ends a recording for `trace record`.
     pub async fn close_trace(&self, name: &str, recorder: u64) -> Result<Answer, Failure> {
         self.on_core_of(name, move |volume| volume.close_tap(recorder)).await?;
-        log::info!(target: TRACE, volume = name, "volume {name}: recording of its requests has ended");
+        log::info!(target: TRACE, volume = name, "volume {name}: recording of requests ended");
         Ok(Answer::Said(Vec::new()))
     }
 }

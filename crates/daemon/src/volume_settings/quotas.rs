@@ -6,8 +6,8 @@ use std::rc::Rc;
 use engine::{FlashQuota, MemoryQuota, PageNo, QuotaError};
 use messages::{ErrorKind, Failure};
 
-use super::super::cores::{Cores, Local, core_gone};
-use super::super::volumes::{Placed, Volumes};
+use super::super::cores::{Cores, Local, core_ended};
+use super::super::volumes::{Placement, Volumes};
 use super::VolumeSettings;
 use config::VolumeConfig;
 use config::quota::{Ceiling, Pinned, SizeOrPercent, flash_share, memory_share};
@@ -18,15 +18,15 @@ use units::show_bytes;
 /// The quota keys that `volume set` accepts.
 pub const KEYS: [&str; 4] = [MEMORY_MIN, MEMORY_MAX, FLASH_MIN, FLASH_MAX];
 
-/// The memory quota in force, where the memory has `all` bytes and `config` is the file's entry.
-pub fn memory_share_of(record: Option<&VolumeRecord>, config: &VolumeConfig, all: u64) -> MemoryQuota {
+/// The memory quota in force, of `all` bytes of memory, where `config` is the file's entry.
+pub fn memory_quota_of(record: Option<&VolumeRecord>, config: &VolumeConfig, all: u64) -> MemoryQuota {
     let min = effective(record, MEMORY_MIN, config.memory_min);
     let max = effective(record, MEMORY_MAX, config.memory_max);
     memory_share(all, min, max)
 }
 
 /// The flash quota in force.
-pub fn share_of(record: Option<&VolumeRecord>, config: &VolumeConfig) -> FlashQuota {
+pub fn flash_quota_of(record: Option<&VolumeRecord>, config: &VolumeConfig) -> FlashQuota {
     let min = effective(record, FLASH_MIN, config.flash_min);
     let max = effective(record, FLASH_MAX, config.flash_max);
     let pinned = effective(record, PINNED, Pinned::default());
@@ -36,10 +36,10 @@ pub fn share_of(record: Option<&VolumeRecord>, config: &VolumeConfig) -> FlashQu
 
 impl VolumeSettings {
     /// Changes a volume's quotas and saves them; fails if they cannot be guaranteed.
-    pub async fn set_share(
+    pub async fn set_quotas(
         &self,
         name: &str,
-        placed: &Placed,
+        placement: &Placement,
         settings: &BTreeMap<String, String>,
     ) -> Result<(), Failure> {
         let wanted: Vec<_> = KEYS.iter().filter_map(|key| Some((*key, settings.get(*key)?))).collect();
@@ -49,65 +49,68 @@ impl VolumeSettings {
         let config = self.volumes.config_of(name)?;
         let mut state = self.records.view().clone();
         for (key, value) in wanted {
-            let (value, file) = read(key, value, &config).map_err(|text| Failure::new(ErrorKind::Invalid, text))?;
-            state.set_override(placed.incarnation, key, &value, &file);
+            let (value, file) =
+                normalize(key, value, &config).map_err(|text| Failure::new(ErrorKind::Invalid, text))?;
+            state.set_override(placement.incarnation, key, &value, &file);
         }
         check_memory(&self.volumes, self.settings.memory_bytes(), &config, &state)?;
-        apply(&self.cores, self.settings.memory_bytes(), &config, placed, &state).await?;
-        let noted = self.records.note_overrides(placed, &state, &KEYS);
-        noted.inspect(|()| log::info!(target: QOS, volume = name, "volume {name}: its shares were changed by command"))
+        apply(&self.cores, self.settings.memory_bytes(), &config, placement, &state).await?;
+        let saved = self.records.save_overrides(placement, &state, &KEYS);
+        saved.inspect(|()| log::info!(target: QOS, volume = name, "volume {name}: quotas changed by command"))
     }
 
     /// Pins pages to flash if `pins`, unpins them otherwise: from one byte to another, or to the volume's end.
     pub async fn pin(
         &self,
         name: &str,
-        placed: &Placed,
+        placement: &Placement,
         from_bytes: u64,
         to_bytes: Option<u64>,
         pins: bool,
     ) -> Result<(), Failure> {
         if let Some(to) = to_bytes.filter(|to| *to <= from_bytes) {
-            let text = format!("nothing lies from byte {from_bytes} to byte {to}; give an end behind the beginning");
+            let text = format!("the range from byte {from_bytes} to byte {to} is empty; give an end after the start");
             return Err(Failure::new(ErrorKind::Invalid, text));
         }
         let config = self.volumes.config_of(name)?;
         let conflict = |text: &str| Failure::new(ErrorKind::Conflict, format!("volume {name}: {text}"));
         if pins && self.flash.store().is_none() {
-            return Err(conflict("no flash is in use to pin pages to; `hotset flash list` shows the reason"));
+            return Err(conflict("no flash cache is in use; `hotset flash list` shows the reason"));
         }
         if pins && !config.flash {
-            return Err(conflict("the configuration keeps it off flash; set flash = true and restart"));
+            return Err(conflict("flash is disabled for it in the configuration; set flash = true and restart"));
         }
-        let size = self.cores.size_of(name, placed).await?;
+        let size = self.cores.size_of(name, placement).await?;
         let end = if pins { to_bytes.unwrap_or(size).min(size) } else { to_bytes.unwrap_or(u64::MAX) };
         if pins && from_bytes >= end {
-            let text = format!("volume {name} ends at byte {size}, before byte {from_bytes}; give a range inside it");
+            let text = format!(
+                "byte {from_bytes} is past the end of volume {name}, which has {size} bytes; give a range inside it"
+            );
             return Err(Failure::new(ErrorKind::Invalid, text));
         }
         let mut state = self.records.view().clone();
         let before = effective(state.by_name(name), PINNED, Pinned::default());
         let pinned = if pins { before.with(from_bytes..end) } else { before.without(from_bytes..end) };
         let pinned = pinned.map_err(|text| conflict(&text))?;
-        state.set_override(placed.incarnation, PINNED, &pinned.to_string(), &Pinned::default().to_string());
-        apply(&self.cores, self.settings.memory_bytes(), &config, placed, &state).await?;
-        self.records.note_overrides(placed, &state, &[PINNED])?;
+        state.set_override(placement.incarnation, PINNED, &pinned.to_string(), &Pinned::default().to_string());
+        apply(&self.cores, self.settings.memory_bytes(), &config, placement, &state).await?;
+        self.records.save_overrides(placement, &state, &[PINNED])?;
         let what = if pins { "pinned to flash" } else { "no longer pinned" };
         log::info!(
             target: QOS, volume = name,
-            "volume {name}: bytes from {from_bytes} on are {what} by command; pinned now: {pinned}"
+            "volume {name}: range from byte {from_bytes} {what} by command; pinned now: {pinned}"
         );
         Ok(())
     }
 
     /// Applies the quotas that the file now gives a volume.
-    pub(super) async fn reload_share(&self, placed: &Placed, now: &VolumeConfig) -> Result<(), Failure> {
+    pub(super) async fn reload_quotas(&self, placement: &Placement, now: &VolumeConfig) -> Result<(), Failure> {
         let mut state = self.records.view().clone();
         for key in KEYS {
-            state.expire_override(placed.incarnation, key, &now.setting(key));
+            state.expire_override(placement.incarnation, key, &now.setting(key));
         }
-        apply(&self.cores, self.settings.memory_bytes(), now, placed, &state).await?;
-        self.records.note_overrides(placed, &state, &KEYS)
+        apply(&self.cores, self.settings.memory_bytes(), now, placement, &state).await?;
+        self.records.save_overrides(placement, &state, &KEYS)
     }
 }
 
@@ -117,38 +120,44 @@ fn check_memory(volumes: &Volumes, all: u64, config: &VolumeConfig, fresh: &Stat
     let name = &config.name;
     let min = |config: &VolumeConfig| effective(fresh.by_name(&config.name), MEMORY_MIN, config.memory_min);
     let max = effective(fresh.by_name(name), MEMORY_MAX, config.memory_max);
-    let conflict = |text| Err(Failure::new(ErrorKind::Conflict, format!("volume {name} keeps its shares: {text}")));
+    let conflict = |text| Err(Failure::new(ErrorKind::Conflict, format!("volume {name} keeps its quotas: {text}")));
     if let Some(max) = max.0
         && min(config).of(all) > max.of(all)
     {
         return conflict(format!("memory_min {} is above memory_max {max}", min(config)));
     }
-    let promised = volumes.map(|known| min(&known.config).of(all)).into_iter().fold(0, u64::saturating_add);
-    if promised > all {
-        let (promised, all) = (show_bytes(promised), show_bytes(all));
-        return conflict(format!("the sum of the volumes' memory_min would be {promised}, and memory is {all}"));
+    let guaranteed = volumes.map(|known| min(&known.config).of(all)).into_iter().fold(0, u64::saturating_add);
+    if guaranteed > all {
+        let (guaranteed, all) = (show_bytes(guaranteed), show_bytes(all));
+        return conflict(format!(
+            "the sum of all memory_min would be {guaranteed}, more than the memory cache of {all}"
+        ));
     }
     Ok(())
 }
 
-/// Gives a volume on its core the quotas that `state` and its configuration say, where memory has `all` bytes.
-async fn apply(cores: &Cores, all: u64, config: &VolumeConfig, placed: &Placed, state: &State) -> Result<(), Failure> {
+/// Applies the quotas in `state` and the configuration to a volume on its core, where memory has `all` bytes.
+async fn apply(
+    cores: &Cores,
+    all: u64,
+    config: &VolumeConfig,
+    placement: &Placement,
+    state: &State,
+) -> Result<(), Failure> {
     let (name, record) = (&config.name, state.by_name(&config.name));
-    let memory = memory_share_of(record, config, all);
-    let flash = share_of(record, config);
+    let memory = memory_quota_of(record, config, all);
+    let flash = flash_quota_of(record, config);
     let volume = name.to_owned();
     let call = async move |local: Rc<Local>| match local.engine.find(&volume) {
         Some(volume) => volume.set_flash_quota(flash).map(|()| volume.set_memory_quota(memory)),
         None => Ok(()),
     };
-    let done: Result<(), QuotaError> = cores[placed.core].call(call).await.map_err(core_gone)?;
-    done.map_err(|error| {
-        Failure::new(ErrorKind::Conflict, format!("volume {name} keeps the share of the flash that it has: {error}"))
-    })
+    let done: Result<(), QuotaError> = cores[placement.core].call(call).await.map_err(core_ended)?;
+    done.map_err(|error| Failure::new(ErrorKind::Conflict, format!("volume {name} keeps its flash quota: {error}")))
 }
 
 /// A value in its normal form, and the file's value of that key.
-fn read(key: &str, value: &str, config: &VolumeConfig) -> Result<(String, String), String> {
+fn normalize(key: &str, value: &str, config: &VolumeConfig) -> Result<(String, String), String> {
     let value = match key {
         MEMORY_MIN | FLASH_MIN => value.parse::<SizeOrPercent>()?.to_string(),
         _ => value.parse::<Ceiling>()?.to_string(),

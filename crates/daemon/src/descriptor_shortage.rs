@@ -6,23 +6,23 @@ use super::events::Journal;
 use logging::{self as log, DAEMON};
 
 /// Consecutive checks, one a second, without a rejected client after which the shortage is over.
-const QUIET_LOOKS: u32 = 10;
+const QUIET_CHECKS: u32 = 10;
 
 /// State of the detection.
 #[derive(Default)]
-pub struct Shortage {
+pub struct DescriptorShortage {
     /// Rejected clients as of the last check.
     seen: u64,
     /// Checks left until the shortage is over; 0 if there is none.
     left: u32,
 }
 
-impl Shortage {
+impl DescriptorShortage {
     /// Compares the number of rejected clients with the last check: true if a shortage begins, false if it ends.
-    fn look(&mut self, so_far: u64) -> Option<bool> {
+    fn update(&mut self, so_far: u64) -> Option<bool> {
         let before = self.left;
         let is_new = std::mem::replace(&mut self.seen, so_far) != so_far;
-        self.left = if is_new { QUIET_LOOKS } else { before.saturating_sub(1) };
+        self.left = if is_new { QUIET_CHECKS } else { before.saturating_sub(1) };
         match (before, self.left) {
             (0, 1..) => Some(true),
             (1.., 0) => Some(false),
@@ -32,15 +32,15 @@ impl Shortage {
 
     /// Reports the begin and the end of a shortage. To be called every second.
     pub fn report(&mut self, journal: &Journal) {
-        let Some(begins) = self.look(seam::real::shortages()) else { return };
+        let Some(begins) = self.update(seam::real::shortages()) else { return };
         let text = match begins {
             true => {
                 let limit = getrlimit(Resource::Nofile).current;
                 let limit = limit.map_or_else(|| "no limit".to_owned(), |limit| limit.to_string());
                 format!(
-                    "no file descriptor is left (of {limit}): new clients wait until others leave; raise LimitNOFILE= \
-                     of the service, \
-                     or have fewer clients. One is kept for the control socket"
+                    "no file descriptor is left (of {limit}): new clients wait until others disconnect; raise \
+                     LimitNOFILE= of the service, or reduce the number of clients. The control socket has a reserved \
+                     descriptor"
                 )
             }
             false => "file descriptors are available again".to_owned(),
@@ -50,7 +50,7 @@ impl Shortage {
         } else {
             log::info!(target: DAEMON, "{text}")
         }
-        journal.note_daemon(&text);
+        journal.record_daemon_event(&text);
     }
 }
 
@@ -60,11 +60,11 @@ mod tests {
 
     #[test]
     fn shortage_and_its_end_are_reported_once_each() {
-        let mut shortage = Shortage::default();
-        let mut told = Vec::new();
+        let mut shortage = DescriptorShortage::default();
+        let mut reported = Vec::new();
         for (at, so_far) in [0, 0, 5, 15, 15, 25].into_iter().chain([25; 20]).chain([26]).enumerate() {
-            told.extend(shortage.look(so_far).map(|begins| (at, begins)));
+            reported.extend(shortage.update(so_far).map(|begins| (at, begins)));
         }
-        assert_eq!(told, [(2, true), (15, false), (26, true)]);
+        assert_eq!(reported, [(2, true), (15, false), (26, true)]);
     }
 }
