@@ -33,7 +33,7 @@ pub(crate) fn check(message: &Message) -> Result<(), Refused> {
         Message::AddMemReg(_, file) | Message::SetLogBase { file, .. } | Message::SetInflightFd { file, .. } => {
             check_memory(file)
         }
-        Message::SetVringBell { fd: Some(fd), .. } => check_eventfd(fd).map_err(Refused::Bell),
+        Message::SetVringFd { fd: Some(fd), .. } => check_eventfd(fd).map_err(Refused::Bell),
         Message::SetBackendReqFd(socket) => match rustix::net::sockopt::socket_domain(socket) {
             Ok(AddressFamily::UNIX) => Ok(()),
             _ => Err(Refused::Socket(path_of(socket))),
@@ -64,7 +64,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, open};
 
     use super::*;
-    use crate::message::BellKind;
+    use crate::message::VringFdKind;
 
     fn opened(path: &str) -> OwnedFd {
         open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).expect("the file exists")
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn notifications_need_an_eventfd_and_requests_a_unix_socket() {
-        let bell = |fd| check(&Message::SetVringBell { which: BellKind::Kick, index: 0, fd: Some(fd) });
+        let bell = |fd| check(&Message::SetVringFd { which: VringFdKind::Kick, index: 0, fd: Some(fd) });
         bell(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd")).expect("an eventfd is accepted");
         assert!(matches!(bell(opened("/dev/zero")), Err(Refused::Bell(_))));
         let (socket, _other) = UnixStream::pair().expect("a socket pair");

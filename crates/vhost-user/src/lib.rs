@@ -21,4 +21,4 @@ mod socket;
 
 pub use ring::QueueError;
 pub use server::{Report, Server};
-pub use session::{MakeBell, Refused, Session, Shared, VolumeOrphans};
+pub use session::{MakeEventfd, Refused, Session, Shared, UnfinishedRequests};

@@ -119,7 +119,7 @@ pub fn config_changed() -> Vec<u8> {
 
 /// Type of a queue's eventfd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BellKind {
+pub enum VringFdKind {
     /// From the driver: requests are available.
     Kick,
     /// To the driver: requests were used.
@@ -163,8 +163,8 @@ pub enum Message {
     GetVringBase {
         index: u32,
     },
-    SetVringBell {
-        which: BellKind,
+    SetVringFd {
+        which: VringFdKind,
         index: u32,
         fd: Option<OwnedFd>,
     },
@@ -317,9 +317,9 @@ pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, M
         11 => body.pair().map(|(index, _)| Message::GetVringBase { index })?,
         12..=14 => {
             let value = body.single()?;
-            let which = [BellKind::Kick, BellKind::Call, BellKind::Err][request as usize - 12];
+            let which = [VringFdKind::Kick, VringFdKind::Call, VringFdKind::Err][request as usize - 12];
             let fd = if value & NO_FD == 0 { Some(one(&mut fds)?) } else { None };
-            Message::SetVringBell { which, index: (value & 0xff) as u32, fd }
+            Message::SetVringFd { which, index: (value & 0xff) as u32, fd }
         }
         15 => Message::GetProtocolFeatures,
         16 => Message::SetProtocolFeatures(body.single()?),
@@ -422,9 +422,9 @@ mod tests {
         let kick = |value: u64, fds| decode(&head(12, 8), &value.to_le_bytes(), fds);
         assert!(matches!(
             kick(3, vec![fd()]),
-            Ok(Message::SetVringBell { which: BellKind::Kick, index: 3, fd: Some(_) })
+            Ok(Message::SetVringFd { which: VringFdKind::Kick, index: 3, fd: Some(_) })
         ));
-        assert!(matches!(kick(3 | NO_FD, vec![]), Ok(Message::SetVringBell { index: 3, fd: None, .. })));
+        assert!(matches!(kick(3 | NO_FD, vec![]), Ok(Message::SetVringFd { index: 3, fd: None, .. })));
         assert!(kick(3, vec![]).is_err() && kick(3, vec![fd(), fd()]).is_err());
     }
 

@@ -16,7 +16,7 @@ use seam::real::{RealBell, RealListener, RealSeam};
 use seam::{Listener, Nanos, Seam};
 
 use crate::QueueError;
-use crate::session::{Session, Shared, VolumeOrphans};
+use crate::session::{Session, Shared, UnfinishedRequests};
 use crate::socket::{FrontEndMessage, MessageResult, serve_socket};
 
 /// Most front ends of one volume: the guest's, and another one during a migration.
@@ -49,7 +49,7 @@ struct Served {
     sessions: BTreeMap<u64, (Rc<Control>, Rc<Session<RealSeam>>)>,
     /// Number of threads of departed front ends that have not ended.
     lingering: Rc<Cell<usize>>,
-    left: VolumeOrphans,
+    left: UnfinishedRequests,
 }
 
 struct Inner {
@@ -130,14 +130,14 @@ impl Server {
             );
             return;
         }
-        let make_bell = |fd| RealBell::new(fd).map(|bell| Rc::new(bell) as Rc<dyn seam::Bell>);
+        let make_eventfd = |fd| RealBell::new(fd).map(|bell| Rc::new(bell) as Rc<dyn seam::Bell>);
         let session = Session::new(
             self.0.seam.clone(),
             volume.clone(),
             &self.0.shared,
             &served.left,
             served.lost_before,
-            make_bell,
+            make_eventfd,
         );
         let session = Rc::new(session);
         served.sessions.insert(id, (control.clone(), session.clone()));

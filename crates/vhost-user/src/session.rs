@@ -17,7 +17,7 @@ use crate::config::{QUEUES_MAX, SPACE_BYTES, WRITE_CACHE_AT, feature, features, 
 use crate::device::Device;
 use crate::inflight::{InflightArea, area_bytes, create_area};
 use crate::memory::{DirtyLog, Memory, MemoryError, Region, RegionLayout};
-use crate::message::{self, BellKind, MEM_SLOTS, Message, Reply, protocol};
+use crate::message::{self, MEM_SLOTS, Message, Reply, VringFdKind, protocol};
 use crate::payload_pool::{Orphans, PayloadPool, WakerList};
 use crate::queue::{Addresses, Queue};
 
@@ -25,7 +25,7 @@ use crate::queue::{Addresses, Queue};
 const QUEUE_SIZE_MAX: u32 = 1 << 15;
 
 /// Converts a descriptor to the bell of a real or simulated world.
-pub type MakeBell = fn(OwnedFd) -> io::Result<Rc<dyn Bell>>;
+pub type MakeEventfd = fn(OwnedFd) -> io::Result<Rc<dyn Bell>>;
 
 /// State shared by the front ends of all volumes.
 pub struct Shared {
@@ -46,7 +46,7 @@ impl Shared {
 
 /// Inflight requests that departed front ends of one volume have left.
 #[derive(Clone, Default)]
-pub struct VolumeOrphans(pub(crate) Rc<Orphans>);
+pub struct UnfinishedRequests(pub(crate) Rc<Orphans>);
 
 /// One front end.
 pub struct Session<S: Seam> {
@@ -57,7 +57,7 @@ pub struct Session<S: Seam> {
     lost_before: u64,
     /// Channel for messages of the device.
     backend_channel: RefCell<Option<OwnedFd>>,
-    make_bell: MakeBell,
+    make_eventfd: MakeEventfd,
 }
 
 /// Reason for refusing a well-formed message.
@@ -101,9 +101,9 @@ impl<S: Seam> Session<S> {
         seam: S,
         volume: Volume<S>,
         shared: &Shared,
-        left: &VolumeOrphans,
+        left: &UnfinishedRequests,
         lost_before: u64,
-        make_bell: MakeBell,
+        make_eventfd: MakeEventfd,
     ) -> Session<S> {
         let device = Rc::new(Device {
             seam,
@@ -125,7 +125,7 @@ impl<S: Seam> Session<S> {
         });
         let queues = (0..QUEUES_MAX).map(|_| Queue::new(device.clone())).collect();
         let (protocol, backend_channel) = Default::default();
-        Session { device, queues, protocol, lost_before, backend_channel, make_bell }
+        Session { device, queues, protocol, lost_before, backend_channel, make_eventfd }
     }
 
     fn queue(&self, index: u32) -> Result<&Rc<Queue<S>>, Refused> {
@@ -201,7 +201,7 @@ impl<S: Seam> Session<S> {
                 let base = self.queue(index)?.stop(&hurry).await;
                 return Ok(Reply::VringState { index, base: u32::from(base) });
             }
-            Message::SetVringBell { which, index, fd } => self.set_bell(which, index, fd)?,
+            Message::SetVringFd { which, index, fd } => self.set_vring_fd(which, index, fd)?,
             Message::GetProtocolFeatures => return Ok(Reply::U64(protocol::OFFERED)),
             Message::SetProtocolFeatures(wanted) if wanted & !protocol::OFFERED != 0 => {
                 return Err(Refused::Features(wanted & !protocol::OFFERED));
@@ -266,13 +266,13 @@ impl<S: Seam> Session<S> {
         Ok(())
     }
 
-    fn set_bell(&self, which: BellKind, index: u32, fd: Option<OwnedFd>) -> Result<(), Refused> {
+    fn set_vring_fd(&self, which: VringFdKind, index: u32, fd: Option<OwnedFd>) -> Result<(), Refused> {
         let queue = self.queue(index)?;
-        let bell = fd.map(self.make_bell).transpose().map_err(Refused::Bell)?;
+        let bell = fd.map(self.make_eventfd).transpose().map_err(Refused::Bell)?;
         match which {
-            BellKind::Call => *queue.call.borrow_mut() = bell,
-            BellKind::Err => *queue.err.borrow_mut() = bell,
-            BellKind::Kick => {
+            VringFdKind::Call => *queue.call.borrow_mut() = bell,
+            VringFdKind::Err => *queue.err.borrow_mut() = bell,
+            VringFdKind::Kick => {
                 let area = self.device.area.borrow();
                 let inflight = area.as_ref().and_then(|area| area.queue(index as usize, queue.size.get()));
                 queue.start(bell.ok_or(Refused::NoKick)?, inflight);
