@@ -199,8 +199,9 @@ impl Memory {
 
     /// The same memory without a region, whatever its offset in the file.
     pub fn without(&self, place: RegionLayout) -> Result<Memory, MemoryError> {
-        let is_it = |of: &RegionLayout| (of.guest, of.len, of.user) == (place.guest, place.len, place.user);
-        let found = self.regions.iter().position(|region| is_it(&region.place)).ok_or(MemoryError::Unknown)?;
+        let key = |layout: &RegionLayout| (layout.guest, layout.len, layout.user);
+        let found =
+            self.regions.iter().position(|region| key(&region.place) == key(&place)).ok_or(MemoryError::Unknown)?;
         let mut regions = self.regions.clone();
         regions.remove(found);
         Ok(Memory { regions })
@@ -228,12 +229,12 @@ impl Memory {
         fits.then(|| Part { map: region.map.clone(), at: (region.place.offset + at) as usize, len })
     }
 
-    /// Calls `show` for each contiguous piece of a range, with the number of bytes before it.
+    /// Calls `visit` for each contiguous piece of a range, with the number of bytes before it.
     pub fn pieces(
         &self,
         guest: u64,
         len: usize,
-        mut show: impl FnMut(VolatileSlice<'_>, usize),
+        mut visit: impl FnMut(VolatileSlice<'_>, usize),
     ) -> Result<(), Outside> {
         let mut done = 0;
         while done < len {
@@ -242,7 +243,7 @@ impl Memory {
             let count = (region.place.len - inside).min((len - done) as u64) as usize;
             let slice =
                 region.map.region.get_slice((region.place.offset + inside) as usize, count).map_err(|_| Outside)?;
-            show(slice, done);
+            visit(slice, done);
             done += count;
         }
         Ok(())
@@ -316,16 +317,16 @@ mod tests {
 
     fn two_regions() -> Memory {
         let regions = [(0x1000, 0x1000), (0x2000, 0x3000), (0x9000, 0x1000)];
-        Memory::new(regions.map(|(guest, len)| Region::anonymous(guest, len).expect("memory")).to_vec())
-            .expect("memory")
+        Memory::new(regions.map(|(guest, len)| Region::anonymous(guest, len).expect("the memory is valid")).to_vec())
+            .expect("the memory is valid")
     }
 
     #[test]
     fn range_across_regions_is_contiguous_and_outside_ranges_refused() {
         let memory = two_regions();
-        memory.write(0x1ffe, &[1, 2, 3, 4]).expect("in memory");
+        memory.write(0x1ffe, &[1, 2, 3, 4]).expect("the range is in memory");
         let mut read = [0; 4];
-        memory.read(0x1ffe, &mut read).expect("in memory");
+        memory.read(0x1ffe, &mut read).expect("the range is in memory");
         assert_eq!(read, [1, 2, 3, 4]);
         assert!(memory.part(0x1ffe, 4).is_none() && memory.part(0x2000, 0x3000).is_some());
         for (at, len) in [(0xfff, 2), (0x4fff, 2), (0x9fff, 2), (u64::MAX, 2), (0x6000, 1), (0x1000, usize::MAX)] {
@@ -337,10 +338,11 @@ mod tests {
     fn regions_are_added_and_removed_and_never_overlap() {
         let memory = two_regions();
         assert!(matches!(
-            memory.with(Region::anonymous(0x4fff, 0x10).expect("memory")),
+            memory.with(Region::anonymous(0x4fff, 0x10).expect("the memory is valid")),
             Err(MemoryError::Overlap(0x4fff))
         ));
-        let more = memory.with(Region::anonymous(0x5000, 0x1000).expect("memory")).expect("free");
+        let more =
+            memory.with(Region::anonymous(0x5000, 0x1000).expect("the memory is valid")).expect("the range is free");
         assert!(more.covers(0x1000, 0x5000) && !memory.covers(0x1000, 0x5000));
         let place = RegionLayout { guest: 0x2000, len: 0x3000, user: 0x2000, offset: 0 };
         let fewer = more.without(place).expect("the region exists");
@@ -351,7 +353,7 @@ mod tests {
     #[test]
     fn file_that_is_too_short_is_refused() {
         let file = rustix::fs::memfd_create("short", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
-        rustix::fs::ftruncate(&file, 0x1000).expect("grown");
+        rustix::fs::ftruncate(&file, 0x1000).expect("the file can grow");
         let place = RegionLayout { guest: 0, len: 0x1000, user: 0, offset: 0x1000 };
         let fault = FaultFlag::default();
         assert!(matches!(Region::map(place, file, &fault), Err(MemoryError::Short { wanted: 0x2000, has: 0x1000 })));
@@ -360,24 +362,27 @@ mod tests {
     #[test]
     fn touch_finds_a_lost_page() {
         let file = rustix::fs::memfd_create("gone", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
-        rustix::fs::ftruncate(&file, 0x4000).expect("grown");
+        rustix::fs::ftruncate(&file, 0x4000).expect("the file can grow");
         let fault = FaultFlag::default();
         let place = RegionLayout { guest: 0x1000, len: 0x4000, user: 0, offset: 0 };
-        let region = Region::map(place, file.try_clone().expect("a copy"), &fault).expect("mapped");
-        let memory = Memory::new(vec![region]).expect("memory");
-        memory.touch(0x1001, 0x3fff).expect("in memory");
-        rustix::fs::ftruncate(&file, 0x3000).expect("shortened");
-        memory.touch(0x1001, 0x2fff).expect("in memory");
+        let region = Region::map(place, file.try_clone().expect("the descriptor can be duplicated"), &fault)
+            .expect("the file can be mapped");
+        let memory = Memory::new(vec![region]).expect("the memory is valid");
+        memory.touch(0x1001, 0x3fff).expect("the range is in memory");
+        rustix::fs::ftruncate(&file, 0x3000).expect("the file can be truncated");
+        memory.touch(0x1001, 0x2fff).expect("the range is in memory");
         assert!(!fault.is_set());
-        memory.touch(0x3fff, 2).expect("in memory");
+        memory.touch(0x3fff, 2).expect("the range is in memory");
         assert!(fault.is_set());
     }
 
     #[test]
     fn dirty_log_has_a_bit_for_each_written_page() {
         let file = rustix::fs::memfd_create("log", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
-        rustix::fs::ftruncate(&file, 0x1000).expect("grown");
-        let log = DirtyLog::map(file.try_clone().expect("a copy"), 16, 2, &FaultFlag::default()).expect("mapped");
+        rustix::fs::ftruncate(&file, 0x1000).expect("the file can grow");
+        let log =
+            DirtyLog::map(file.try_clone().expect("the descriptor can be duplicated"), 16, 2, &FaultFlag::default())
+                .expect("the file can be mapped");
         log.mark(0x0fff, 2);
         log.mark(0xa000, 0);
         log.mark(0xf000, 0x100_0000);

@@ -1,4 +1,4 @@
-//! Messages of vhost-user: requests of a front end, decoded, and replies. Knows no socket.
+//! Messages of vhost-user: decoded requests of a front end, and encoded replies. Independent of sockets.
 //!
 //! The crate `vhost` is not used because it cannot notify a front end that a volume has grown.
 
@@ -392,7 +392,7 @@ mod tests {
 
     fn head(request: u32, len: u32) -> Head {
         let bytes: Vec<u8> = [request, VERSION, len].iter().flat_map(|word| word.to_le_bytes()).collect();
-        Head::decode(&bytes.try_into().expect("a header")).expect("a valid header")
+        Head::decode(&bytes.try_into().expect("the bytes are a header")).expect("the header is valid")
     }
 
     fn fd() -> OwnedFd {
@@ -403,10 +403,16 @@ mod tests {
     fn headers_of_replies_and_other_versions_are_refused() {
         for flags in [0, 2, VERSION | REPLY] {
             let bytes: Vec<u8> = [1, flags, 0].iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
-            assert_eq!(Head::decode(&bytes.try_into().expect("a header")), Err(MessageError::Head(flags, 0)));
+            assert_eq!(
+                Head::decode(&bytes.try_into().expect("the bytes are a header")),
+                Err(MessageError::Head(flags, 0))
+            );
         }
         let bytes: Vec<u8> = [1, VERSION, 4097].iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
-        assert_eq!(Head::decode(&bytes.try_into().expect("a header")), Err(MessageError::Head(VERSION, 4097)));
+        assert_eq!(
+            Head::decode(&bytes.try_into().expect("the bytes are a header")),
+            Err(MessageError::Head(VERSION, 4097))
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! One front end: its setup, message by message.
+//! The connection of one front end: its setup, message by message.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -18,19 +18,19 @@ use crate::device::Device;
 use crate::inflight::{InflightArea, area_bytes, create_area};
 use crate::memory::{DirtyLog, Memory, MemoryError, Region, RegionLayout};
 use crate::message::{self, MEM_SLOTS, Message, Reply, VringFdKind, protocol};
-use crate::payload_pool::{Orphans, PayloadPool, WakerList};
+use crate::payload_pool::{PayloadPool, UnfinishedCount, WakerList};
 use crate::queue::{Addresses, Queue};
 
 /// Most entries of a queue.
 const QUEUE_SIZE_MAX: u32 = 1 << 15;
 
-/// Converts a descriptor to the bell of a real or simulated world.
+/// Converts a descriptor to an eventfd of the real or the simulated seam.
 pub type MakeEventfd = fn(OwnedFd) -> io::Result<Rc<dyn Bell>>;
 
 /// State shared by the front ends of all volumes.
 pub struct Shared {
     pub(crate) clients: Rc<Clients>,
-    pub(crate) room: Rc<PayloadPool>,
+    pub(crate) payload_pool: Rc<PayloadPool>,
     /// Number of this daemon, higher than the numbers of earlier ones.
     pub(crate) daemon: u64,
 }
@@ -40,13 +40,13 @@ impl Shared {
     /// numbers.
     pub fn new(limits: connection::Limits, pool_bytes: usize, payload_bytes: usize, daemon: u64) -> Shared {
         let clients = Rc::new(Clients::new(limits, pool_bytes));
-        Shared { clients, room: Rc::new(PayloadPool::new(payload_bytes)), daemon }
+        Shared { clients, payload_pool: Rc::new(PayloadPool::new(payload_bytes)), daemon }
     }
 }
 
-/// Inflight requests that departed front ends of one volume have left.
+/// Inflight requests of one volume whose front ends have disconnected.
 #[derive(Clone, Default)]
-pub struct UnfinishedRequests(pub(crate) Rc<Orphans>);
+pub struct UnfinishedRequests(pub(crate) Rc<UnfinishedCount>);
 
 /// One front end.
 pub struct Session<S: Seam> {
@@ -74,19 +74,19 @@ pub enum Refused {
     Features(u64),
     /// A message that needs a feature that is not negotiated.
     #[error("{0} was not negotiated")]
-    NotAgreed(&'static str),
+    NotNegotiated(&'static str),
     /// A change that is not possible while queues run.
     #[error("{0} cannot change while the queue is served")]
     Served(&'static str),
     /// Range of the configuration space out of bounds or read-only.
     #[error("{1} bytes of the configuration space at {0} are out of bounds or read-only")]
     Config(u32, usize),
-    /// A queue without a kick eventfd would need polling.
+    /// A queue without a kick eventfd, which would need polling.
     #[error("a queue without an eventfd for kicks is not served")]
     NoKick,
     /// A descriptor that is not an eventfd.
-    #[error("the descriptor for notifications is not an eventfd: {0}")]
-    Bell(io::Error),
+    #[error("the descriptor of a kick, call or error notification is not an eventfd: {0}")]
+    Eventfd(io::Error),
     /// Memory cannot be mapped.
     #[error(transparent)]
     Memory(#[from] MemoryError),
@@ -101,7 +101,7 @@ impl<S: Seam> Session<S> {
         seam: S,
         volume: Volume<S>,
         shared: &Shared,
-        left: &UnfinishedRequests,
+        unfinished: &UnfinishedRequests,
         lost_before: u64,
         make_eventfd: MakeEventfd,
     ) -> Session<S> {
@@ -117,8 +117,8 @@ impl<S: Seam> Session<S> {
             write_through: Cell::default(),
             clients: shared.clients.clone(),
             account: Account::new(&shared.clients),
-            room: shared.room.clone(),
-            orphans: left.0.clone(),
+            payload_pool: shared.payload_pool.clone(),
+            unfinished: unfinished.0.clone(),
             fault: FaultFlag::default(),
             lost_memory: WakerList::default(),
             has_ended: Cell::default(),
@@ -133,23 +133,23 @@ impl<S: Seam> Session<S> {
     }
 
     fn check_negotiated(&self, feature: u64, name: &'static str) -> Result<(), Refused> {
-        if self.protocol.get() & feature != 0 { Ok(()) } else { Err(Refused::NotAgreed(name)) }
+        if self.protocol.get() & feature != 0 { Ok(()) } else { Err(Refused::NotNegotiated(name)) }
     }
 
     /// True if the front end may request an acknowledgement of each message.
-    pub fn acknowledges(&self) -> bool {
+    pub fn supports_acknowledgements(&self) -> bool {
         self.protocol.get() & protocol::REPLY_ACK != 0
     }
 
-    /// Handles a message. `hurry` ends waits for inflight requests.
-    pub async fn handle(&self, message: Message, hurry: impl Fn(&Context<'_>) -> bool) -> Result<Reply, Refused> {
+    /// Handles a message. Once `stop_now` is true, it no longer waits for inflight requests.
+    pub async fn handle(&self, message: Message, stop_now: impl Fn(&Context<'_>) -> bool) -> Result<Reply, Refused> {
         let device = &self.device;
         match message {
             Message::GetFeatures => return Ok(Reply::U64(features(device.volume.spec().read_only))),
             Message::SetFeatures(wanted) => self.set_features(wanted)?,
             Message::SetOwner | Message::SetLogFd => {}
             Message::Reset => {
-                self.stop(&hurry).await;
+                self.stop(&stop_now).await;
                 device.write_through.set(false);
             }
             Message::SetMemTable(list) => {
@@ -184,8 +184,8 @@ impl<S: Seam> Session<S> {
                 let queue = self.queue(index)?;
                 let logged_at = is_logged.then_some(log);
                 let old = queue.addresses.get();
-                let moves = (old.descriptors, old.used, old.available) != (descriptors, used, available);
-                if queue.is_running() && moves {
+                let is_moved = (old.descriptors, old.used, old.available) != (descriptors, used, available);
+                if queue.is_running() && is_moved {
                     return Err(Refused::Served("the addresses of a queue"));
                 }
                 queue.addresses.set(Addresses { descriptors, available, used, logged_at });
@@ -198,7 +198,7 @@ impl<S: Seam> Session<S> {
                 queue.base.set(base as u16);
             }
             Message::GetVringBase { index } => {
-                let base = self.queue(index)?.stop(&hurry).await;
+                let base = self.queue(index)?.stop(&stop_now).await;
                 return Ok(Reply::VringState { index, base: u32::from(base) });
             }
             Message::SetVringFd { which, index, fd } => self.set_vring_fd(which, index, fd)?,
@@ -233,7 +233,7 @@ impl<S: Seam> Session<S> {
                     return Err(Refused::Served("the inflight memory"));
                 }
                 let area = InflightArea::map(file, (offset, len), (queues, size), &device.fault)?;
-                device.adopt(area, self.lost_before);
+                device.set_inflight_area(area, self.lost_before);
             }
         }
         Ok(Reply::Done)
@@ -268,14 +268,14 @@ impl<S: Seam> Session<S> {
 
     fn set_vring_fd(&self, which: VringFdKind, index: u32, fd: Option<OwnedFd>) -> Result<(), Refused> {
         let queue = self.queue(index)?;
-        let bell = fd.map(self.make_eventfd).transpose().map_err(Refused::Bell)?;
+        let eventfd = fd.map(self.make_eventfd).transpose().map_err(Refused::Eventfd)?;
         match which {
-            VringFdKind::Call => *queue.call.borrow_mut() = bell,
-            VringFdKind::Err => *queue.err.borrow_mut() = bell,
+            VringFdKind::Call => *queue.call.borrow_mut() = eventfd,
+            VringFdKind::Err => *queue.err.borrow_mut() = eventfd,
             VringFdKind::Kick => {
                 let area = self.device.area.borrow();
                 let inflight = area.as_ref().and_then(|area| area.queue(index as usize, queue.size.get()));
-                queue.start(bell.ok_or(Refused::NoKick)?, inflight);
+                queue.start(eventfd.ok_or(Refused::NoKick)?, inflight);
             }
         }
         Ok(())
@@ -312,10 +312,10 @@ impl<S: Seam> Session<S> {
         }
     }
 
-    /// Stops all queues and waits for inflight requests, unless `hurry` is true.
-    pub async fn stop(&self, hurry: impl Fn(&Context<'_>) -> bool) {
+    /// Stops all queues and waits for inflight requests, unless `stop_now` is true.
+    pub async fn stop(&self, stop_now: impl Fn(&Context<'_>) -> bool) {
         for queue in &self.queues {
-            queue.stop(&hurry).await;
+            queue.stop(&stop_now).await;
         }
     }
 
@@ -325,7 +325,7 @@ impl<S: Seam> Session<S> {
     }
 
     /// Waits until a page of the front end's memory is lost.
-    pub async fn lost_memory(&self) {
+    pub async fn wait_for_lost_memory(&self) {
         poll_fn(|context| match self.device.fault.is_set() {
             true => Poll::Ready(()),
             false => {
@@ -336,8 +336,8 @@ impl<S: Seam> Session<S> {
         .await;
     }
 
-    /// Violations of the rules by drivers, with the queue index.
-    pub fn broken(&self) -> impl Iterator<Item = (usize, crate::QueueError)> {
+    /// Errors of stopped queues, with the queue index.
+    pub fn broken_queues(&self) -> impl Iterator<Item = (usize, crate::QueueError)> {
         self.queues.iter().enumerate().filter_map(|(index, queue)| Some((index, queue.broken()?)))
     }
 }
@@ -346,10 +346,10 @@ impl<S: Seam> Drop for Session<S> {
     /// Ends all access to the guest's memory; new front ends wait for the inflight requests.
     fn drop(&mut self) {
         let device = &self.device;
-        device.orphans.add(self.queues.iter().map(|queue| queue.under_way()).sum());
+        device.unfinished.add(self.queues.iter().map(|queue| queue.in_flight_count()).sum());
         device.has_ended.set(true);
         self.queues.iter().for_each(|queue| queue.abandon());
         device.account.end();
-        device.room.wake();
+        device.payload_pool.wake();
     }
 }
