@@ -11,10 +11,10 @@ use rustix::fs::OFlags;
 /// Prefix of the identifier that the kernel stores for a device.
 const PREFIX: &str = "hotset:";
 /// Directory in which udev's rule links devices by volume name.
-const LINKS: &str = "/dev/hotset";
-/// Interval at which the kernel checks a pending request. A request lost with its connection is then sent again; any
-/// other continues to wait.
-const LOOK_AGAIN_MS: &str = "5000";
+const LINK_DIRECTORY: &str = "/dev/hotset";
+/// Interval at which the kernel checks a pending request. A request lost with its connection is sent again; any
+/// other request continues to wait.
+const RECHECK_INTERVAL_MS: &str = "5000";
 
 /// Identifies the volume of a device by name and incarnation, so that another volume of the same name is not confused
 /// with it.
@@ -80,7 +80,7 @@ impl Device {
 
     /// Path of the link that udev's rule makes.
     pub fn link(&self) -> PathBuf {
-        Path::new(LINKS).join(&self.identifier.volume)
+        Path::new(LINK_DIRECTORY).join(&self.identifier.volume)
     }
 
     /// The preferred path: the link by volume name if udev has made it, or else the node.
@@ -93,8 +93,8 @@ impl Device {
         fs::canonicalize(self.link()).is_ok_and(|path| path == self.node())
     }
 
-    /// True while the kernel has the device for the same volume.
-    pub fn is_there(&self) -> bool {
+    /// True while the device exists and belongs to the same volume.
+    pub fn exists(&self) -> bool {
         let text = fs::read_to_string(self.folder().join("backend")).unwrap_or_default();
         Identifier::parse(&text).as_ref() == Some(&self.identifier)
     }
@@ -108,8 +108,8 @@ impl Device {
 
     /// Sets up a newly connected device, and sends the event from which udev names it: the kernel's own event came
     /// before the identifier was stored.
-    pub fn set_up(&self) -> io::Result<()> {
-        fs::write(self.folder().join("queue/io_timeout"), LOOK_AGAIN_MS)?;
+    pub fn configure(&self) -> io::Result<()> {
+        fs::write(self.folder().join("queue/io_timeout"), RECHECK_INTERVAL_MS)?;
         fs::write(self.folder().join("uevent"), "change")
     }
 
@@ -129,7 +129,10 @@ impl Device {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
         let parts = self.parts();
-        mounted(&mounts, &parts).or_else(|| swapped(&swaps, &parts)).or_else(|| held(&parts)).or_else(|| opened(&parts))
+        mount_user(&mounts, &parts)
+            .or_else(|| swap_user(&swaps, &parts))
+            .or_else(|| stacked_user(&parts))
+            .or_else(|| open_user(&parts))
     }
 
     /// The device and its partitions.
@@ -166,7 +169,7 @@ impl Part {
     }
 }
 
-fn mounted(mounts: &str, parts: &[Part]) -> Option<InUse> {
+fn mount_user(mounts: &str, parts: &[Part]) -> Option<InUse> {
     let point = mounts.lines().find_map(|line| {
         let mut words = line.split(' ').skip(2);
         let (number, point) = (words.next()?, words.nth(1)?);
@@ -175,29 +178,29 @@ fn mounted(mounts: &str, parts: &[Part]) -> Option<InUse> {
     Some(InUse(format!("it is mounted on {point}; `umount {point}` first")))
 }
 
-fn swapped(swaps: &str, parts: &[Part]) -> Option<InUse> {
-    let is_ours = |path: &str| parts.iter().any(|part| part.node == Path::new(path));
-    let path = swaps.lines().filter_map(|line| line.split_whitespace().next()).find(|path| is_ours(path))?;
+fn swap_user(swaps: &str, parts: &[Part]) -> Option<InUse> {
+    let is_part = |path: &str| parts.iter().any(|part| part.node == Path::new(path));
+    let path = swaps.lines().filter_map(|line| line.split_whitespace().next()).find(|path| is_part(path))?;
     Some(InUse(format!("the system swaps to it; `swapoff {path}` first")))
 }
 
-fn held(parts: &[Part]) -> Option<InUse> {
+fn stacked_user(parts: &[Part]) -> Option<InUse> {
     let holders =
         parts.iter().flat_map(|part| fs::read_dir(part.folder.join("holders")).into_iter().flatten().flatten());
     let holder = holders.map(|entry| entry.file_name()).next()?;
-    Some(InUse(format!("/dev/{} is built on it; take that away first", holder.to_string_lossy())))
+    Some(InUse(format!("/dev/{} is built on it; remove that first", holder.to_string_lossy())))
 }
 
-fn opened(parts: &[Part]) -> Option<InUse> {
+fn open_user(parts: &[Part]) -> Option<InUse> {
     let own = std::process::id();
     for process in fs::read_dir("/proc").ok()?.flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
         // The process may have ended meanwhile, or its descriptors may be unreadable for this user.
         let mut files = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
-        let is_ours = |path: PathBuf| parts.iter().any(|part| part.node == path);
-        if pid != own && files.any(|file| fs::read_link(file.path()).is_ok_and(is_ours)) {
+        let is_part = |path: PathBuf| parts.iter().any(|part| part.node == path);
+        if pid != own && files.any(|file| fs::read_link(file.path()).is_ok_and(is_part)) {
             let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-            return Some(InUse(format!("process {pid} ({}) has it open; end that first", name.trim())));
+            return Some(InUse(format!("process {pid} ({}) has it open; stop that process first", name.trim())));
         }
     }
     None
@@ -223,7 +226,7 @@ mod tests {
 
     #[test]
     fn device_of_a_volume_is_found_among_others() {
-        let folder = tempfile::tempdir().expect("a folder can be made");
+        let folder = tempfile::tempdir().expect("a temporary directory can be created");
         for (name, text) in [
             ("sda", None),
             ("nbd0", None),
@@ -231,14 +234,14 @@ mod tests {
             ("nbd12", Some("hotset:00c0ffee00c0ffee/web01\n")),
             ("nbd3", Some("hotset:00c0ffee00c0ffee/web01-old\n")),
         ] {
-            fs::create_dir(folder.path().join(name)).expect("the folder can be written");
+            fs::create_dir(folder.path().join(name)).expect("the directory is writable");
             if let Some(text) = text {
-                fs::write(folder.path().join(name).join("backend"), text).expect("the folder can be written");
+                fs::write(folder.path().join(name).join("backend"), text).expect("the directory is writable");
             }
         }
-        let found = find_in(folder.path(), "web01").expect("it can be read");
+        let found = find_in(folder.path(), "web01").expect("the directory can be read");
         assert_eq!(found, Some(Device { index: 12, identifier: identifier("web01") }));
-        assert_eq!(find_in(folder.path(), "web").expect("it can be read"), None);
+        assert_eq!(find_in(folder.path(), "web").expect("the directory can be read"), None);
     }
 
     fn parts() -> Vec<Part> {
@@ -254,11 +257,11 @@ mod tests {
     fn users_of_a_device_or_its_partitions_are_named() {
         let mounts = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
                       61 22 43:18 / /srv/my\\040files rw,relatime - ext4 /dev/nbd1p2 rw\n";
-        let said = mounted(mounts, &parts()).expect("a partition is mounted").0;
-        assert!(said.contains("mounted on /srv/my files"), "{said}");
-        assert_eq!(mounted("22 1 43:1 / / rw - ext4 /dev/nbd0p1 rw\n", &parts()), None);
+        let reason = mount_user(mounts, &parts()).expect("a partition is mounted").0;
+        assert!(reason.contains("mounted on /srv/my files"), "{reason}");
+        assert_eq!(mount_user("22 1 43:1 / / rw - ext4 /dev/nbd0p1 rw\n", &parts()), None);
         let swaps = "Filename\tType\tSize\tUsed\tPriority\n/dev/nbd1p2  partition\t1048572\t0\t-2\n";
-        assert!(swapped(swaps, &parts()).expect("it is swap").0.contains("swapoff /dev/nbd1p2"));
-        assert_eq!(swapped(&swaps.replace("nbd1p2", "nbd1p22"), &parts()), None);
+        assert!(swap_user(swaps, &parts()).expect("the device is swap space").0.contains("swapoff /dev/nbd1p2"));
+        assert_eq!(swap_user(&swaps.replace("nbd1p2", "nbd1p22"), &parts()), None);
     }
 }
