@@ -189,7 +189,7 @@ fn changes_by_command_hold_over_a_restart_until_the_file_changes() {
     assert_eq!(daemon.show("a")["policy"], "write-through");
     assert_eq!(daemon.show("b")["state"], "frozen");
     let checked = check_config(&site.path("hotset.toml"));
-    assert!(checked.contains("a: policy is write-through, write-back in the file"), "{checked}");
+    assert!(checked.contains("a: policy = write-through (file: write-back)"), "{checked}");
     daemon.command(&["volume", "resume", "b"]);
     daemon.stop();
     site.write(

@@ -9,7 +9,7 @@ use messages::{Answer, Request};
 use super::daemon::{ask, unexpected};
 use super::history::History;
 use terminal::render::style::Style;
-use terminal::render::{past, screen, volume};
+use terminal::render::{history, screen, volume};
 use terminal::{Failure, print_json};
 use units::parse_size;
 
@@ -220,7 +220,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
         }
         Answer::History(history) if json => print_json(&history),
         Answer::History(history) => {
-            terminal::render::print(&past::table(&history, style));
+            terminal::render::print(&history::table(&history, style));
             Ok(())
         }
         Answer::Slow(slow) if json => print_json(&slow),
