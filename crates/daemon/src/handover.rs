@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::VolumeId;
-use nbd::{Handed, NoWay, Terms};
+use nbd::{HandedOverClient, NegotiatedTerms, TakeOverError};
 use rustix::net::{Shutdown, shutdown};
 use seam::real::RealStream;
 
@@ -23,18 +23,18 @@ use systemd::Notifier;
 /// Time-out for the service manager to process messages: it may be about to reload all its units.
 const HEARING_PATIENCE: Duration = Duration::from_secs(60);
 
-/// A client's connection, and its [`Terms`] as text.
+/// A client's connection, and its [`NegotiatedTerms`] as text.
 pub type Kept = (String, OwnedFd);
 
 /// The client connections that the service manager passed to this process.
 pub fn inherited() -> Vec<Kept> {
     let mut kept = seam::real::inherited();
-    kept.retain(|(name, _)| name.parse::<Terms>().is_ok());
+    kept.retain(|(name, _)| name.parse::<NegotiatedTerms>().is_ok());
     kept
 }
 
 /// Connections and terms of the clients for the service manager.
-pub fn to_keep(handed: Vec<Handed<seam::real::RealSeam>>) -> Vec<Kept> {
+pub fn to_keep(handed: Vec<HandedOverClient<seam::real::RealSeam>>) -> Vec<Kept> {
     handed.into_iter().map(|client| (client.terms.to_string(), client.stream.into_fd())).collect()
 }
 
@@ -76,13 +76,13 @@ pub async fn take_over_clients(notifier: &Notifier, cores: &Cores, kept: Vec<Kep
         let text = "NBD clients of the last daemon are hung up on: the service manager does not let go of them";
         return log::error!(target: NBD, "{text}");
     }
-    let clients: Vec<(Terms, OwnedFd)> =
+    let clients: Vec<(NegotiatedTerms, OwnedFd)> =
         kept.into_iter().filter_map(|(name, fd)| Some((name.parse().ok()?, fd))).collect();
     let count = clients.len();
     let take = async move |local: Rc<Local>| {
         let take = |(terms, fd)| {
-            let client = Handed { stream: RealStream::from_fd(fd), terms };
-            local.server.take_over(client).map_err(|why: NoWay| (terms, why))
+            let client = HandedOverClient { stream: RealStream::from_fd(fd), terms };
+            local.server.take_over(client).map_err(|why: TakeOverError| (terms, why))
         };
         clients.into_iter().map(take).filter_map(Result::err).collect::<Vec<_>>()
     };

@@ -617,7 +617,7 @@ fn qos_changes_live_and_survives_a_restart() {
     daemon.wait_for("the datastore is gone", |daemon| members(daemon) == ["nl: b", "sas: a"]);
     assert!(daemon.command(&["datastore", "show", "sas"]).contains("congested above 10.0 ms"));
     let refused = daemon.try_command(&["datastore", "show", "ssd"]);
-    assert!(errors(&refused).contains("there is no datastore named \"ssd\""), "{}", errors(&refused));
+    assert!(errors(&refused).contains("unknown datastore \"ssd\""), "{}", errors(&refused));
     daemon.stop();
 }
 

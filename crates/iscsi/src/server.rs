@@ -26,7 +26,7 @@ const DISCOVERIES_MAX: usize = 16;
 /// Time for an idle initiator to log out of a stopping server.
 const IDLE_PATIENCE: Nanos = Nanos::from_secs(2);
 /// Interval of checks for idle initiators.
-const WATCH_PAUSE: Nanos = Nanos::from_secs(5);
+const STALL_CHECK_INTERVAL: Nanos = Nanos::from_secs(5);
 
 /// Counters of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -213,7 +213,7 @@ impl<S: Seam> Server<S> {
         let (shared, agreed) = (&self.0.shared, &logged_in.agreed);
         while let Some(before) = self.session_to_reinstate(agreed)? {
             // The old session's commands must not have an effect after the new session has begun.
-            before.control().ask(Stop::Now);
+            before.control().request_stop(Stop::Now);
             shared.seam.sleep(STOP_POLL).await;
         }
         if self.0.stopping.get() {
@@ -288,8 +288,8 @@ impl<S: Seam> Server<S> {
     pub async fn stop(&self, patience: Nanos) {
         let shared = &self.0.shared;
         self.0.stopping.set(true);
-        self.0.listeners.borrow().iter().for_each(|listener| listener.ask(Stop::Drain));
-        self.0.half_open.borrow().values().for_each(|control| control.ask(Stop::Now));
+        self.0.listeners.borrow().iter().for_each(|listener| listener.request_stop(Stop::Drain));
+        self.0.half_open.borrow().values().for_each(|control| control.request_stop(Stop::Now));
         let seconds = u16::try_from(patience.0.div_ceil(1_000_000_000)).unwrap_or(u16::MAX);
         shared.sessions().iter().for_each(|session| session.ask_to_log_out(seconds));
         let is_over = || shared.clients.count() == 0;
@@ -301,15 +301,15 @@ impl<S: Seam> Server<S> {
                     .sessions()
                     .iter()
                     .filter(|session| session.is_idle())
-                    .for_each(|session| session.control().ask(Stop::Drain));
+                    .for_each(|session| session.control().request_stop(Stop::Drain));
             }
         }
-        shared.clients.ask_all(Stop::Drain);
+        shared.clients.request_stop_all(Stop::Drain);
         deadline = shared.seam.now() + LAST_ANSWERS;
         while !is_over() && shared.seam.now() < deadline {
             shared.seam.sleep(STOP_POLL).await;
         }
-        shared.clients.ask_all(Stop::Now);
+        shared.clients.request_stop_all(Stop::Now);
         while !is_over() || !self.0.listeners.borrow().is_empty() {
             shared.seam.sleep(STOP_POLL).await;
         }
@@ -324,7 +324,7 @@ impl<S: Seam> Server<S> {
         self.0.shared.seam.spawn(async move {
             let shared = &server.0.shared;
             while !shared.sessions.borrow().is_empty() {
-                shared.seam.sleep(WATCH_PAUSE).await;
+                shared.seam.sleep(STALL_CHECK_INTERVAL).await;
                 shared.sessions().iter().for_each(|session| session.check_alive());
             }
             server.0.watched.set(false);
@@ -351,7 +351,7 @@ impl<'a, S: Seam> HalfOpen<'a, S> {
         if half_open.len() > server.0.shared.options.logins_max
             && let Some((_, oldest)) = half_open.pop_first()
         {
-            oldest.ask(Stop::Now);
+            oldest.request_stop(Stop::Now);
         }
         HalfOpen { server, number }
     }

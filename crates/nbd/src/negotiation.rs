@@ -13,7 +13,7 @@ use crate::{Export, Exports};
 pub(crate) const ALLOCATION_CONTEXT: u32 = 1;
 
 /// Result of the negotiation.
-pub(crate) struct Agreed<S: Seam> {
+pub(crate) struct Negotiated<S: Seam> {
     /// The export.
     pub(crate) export: Export<S>,
     /// True if structured replies are negotiated.
@@ -27,7 +27,7 @@ pub(crate) enum Next<S: Seam> {
     /// A further option.
     Continue,
     /// The transmission phase.
-    Transmit(Agreed<S>),
+    Transmit(Negotiated<S>),
     /// A TLS handshake, then options from the start.
     StartTls,
     /// The end, once the reply is sent.
@@ -120,7 +120,7 @@ impl Negotiation {
         // This option cannot report an error: the connection is closed.
         let Some(export) = found else { return Next::Close };
         greeting::push_export(out, export.volume.size_bytes(), self.export_flags(&export), self.no_zeroes);
-        Next::Transmit(self.agreed(export, payload))
+        Next::Transmit(self.outcome(export, payload))
     }
 
     fn info<S: Seam>(&self, kind: OptionKind, payload: &[u8], exports: &dyn Exports<S>, out: &mut Vec<u8>) -> Next<S> {
@@ -153,7 +153,7 @@ impl Negotiation {
         }
         push_option_reply(out, kind, OptionReplyKind::Ack, b"");
         match kind {
-            OptionKind::Go => Next::Transmit(self.agreed(export, request.name.as_bytes())),
+            OptionKind::Go => Next::Transmit(self.outcome(export, request.name.as_bytes())),
             _ => Next::Continue,
         }
     }
@@ -186,9 +186,9 @@ impl Negotiation {
         push_option_reply(out, kind, OptionReplyKind::Ack, b"");
     }
 
-    fn agreed<S: Seam>(&self, export: Export<S>, name: &[u8]) -> Agreed<S> {
+    fn outcome<S: Seam>(&self, export: Export<S>, name: &[u8]) -> Negotiated<S> {
         let allocation = self.allocation_for.as_ref().is_some_and(|chosen| chosen.as_bytes() == name);
-        Agreed { export, structured: self.structured, allocation }
+        Negotiated { export, structured: self.structured, allocation }
     }
 
     fn export_flags<S: Seam>(&self, export: &Export<S>) -> u16 {

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use connection::{Account, Clients};
+use connection::{BufferAccount, Clients};
 use engine::{RequestError, Volume, WritePolicy};
 use seam::real::FaultFlag;
 use seam::{DiskError, Seam};
@@ -30,7 +30,7 @@ pub(crate) struct Device<S: Seam> {
     /// True if the driver requires durable writes (write-through).
     pub(crate) write_through: Cell<bool>,
     pub(crate) clients: Rc<Clients>,
-    pub(crate) account: Account,
+    pub(crate) account: BufferAccount,
     pub(crate) payload_pool: Rc<PayloadPool>,
     /// Requests of disconnected front ends of the volume.
     /// Set once a page of the front end's memory is lost.

@@ -501,7 +501,8 @@ impl<S: Seam> Queue<S> {
 
     async fn read(&self, request: &Request, at: u64, len: usize) -> Option<Result<usize, RequestError>> {
         let device = &self.device;
-        let piece_max = (device.clients.share_bytes() / BLOCK_BYTES * BLOCK_BYTES).clamp(BLOCK_BYTES, PIECE_BYTES);
+        let piece_max =
+            (device.clients.client_quota_bytes() / BLOCK_BYTES * BLOCK_BYTES).clamp(BLOCK_BYTES, PIECE_BYTES);
         let (mut done, mut data) = (0, Vec::new());
         while done < len {
             let from = at + done as u64;

@@ -190,7 +190,7 @@ impl Server {
             let _ = reply.try_send(result);
         }
         if session.has_lost_memory() {
-            control.ask(Stop::Now);
+            control.request_stop(Stop::Now);
         }
         session.stop(stop_now).await;
     }
@@ -240,8 +240,8 @@ impl Server {
 
     fn request_stop(&self, name: &str, stop: Stop) {
         if let Some(served) = self.0.volumes.borrow().get(name) {
-            served.accepting.ask(stop);
-            served.sessions.values().for_each(|(control, _)| control.ask(stop));
+            served.accepting.request_stop(stop);
+            served.sessions.values().for_each(|(control, _)| control.request_stop(stop));
         }
     }
 

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use connection::{Account, Clients};
+use connection::{BufferAccount, Clients};
 use engine::Volume;
 use rustix::net::SendFlags;
 use seam::real::FaultFlag;
@@ -116,7 +116,7 @@ impl<S: Seam> Session<S> {
             daemon: shared.daemon,
             write_through: Cell::default(),
             clients: shared.clients.clone(),
-            account: Account::new(&shared.clients),
+            account: BufferAccount::new(&shared.clients),
             payload_pool: shared.payload_pool.clone(),
             unfinished: unfinished.0.clone(),
             fault: FaultFlag::default(),

@@ -102,12 +102,12 @@ impl<S: Seam> Session<S> {
             return false;
         }
         let lent_bytes = borrowed_bytes(len);
-        if !self.duplex.account().borrow_now(lent_bytes) {
+        if !self.duplex.buffer_account().borrow_now(lent_bytes) {
             return false;
         }
         let mut pieces = self.pieces.borrow_mut();
         if !target.read_now(nexus, &asked, &mut pieces) {
-            self.duplex.account().give_back(lent_bytes);
+            self.duplex.buffer_account().release(lent_bytes);
             return false;
         }
         self.queue_pieces(tag, &mut DataAt::default(), &mut pieces, Some(Residual::None), lent_bytes);
@@ -171,7 +171,7 @@ impl<S: Seam> Session<S> {
         let waited_for = ending.iter().filter(|task| which(task)).cloned().collect();
         drop(ending);
         // Tasks that wait for buffers check for cancellation.
-        self.duplex.account().release_room();
+        self.duplex.buffer_account().wake_waiting();
         waited_for
     }
 }

@@ -98,7 +98,7 @@ impl<S: Seam> Session<S> {
         let shares = |other: &Nexus| luns.iter().any(|lun| target.sees(other, *lun));
         let sessions = self.spec.shared.sessions();
         let ended = sessions.iter().filter(|session| session.nexus().is_some_and(shares));
-        ended.for_each(|session| session.control().ask(Stop::Drain));
+        ended.for_each(|session| session.control().request_stop(Stop::Drain));
     }
 
     /// Aborts the commands of all sessions to the units that match `which`.

@@ -238,7 +238,7 @@ impl<S: Seam> Session<S> {
             self.is_full() && now.since(self.last_received_at.get().max(self.last_sent_at.get())) >= after + after;
         let is_done = self.nexus().is_none() && now.since(self.begun) >= DISCOVERY_TIME;
         if is_stuck || is_done {
-            return self.control().ask(Stop::Now);
+            return self.control().request_stop(Stop::Now);
         }
         let silent = now.since(self.last_received_at.get());
         if silent < after || self.is_full() || self.duplex.is_draining() {
@@ -249,7 +249,7 @@ impl<S: Seam> Session<S> {
             self.queue(NO_TAG, ResponseBody::NopIn { lun: [0; 8], target_tag }, &[]);
             self.control().wake();
         } else if silent >= after + after {
-            self.control().ask(Stop::Now);
+            self.control().request_stop(Stop::Now);
         }
     }
 
@@ -272,7 +272,7 @@ impl<S: Seam> Protocol for Session<S> {
         self.tasks.borrow().is_empty()
     }
 
-    fn reading_stopped(&self, ended: Option<&Result<(), ReadError>>) -> bool {
+    fn on_reading_stopped(&self, ended: Option<&Result<(), ReadError>>) -> bool {
         let is_broken = matches!(ended, Some(Err(_)));
         // A lost connection aborts all of its commands. Queued replies, such as a reject, are sent first.
         if is_broken && self.duplex.is_queue_empty() {
@@ -286,7 +286,7 @@ impl<S: Seam> Protocol for Session<S> {
         true
     }
 
-    fn replies_sent(&self) {
+    fn on_replies_sent(&self) {
         self.last_sent_at.set(self.spec.shared.seam.now());
     }
 }

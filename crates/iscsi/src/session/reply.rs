@@ -42,7 +42,7 @@ impl<S: Seam> Reply<S> {
     }
 
     fn check_cancelled(&self) -> Result<(), Gone> {
-        let gone = self.task.cancel.is_cancelled() || self.session.duplex.account().has_ended();
+        let gone = self.task.cancel.is_cancelled() || self.session.duplex.buffer_account().has_ended();
         if gone { Err(Gone) } else { Ok(()) }
     }
 
@@ -80,7 +80,7 @@ impl<S: Seam> Reply<S> {
 
 impl<S: Seam> Drop for Reply<S> {
     fn drop(&mut self) {
-        self.session.duplex.account().give_back(self.lent_bytes + self.held_bytes);
+        self.session.duplex.buffer_account().release(self.lent_bytes + self.held_bytes);
     }
 }
 
@@ -95,7 +95,7 @@ impl<S: Seam> scsi::DataIn<S> for Reply<S> {
         let (session, task) = (Rc::clone(&self.session), Rc::clone(&self.task));
         let wants = || !task.cancel.is_cancelled();
         let more = bytes - self.lent_bytes;
-        let loan = session.duplex.account().borrow(&session.spec.shared.seam, more, wants).await.ok_or(Gone)?;
+        let loan = session.duplex.buffer_account().borrow(&session.spec.shared.seam, more, wants).await.ok_or(Gone)?;
         self.lent_bytes += loan.into_bytes();
         Ok(())
     }

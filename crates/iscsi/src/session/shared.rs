@@ -40,7 +40,7 @@ impl<S: Seam> Shared<S> {
 
     /// Limit of queued reply bytes of a session.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.clients.share_bytes().max(HELD_BYTES_MIN)
+        self.clients.client_quota_bytes().max(HELD_BYTES_MIN)
     }
 
     /// A session's share of the write data limit.

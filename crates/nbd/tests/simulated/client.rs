@@ -120,7 +120,7 @@ impl Client {
     }
 
     /// Sends a request with the data of a write; returns its cookie.
-    pub async fn ask(&mut self, command: Command, flags: u16, offset: u64, len: u32, data: &[u8]) -> u64 {
+    pub async fn send_request(&mut self, command: Command, flags: u16, offset: u64, len: u32, data: &[u8]) -> u64 {
         let cookie = self.next;
         self.next += 1;
         let request = Request { flags, command, cookie, offset, len };
@@ -158,7 +158,7 @@ impl Client {
 
     /// Sends a request and receives the whole reply while no other request is in flight.
     pub async fn call(&mut self, command: Command, flags: u16, offset: u64, len: u32, data: &[u8]) -> Vec<Part> {
-        let cookie = self.ask(command, flags, offset, len, data).await;
+        let cookie = self.send_request(command, flags, offset, len, data).await;
         let mut parts = Vec::new();
         while let Some((of, part, last)) = self.part(0).await {
             assert_eq!(of, cookie);

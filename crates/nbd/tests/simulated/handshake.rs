@@ -65,7 +65,7 @@ fn export_name_option_works_with_and_without_zeroes() {
             };
             let answer = client.take(answer).await.expect("size and flags arrive");
             assert_eq!(answer[..8], SIZE.to_be_bytes());
-            client.ask(Command::Read, 0, 0, 512, b"").await;
+            client.send_request(Command::Read, 0, 0, 512, b"").await;
             assert!(client.part(512).await.is_some());
         }
     });
@@ -123,7 +123,7 @@ fn read_only_export_is_announced_and_refuses_writes() {
         let can = client.go_simple("vm1").await;
         assert_eq!(can & (flags::READ_ONLY | flags::SEND_TRIM), flags::READ_ONLY);
         assert_eq!(client.write(0, &[0; 512]).await, Err(nbd_protocol::Errno::Perm));
-        client.ask(Command::Read, 0, 0, 512, b"").await;
+        client.send_request(Command::Read, 0, 0, 512, b"").await;
         assert!(client.part(512).await.is_some(), "the data of the refused write are skipped");
     });
 }

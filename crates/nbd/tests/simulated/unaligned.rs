@@ -96,13 +96,15 @@ fn partial_sector_writes_by_several_clients_lose_no_byte() {
             for round in 0..20_u64 {
                 let at = round / 4 * 4608;
                 for number in 0..8 {
-                    flood.ask(Command::Write, 0, (32 << 20) + (number << 17), 1 << 17, &sectors(round, 256)).await;
+                    flood
+                        .send_request(Command::Write, 0, (32 << 20) + (number << 17), 1 << 17, &sectors(round, 256))
+                        .await;
                 }
                 let whole = client_byte(round, 4);
-                clients[4].ask(Command::Write, 0, at, 512, &[whole; 512]).await;
+                clients[4].send_request(Command::Write, 0, at, 512, &[whole; 512]).await;
                 for (number, client) in (0..4).zip(&mut clients) {
                     let part = [client_byte(round, number); 100];
-                    client.ask(Command::Write, 0, at + 100 * number, 100, &part).await;
+                    client.send_request(Command::Write, 0, at + 100 * number, 100, &part).await;
                 }
                 for client in &mut clients {
                     assert_eq!(client.part(0).await.map(|(_, part, _)| part), Some(Part::Done));
@@ -190,8 +192,8 @@ fn unaligned_write_waits_for_its_sector_in_fifo_task_order() {
         client.go("vm1").await;
         // The old content comes from the disk while both requests are in flight.
         let (first, second) = (b"first".to_vec(), b"second".to_vec());
-        client.ask(Command::Write, 0, 10, 5, &first).await;
-        client.ask(Command::Write, 0, 15, 6, &second).await;
+        client.send_request(Command::Write, 0, 10, 5, &first).await;
+        client.send_request(Command::Write, 0, 15, 6, &second).await;
         for _ in 0..2 {
             assert_eq!(client.part(0).await.map(|(_, part, _)| part), Some(Part::Done));
         }
