@@ -20,7 +20,7 @@ use cap::Cap;
 use engine::{Backing, Core, CoreSpec, VolumeId, VolumeSpec, WritePolicy};
 use iscsi::{ChapUser, Credentials, Options, Server};
 use libfuzzer_sys::fuzz_target;
-use scsi::{AccessList, Identity, Keep, Keeper, Lun, Target, UnitSpec};
+use scsi::{AccessList, Identity, Lun, ReservationStore, StoreFuture, Target, UnitSpec};
 use seam::sim::{Latency, SimDiskSpec, SimSeam, TaskOrder, WireSpec, World, WorldSpec};
 use seam::{Address, DiskOpen, Nanos, Seam};
 
@@ -52,8 +52,8 @@ fn allocated() -> usize {
 #[derive(Clone, Default)]
 struct MemoryStore(Rc<RefCell<std::collections::BTreeMap<VolumeId, Vec<u8>>>>);
 
-impl Keeper for MemoryStore {
-    fn keep(&self, incarnation: VolumeId, record: Vec<u8>) -> Keep {
+impl ReservationStore for MemoryStore {
+    fn store(&self, incarnation: VolumeId, record: Vec<u8>) -> StoreFuture {
         self.0.borrow_mut().insert(incarnation, record);
         Box::pin(async { Ok(()) })
     }
@@ -85,7 +85,15 @@ async fn target(seam: &SimSeam, core: &Core<SimSeam>, policy: WritePolicy, store
         let volume = core.attach(spec, Backing::plain(disk)).expect("the volume name is free");
         let access = if number == 0 { AccessList::new([HEALTHY]) } else { AccessList::new(NAMES) };
         let (lun, identity) = (Lun::new(number).expect("the number is a valid LUN"), Identity::of(1, incarnation.0));
-        let unit = UnitSpec { lun, volume, identity, access, read_only: false, physical_4k: true, kept: Vec::new() };
+        let unit = UnitSpec {
+            lun,
+            volume,
+            identity,
+            access,
+            read_only: false,
+            physical_4k: true,
+            reservation_record: Vec::new(),
+        };
         target.add(unit).expect("the LUN is free");
     }
     target

@@ -11,7 +11,9 @@ use std::sync::OnceLock;
 
 use engine::{Backing, Core, CoreSpec, VolumeId, VolumeSpec};
 use libfuzzer_sys::fuzz_target;
-use scsi::{AccessList, Cancel, Command, Expected, Identity, Initiator, Keep, Keeper, Lun, Target, UnitSpec};
+use scsi::{
+    AccessList, Cancel, Command, Expected, Identity, Initiator, Lun, ReservationStore, StoreFuture, Target, UnitSpec,
+};
 use seam::sim::{Content, SimDiskSpec, SimSeam, World, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
 
@@ -23,8 +25,8 @@ const SIZE: u64 = 1 << 20;
 #[derive(Clone, Default)]
 struct MemoryStore(Rc<RefCell<Vec<u8>>>);
 
-impl Keeper for MemoryStore {
-    fn keep(&self, _: VolumeId, record: Vec<u8>) -> Keep {
+impl ReservationStore for MemoryStore {
+    fn store(&self, _: VolumeId, record: Vec<u8>) -> StoreFuture {
         self.0.replace(record);
         Box::pin(async { Ok(()) })
     }
@@ -35,7 +37,7 @@ async fn commands(seam: &SimSeam, mut input: &[u8]) {
     let core = Core::new(seam.clone(), CoreSpec::default());
     let disk = seam.open_disk(&what).await.expect("the disk exists");
     let volume = core.attach(VolumeSpec::new("x", VolumeId(1)), Backing::plain(disk)).expect("the volume name is free");
-    let unit = |kept| {
+    let unit = |reservation_record| {
         let (volume, access) = (volume.clone(), AccessList::default());
         UnitSpec {
             lun: Lun::ZERO,
@@ -44,7 +46,7 @@ async fn commands(seam: &SimSeam, mut input: &[u8]) {
             access,
             read_only: false,
             physical_4k: true,
-            kept,
+            reservation_record,
         }
     };
     let store = MemoryStore::default();

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use scsi::{Cancel, Command, DataIn, DataOut, Expected, Gone, Identity, Initiator, Target};
+use scsi::{Cancel, Cancelled, Command, DataIn, DataOut, Expected, Identity, Initiator, Target};
 use seam::Piece;
 use seam::sim::{SimBlock, SimSeam};
 
@@ -13,7 +13,7 @@ pub const NAMES: [&str; 2] = ["iqn.x:i", "iqn.x:j"];
 pub struct Wire<'a>(pub std::iter::Cycle<std::slice::Iter<'a, u8>>);
 
 impl DataOut for Wire<'_> {
-    async fn take(&mut self, len: usize, into: &mut Vec<u8>) -> Result<(), Gone> {
+    async fn take(&mut self, len: usize, into: &mut Vec<u8>) -> Result<(), Cancelled> {
         into.extend(self.0.by_ref().take(len));
         Ok(())
     }
@@ -24,16 +24,16 @@ impl DataOut for Wire<'_> {
 pub struct Sink(Vec<u8>);
 
 impl DataIn<SimSeam> for Sink {
-    async fn room(&mut self, _: usize) -> Result<(), Gone> {
+    async fn reserve_buffers(&mut self, _: usize) -> Result<(), Cancelled> {
         Ok(())
     }
 
-    async fn send(&mut self, pieces: &mut Vec<Piece<SimBlock>>) -> Result<(), Gone> {
+    async fn send(&mut self, pieces: &mut Vec<Piece<SimBlock>>) -> Result<(), Cancelled> {
         pieces.clear();
         Ok(())
     }
 
-    async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Gone> {
+    async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Cancelled> {
         self.0.extend_from_slice(bytes);
         Ok(())
     }

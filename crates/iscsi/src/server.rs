@@ -373,7 +373,7 @@ impl<S: Seam> Drop for SessionGuard<S> {
     fn drop(&mut self) {
         self.shared.sessions.borrow_mut().remove(&self.session.tsih());
         if let Some(nexus) = self.session.nexus() {
-            self.shared.target.leave(nexus);
+            self.shared.target.remove_nexus(nexus);
         }
     }
 }

@@ -49,7 +49,7 @@ impl<S: Seam> Target<S> {
             Ok(status) => status,
             Err(Failure::Check(sense)) => Status::CheckCondition(sense.bytes(format)),
             Err(Failure::Conflict) => Status::ReservationConflict,
-            Err(Failure::Gone) => Status::Aborted,
+            Err(Failure::Cancelled) => Status::Aborted,
         };
         Outcome { status, transfer_bytes: task.transfer_bytes() }
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use connection::buffer_bytes;
 use iscsi_protocol::ResponseBody;
 use iscsi_protocol::response::Residual;
-use scsi::{Gone, Outcome, Status};
+use scsi::{Cancelled, Outcome, Status};
 use seam::block::pieces_len;
 use seam::{BLOCK_BYTES, Piece, Seam};
 
@@ -41,9 +41,9 @@ impl<S: Seam> Reply<S> {
         Reply { session, task, expected, at, pieces, bytes, lent_bytes, held_bytes }
     }
 
-    fn check_cancelled(&self) -> Result<(), Gone> {
+    fn check_cancelled(&self) -> Result<(), Cancelled> {
         let gone = self.task.cancel.is_cancelled() || self.session.duplex.buffer_account().has_ended();
-        if gone { Err(Gone) } else { Ok(()) }
+        if gone { Err(Cancelled) } else { Ok(()) }
     }
 
     /// Queues the data held back.
@@ -85,7 +85,7 @@ impl<S: Seam> Drop for Reply<S> {
 }
 
 impl<S: Seam> scsi::DataIn<S> for Reply<S> {
-    async fn room(&mut self, len: usize) -> Result<(), Gone> {
+    async fn reserve_buffers(&mut self, len: usize) -> Result<(), Cancelled> {
         let bytes = borrowed_bytes(len);
         if self.lent_bytes >= bytes {
             return self.check_cancelled();
@@ -95,12 +95,13 @@ impl<S: Seam> scsi::DataIn<S> for Reply<S> {
         let (session, task) = (Rc::clone(&self.session), Rc::clone(&self.task));
         let wants = || !task.cancel.is_cancelled();
         let more = bytes - self.lent_bytes;
-        let loan = session.duplex.buffer_account().borrow(&session.spec.shared.seam, more, wants).await.ok_or(Gone)?;
+        let loan =
+            session.duplex.buffer_account().borrow(&session.spec.shared.seam, more, wants).await.ok_or(Cancelled)?;
         self.lent_bytes += loan.into_bytes();
         Ok(())
     }
 
-    async fn send(&mut self, pieces: &mut Vec<Piece<S::Block>>) -> Result<(), Gone> {
+    async fn send(&mut self, pieces: &mut Vec<Piece<S::Block>>) -> Result<(), Cancelled> {
         if let Err(gone) = self.check_cancelled() {
             pieces.clear();
             return Err(gone);
@@ -115,7 +116,7 @@ impl<S: Seam> scsi::DataIn<S> for Reply<S> {
         Ok(())
     }
 
-    async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Gone> {
+    async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Cancelled> {
         self.check_cancelled()?;
         self.flush(None);
         self.bytes.extend_from_slice(bytes);

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use iscsi_protocol::ResponseBody;
 use iscsi_protocol::request::DataOut;
-use scsi::Gone;
+use scsi::Cancelled;
 use seam::Seam;
 
 use super::Session;
@@ -172,14 +172,14 @@ impl<S: Seam> Data<S> {
         self.session.release(bytes);
     }
 
-    fn poll_here(&self, len: usize, context: &Context<'_>) -> Poll<Result<(), Gone>> {
+    fn poll_here(&self, len: usize, context: &Context<'_>) -> Poll<Result<(), Cancelled>> {
         let (here, position) = {
             let data = self.task.data.borrow();
             (data.here(), data.position())
         };
         let lost = self.session.duplex.is_draining() && here < len;
         if self.task.cancel.is_cancelled() || lost {
-            return Poll::Ready(Err(Gone));
+            return Poll::Ready(Err(Cancelled));
         }
         let is_here = here >= len;
         match is_here {
@@ -197,7 +197,7 @@ impl<S: Seam> Data<S> {
 }
 
 impl<S: Seam> scsi::DataOut for Data<S> {
-    async fn take(&mut self, len: usize, into: &mut Vec<u8>) -> Result<(), Gone> {
+    async fn take(&mut self, len: usize, into: &mut Vec<u8>) -> Result<(), Cancelled> {
         if into.is_empty() {
             self.done();
             if self.task.data.borrow().here() < len {

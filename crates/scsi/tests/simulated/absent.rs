@@ -47,7 +47,7 @@ fn restored_unit_drops_reservations_of_initiators_that_left() {
         let removed = fixture.target.remove(lun(1)).expect("the unit exists");
         fixture.target.set_absent(removed.absent());
         assert_eq!(two.at(1, &READY, 0, &[]).await.sense(), NOT_READY);
-        fixture.target.leave(&one.nexus);
+        fixture.target.remove_nexus(&one.nexus);
         fixture.target.put_back(removed);
         while two.at(1, &READY, 0, &[]).await.status != Status::Good {}
         assert_eq!(listed(&two).await, [0, 1]);

@@ -83,7 +83,7 @@ fn mode_change_reaches_other_initiators_and_reset_reaches_all() {
 fn attentions_of_lost_initiators_are_dropped() {
     with_target(5, async |_, fixture| {
         let client = Client::fresh(&fixture, "iqn.a:1");
-        fixture.target.leave(&client.nexus);
+        fixture.target.remove_nexus(&client.nexus);
         fixture.target.resized(lun(0));
         // A session that still existed would get the attention.
         assert_eq!(told(&client, 0).await, None);

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use scsi::{Cancel, Command, DataIn, DataOut, Expected, Gone, Initiator, Nexus, Status};
+use scsi::{Cancel, Cancelled, Command, DataIn, DataOut, Expected, Initiator, Nexus, Status};
 use seam::sim::{SimBlock, SimSeam};
 use seam::{Block, Nanos, Piece, Seam};
 
@@ -46,7 +46,7 @@ pub struct Wire {
 }
 
 impl DataOut for Wire {
-    async fn take(&mut self, len: usize, into: &mut Vec<u8>) -> Result<(), Gone> {
+    async fn take(&mut self, len: usize, into: &mut Vec<u8>) -> Result<(), Cancelled> {
         self.seam.sleep(Nanos::from_micros(self.seam.random() % 50)).await;
         into.extend_from_slice(&self.out[self.taken..self.taken + len]);
         self.taken += len;
@@ -59,12 +59,12 @@ impl DataOut for Wire {
 pub struct Sink(pub Vec<u8>);
 
 impl DataIn<SimSeam> for Sink {
-    async fn room(&mut self, len: usize) -> Result<(), Gone> {
+    async fn reserve_buffers(&mut self, len: usize) -> Result<(), Cancelled> {
         assert!(len <= scsi::SENT_AT_ONCE_BYTES_MAX);
         Ok(())
     }
 
-    async fn send(&mut self, pieces: &mut Vec<Piece<SimBlock>>) -> Result<(), Gone> {
+    async fn send(&mut self, pieces: &mut Vec<Piece<SimBlock>>) -> Result<(), Cancelled> {
         for piece in pieces.drain(..) {
             let at = self.0.len();
             self.0.resize(at + piece.len(), 0);
@@ -73,7 +73,7 @@ impl DataIn<SimSeam> for Sink {
         Ok(())
     }
 
-    async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Gone> {
+    async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Cancelled> {
         self.0.extend_from_slice(bytes);
         Ok(())
     }

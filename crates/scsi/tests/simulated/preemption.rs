@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use scsi::{Cancel, Command, DataOut, Expected, Gone, Status};
+use scsi::{Cancel, Cancelled, Command, DataOut, Expected, Status};
 use seam::{Nanos, Seam};
 
 use crate::fixture::{with_cramped_target, with_target};
@@ -69,10 +69,10 @@ fn preempt_without_reservation_removes_registrations_by_key() {
 struct Silent(Cancel);
 
 impl DataOut for Silent {
-    async fn take(&mut self, _: usize, _: &mut Vec<u8>) -> Result<(), Gone> {
+    async fn take(&mut self, _: usize, _: &mut Vec<u8>) -> Result<(), Cancelled> {
         std::future::poll_fn(|context| {
             self.0.wake_when_cancelled(context.waker());
-            if self.0.is_cancelled() { std::task::Poll::Ready(Err(Gone)) } else { std::task::Poll::Pending }
+            if self.0.is_cancelled() { std::task::Poll::Ready(Err(Cancelled)) } else { std::task::Poll::Pending }
         })
         .await
     }

@@ -227,7 +227,7 @@ fn session_reservation_ends_at_release_logout_or_reset() {
             assert_eq!(taken(&two).await, Status::ReservationConflict, "RELEASE by another session does nothing");
             match end {
                 0 => assert_eq!(one.send(&release, 0, &[]).await.status, Status::Good),
-                1 => fixture.target.leave(&one.nexus),
+                1 => fixture.target.remove_nexus(&one.nexus),
                 _ => {
                     fixture.target.reset(&two.nexus, None).await;
                     two.send(&[0; 6], 0, &[]).await;
@@ -253,7 +253,7 @@ fn reset_keeps_persistent_reservations() {
         two.send(&[0; 6], 0, &[]).await;
         assert_eq!((held(&two).await, keys(&two).await), (Some((1, WRITE_EXCLUSIVE)), vec![1]));
         // An initiator port is still the holder after its next login.
-        fixture.target.leave(&one.nexus);
+        fixture.target.remove_nexus(&one.nexus);
         let again = Client::new(&fixture, "iqn.a:holder").await;
         assert_eq!(again.write(0, 0, &content([1])).await.status, Status::Good);
     });

@@ -43,39 +43,39 @@ fn crash_preserves_acknowledged_or_current_step() {
         let reader = Client::new(&fixture, "iqn.a:3").await;
         let now = seen(&reader).await;
         history.borrow_mut().push(now);
-        for (who, action, kind, key, new) in STEPS {
-            assert_eq!(out_with(&clients[who], action, kind, key, new, APTPL, &[]).await.status, Status::Good);
-            clients[1 - who].send(&[0; 6], 0, &[]).await;
+        for (client, action, kind, key, new) in STEPS {
+            assert_eq!(out_with(&clients[client], action, kind, key, new, APTPL, &[]).await.status, Status::Good);
+            clients[1 - client].send(&[0; 6], 0, &[]).await;
             let now = seen(&reader).await;
             history.borrow_mut().push(now);
         }
     });
     let mut between = 0;
     for seed in 0..200 {
-        let (kept, acknowledged) = (Rc::default(), Rc::new(Cell::new(0)));
+        let (stored, acknowledged) = (Rc::default(), Rc::new(Cell::new(0)));
         let first = world(seed);
         let seam = first.seam();
         first.block_on(async {
-            let fixture = Rc::new(Fixture::empty(&seam, Rc::clone(&kept)).await);
+            let fixture = Rc::new(Fixture::empty(&seam, Rc::clone(&stored)).await);
             fixture.add(0, "one");
             let clients = [Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.a:2").await];
             let acknowledged = Rc::clone(&acknowledged);
             seam.spawn(async move {
-                for (who, action, kind, key, new) in STEPS {
-                    out_with(&clients[who], action, kind, key, new, APTPL, &[]).await.good();
+                for (client, action, kind, key, new) in STEPS {
+                    out_with(&clients[client], action, kind, key, new, APTPL, &[]).await.good();
                     acknowledged.set(acknowledged.get() + 1);
-                    clients[1 - who].send(&[0; 6], 0, &[]).await;
+                    clients[1 - client].send(&[0; 6], 0, &[]).await;
                 }
             });
             seam.sleep(Nanos::from_micros(seam.random() % 4_000)).await;
         });
         // The crash: only stored records remain.
-        let kept = Rc::new(RefCell::new(kept.take()));
+        let stored = Rc::new(RefCell::new(stored.take()));
         drop(first);
         let second = world(seed);
         let seam = second.seam();
         second.block_on(async {
-            let fixture = Rc::new(Fixture::empty(&seam, kept).await);
+            let fixture = Rc::new(Fixture::empty(&seam, stored).await);
             fixture.add(0, "one");
             let found = seen(&Client::new(&fixture, "iqn.a:3").await).await;
             let (history, at) = (history.borrow(), acknowledged.get());
@@ -105,9 +105,9 @@ fn register_without_aptpl_erases_stored_record() {
     with_target(3, async |_, fixture| {
         let client = Client::new(&fixture, "iqn.a:1").await;
         out_with(&client, REGISTER, 0, 0, 1, APTPL, &[]).await.good();
-        assert!(!fixture.records.kept.borrow()[&VolumeId(11)].is_empty());
+        assert!(!fixture.records.stored.borrow()[&VolumeId(11)].is_empty());
         out_with(&client, REGISTER, 0, 1, 2, 0, &[]).await.good();
-        assert!(fixture.records.kept.borrow()[&VolumeId(11)].is_empty());
+        assert!(fixture.records.stored.borrow()[&VolumeId(11)].is_empty());
     });
 }
 
@@ -115,6 +115,6 @@ fn register_without_aptpl_erases_stored_record() {
 fn unit_with_damaged_record_is_not_added() {
     with_target(4, async |_, fixture| {
         let damaged = unit(fixture.volume("one"), 7, b"HSPR and something else".to_vec());
-        assert_eq!(fixture.target.add(damaged), Err(AddError::Kept(RecordError::Damaged)));
+        assert_eq!(fixture.target.add(damaged), Err(AddError::Record(RecordError::Damaged)));
     });
 }
