@@ -226,10 +226,10 @@ fn log_in(mode: u8, mut input: &[u8]) {
         match answer.next {
             Next::Continue => (),
             Next::Refused(_) => return,
-            Next::Done(agreed) => {
-                let proven = agreed.authenticated || credentials.is_none();
-                assert!(proven || agreed.session == SessionType::Discovery);
-                let parameters = agreed.parameters;
+            Next::Done(negotiated) => {
+                let proven = negotiated.authenticated || credentials.is_none();
+                assert!(proven || negotiated.session == SessionType::Discovery);
+                let parameters = negotiated.parameters;
                 assert!(parameters.first_burst_bytes <= parameters.burst_bytes && parameters.send_bytes_max >= 512);
                 return;
             }

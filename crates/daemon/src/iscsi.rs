@@ -362,7 +362,7 @@ fn session_report(session: &iscsi::SessionStats, now: Nanos) -> IscsiSessionRepo
         header_digest: session.digests.0,
         data_digest: session.digests.1,
         commands: session.commands,
-        under_way: session.under_way,
+        under_way: session.commands_in_flight,
         aborted: session.aborted,
         read_bytes: session.read_bytes,
         write_bytes: session.write_bytes,

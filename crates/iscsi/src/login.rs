@@ -2,7 +2,7 @@
 
 use std::io;
 
-use iscsi_protocol::login::{Agreed, Login, Next, Refusal, Rules};
+use iscsi_protocol::login::{Login, Negotiated, Next, Refusal, Rules};
 use iscsi_protocol::response::LoginResponse;
 use iscsi_protocol::{Broken, Framing, Request, RequestBody, Response, ResponseBody, Step};
 use seam::{Gather, Incoming, Seam, StreamReader, StreamWriter};
@@ -27,7 +27,7 @@ pub(crate) enum LoginError {
 /// A completed login negotiation whose final response is still to be sent.
 pub(crate) struct LoggedIn {
     /// Negotiated parameters.
-    pub(crate) agreed: Agreed,
+    pub(crate) negotiated: Negotiated,
     /// CmdSN of the first command.
     pub(crate) cmd_sn: u32,
     /// StatSN of the final response.
@@ -58,12 +58,12 @@ pub(crate) async fn log_in<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
             }
         };
         incoming.consume(used);
-        let logged = |agreed| {
+        let logged_in = |negotiated| {
             let (response, text) = (answer.response, answer.text.clone());
-            LoggedIn { agreed, cmd_sn, stat_sn, task_tag, response, text }
+            LoggedIn { negotiated, cmd_sn, stat_sn, task_tag, response, text }
         };
         match answer.next {
-            Next::Done(ref agreed) => return Ok(logged((**agreed).clone())),
+            Next::Done(ref negotiated) => return Ok(logged_in((**negotiated).clone())),
             Next::Refused(refusal) => {
                 send(writer, answer.response, &answer.text, (task_tag, stat_sn, cmd_sn)).await?;
                 return Err(refusal.into());

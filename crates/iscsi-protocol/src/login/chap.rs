@@ -106,15 +106,15 @@ impl Challenge {
         &self,
         credentials: &Credentials,
         identifier: u8,
-        asked: &[u8],
+        peer_challenge: &[u8],
         out: &mut Vec<u8>,
     ) -> Option<()> {
         let (name, secret) = credentials.mutual.as_ref()?;
-        if asked == self.bytes || secret == &credentials.secret {
+        if peer_challenge == self.bytes || secret == &credentials.secret {
             return None;
         }
         text::push(out, "CHAP_N", name);
-        text::push(out, "CHAP_R", &text::hex(&self.algorithm.proof(identifier, secret, asked)));
+        text::push(out, "CHAP_R", &text::hex(&self.algorithm.proof(identifier, secret, peer_challenge)));
         Some(())
     }
 }

@@ -21,9 +21,9 @@ pub struct Parameters {
     pub immediate_data: bool,
     /// Longest sequence of data, in bytes.
     pub burst_bytes: u32,
-    /// Most unsolicited data of a command, in bytes.
+    /// Maximum unsolicited data of a command, in bytes.
     pub first_burst_bytes: u32,
-    /// Most outstanding R2Ts of a command.
+    /// Maximum number of outstanding R2Ts of a command.
     pub outstanding_r2t: u16,
     /// Seconds that an initiator waits before it reconnects.
     pub time2wait_s: u16,
@@ -86,7 +86,7 @@ impl Negotiation {
         self.seen.push(key.name);
         let answer = match key.is_normal_only && session == SessionType::Discovery {
             true => Answer::Irrelevant,
-            false => (key.find)(&mut self.parameters, pair.value),
+            false => (key.negotiate)(&mut self.parameters, pair.value),
         };
         match answer {
             Answer::Declared => (),
@@ -118,15 +118,15 @@ struct Key {
     name: &'static str,
     /// True if the key does not apply to discovery sessions.
     is_normal_only: bool,
-    find: fn(&mut Parameters, &str) -> Answer,
+    negotiate: fn(&mut Parameters, &str) -> Answer,
 }
 
-const fn key(name: &'static str, find: fn(&mut Parameters, &str) -> Answer) -> Key {
-    Key { name, is_normal_only: false, find }
+const fn key(name: &'static str, negotiate: fn(&mut Parameters, &str) -> Answer) -> Key {
+    Key { name, is_normal_only: false, negotiate }
 }
 
-const fn normal(name: &'static str, find: fn(&mut Parameters, &str) -> Answer) -> Key {
-    Key { name, is_normal_only: true, find }
+const fn normal(name: &'static str, negotiate: fn(&mut Parameters, &str) -> Answer) -> Key {
+    Key { name, is_normal_only: true, negotiate }
 }
 
 const KEYS: &[Key] = &[
@@ -139,24 +139,24 @@ const KEYS: &[Key] = &[
         }
         None => Answer::Reject,
     }),
-    normal("InitialR2T", |all, value| found(&mut all.initial_r2t, boolean(value), yes_or_no)),
-    normal("ImmediateData", |all, value| found(&mut all.immediate_data, boolean(value), yes_or_no)),
+    normal("InitialR2T", |all, value| store(&mut all.initial_r2t, boolean(value), yes_or_no)),
+    normal("ImmediateData", |all, value| store(&mut all.immediate_data, boolean(value), yes_or_no)),
     normal("MaxBurstLength", |all, value| {
         let len = number(value, LEN_MIN, LEN_MAX).map(|len| len.min(limits::BURST_BYTES));
-        found(&mut all.burst_bytes, len, |len| len.to_string())
+        store(&mut all.burst_bytes, len, |len| len.to_string())
     }),
     normal("FirstBurstLength", |all, value| {
         let len = number(value, LEN_MIN, LEN_MAX).map(|len| len.min(limits::FIRST_BURST_BYTES));
-        found(&mut all.first_burst_bytes, len, |len| len.to_string())
+        store(&mut all.first_burst_bytes, len, |len| len.to_string())
     }),
     normal("MaxOutstandingR2T", |all, value| {
         let count = number(value, 1, 65_535).map(|count| (count as u16).min(limits::OUTSTANDING_R2T));
-        found(&mut all.outstanding_r2t, count, |count| count.to_string())
+        store(&mut all.outstanding_r2t, count, |count| count.to_string())
     }),
     // Rule "maximum"; the target's value is zero.
     key("DefaultTime2Wait", |all, value| {
         let seconds = number(value, 0, 3600).map(|seconds| seconds as u16);
-        found(&mut all.time2wait_s, seconds, |seconds| seconds.to_string())
+        store(&mut all.time2wait_s, seconds, |seconds| seconds.to_string())
     }),
     // Rule "minimum"; the target keeps no state of a lost connection.
     key("DefaultTime2Retain", |_, value| fixed(number(value, 0, 3600).is_some(), "0")),
@@ -183,28 +183,28 @@ const KEYS: &[Key] = &[
 ];
 
 /// Stores a negotiated value.
-fn found<T: Copy>(place: &mut T, value: Option<T>, show: impl Fn(T) -> String) -> Answer {
+fn store<T: Copy>(field: &mut T, value: Option<T>, show: impl Fn(T) -> String) -> Answer {
     match value {
         Some(value) => {
-            *place = value;
+            *field = value;
             Answer::Value(show(value))
         }
         None => Answer::Reject,
     }
 }
 
-fn fixed(makes_sense: bool, value: &str) -> Answer {
-    if makes_sense { Answer::Value(value.to_owned()) } else { Answer::Reject }
+fn fixed(is_valid: bool, value: &str) -> Answer {
+    if is_valid { Answer::Value(value.to_owned()) } else { Answer::Reject }
 }
 
 /// Selects the first supported entry of the initiator's list.
-fn digest(place: &mut bool, value: &str) -> Answer {
+fn digest(field: &mut bool, value: &str) -> Answer {
     let known = |one| match one {
         "None" => Some(false),
         "CRC32C" => Some(true),
         _ => None,
     };
-    found(place, value.split(',').find_map(known), |on| if on { "CRC32C" } else { "None" }.to_owned())
+    store(field, value.split(',').find_map(known), |on| if on { "CRC32C" } else { "None" }.to_owned())
 }
 
 fn number(value: &str, min: u32, max: u32) -> Option<u32> {

@@ -68,7 +68,7 @@ impl<S: Seam> Session<S> {
         let wanted = match which {
             "All" => is_discovery,
             "" => !is_discovery,
-            asked => name::same(asked, target),
+            requested => name::same(requested, target),
         };
         match wanted {
             true => text::push(out, "TargetName", target),

@@ -164,8 +164,8 @@ mod tests {
         };
         assert_eq!(
             of_format(2).expect_err("a later format").to_string(),
-            "the stored persistent reservations of the LUN were written by a newer version of Hotset (format 2, this one \
-             reads up to 1); needs at least a version that reads format 2"
+            "the stored persistent reservations of the LUN were written by a newer version of Hotset (format 2, this \
+             one reads up to 1); needs at least a version that reads format 2"
         );
         assert_eq!(of_format(0), Err(RecordError::Damaged));
     }
