@@ -58,8 +58,8 @@ fn image(path: PathBuf, bytes: u64) -> io::Result<PathBuf> {
 fn hotset(folder: &Path, bytes: u64, program: &Path) -> io::Result<Served> {
     let (socket, port) = (folder.join("hotset.sock"), free_port()?);
     let backing = image(folder.join("hotset.img"), bytes)?.display().to_string();
-    let tables = format!("[iscsi]\nlisten = [\"127.0.0.1:{port}\"]\ntarget = \"{TARGET}\"\n");
-    let command = daemon(folder, &socket, bytes * 8, &[("bench", backing)], &tables, program)?;
+    let extra_toml = format!("[iscsi]\nlisten = [\"127.0.0.1:{port}\"]\ntarget = \"{TARGET}\"\n");
+    let command = daemon(folder, &socket, bytes * 8, &[("bench", backing)], &extra_toml, program)?;
     Ok(Served { process: Process::start(command, &socket)?, uri: format!("iscsi://127.0.0.1:{port}/{TARGET}/0") })
 }
 

@@ -168,9 +168,9 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     let bytes = effort.size_bytes;
     let (socket, vhost, image) = (folder.join("hotset.sock"), folder.join("vhost"), folder.join("hotset.img"));
     fs::File::create(&image)?.set_len(bytes)?;
-    let tables = format!("[vhost_user]\ndirectory = \"{}\"\n", vhost.display());
+    let extra_toml = format!("[vhost_user]\ndirectory = \"{}\"\n", vhost.display());
     let volume = (HOTSET_EXPORT, image.display().to_string());
-    let ours = Process::start(daemon(folder, &socket, bytes * 8, &[volume], &tables, &programs.hotset)?, &socket)?;
+    let ours = Process::start(daemon(folder, &socket, bytes * 8, &[volume], &extra_toml, &programs.hotset)?, &socket)?;
     let (theirs, their_socket) = qemu(folder, bytes)?;
     let guest = Client::guest(&vhost.join(format!("{HOTSET_EXPORT}.sock")))?;
     let mut peers = [
