@@ -98,7 +98,7 @@ fn scenario_prints_its_setting_first_and_published_figures_last() {
     assert!(lines[0].contains("/login?key=") && lines[1].contains("/login?key="), "{text}");
     for part in [
         "hotset demo, vnx-dram: a file of 2 GB in 4 GB of memory",
-        "75 times, and a minute is 27 ms",
+        "divided by 75, and a minute is 27 ms",
         "3 x 9 MiB on RAID 5 of 5 sas10k",
         "192 outstanding",
         "requests a second at 192 outstanding  at least 28600",
