@@ -22,7 +22,7 @@ const VOLUMES: [(&str, u32, u32); 2] = [("first", 400, 100), ("second", 150, 40)
 /// Shortest run with enough seconds for a result.
 const SECONDS_MIN: u32 = 30;
 /// Lowest acceptable fraction of the load's requests in a second.
-const PART_WANTED: f64 = 0.9;
+const FRACTION_WANTED: f64 = 0.9;
 /// Highest acceptable ratio of the 99.9th percentile of reads to that without the datastore.
 const TAIL_WANTED: f64 = 1.1;
 
@@ -40,11 +40,11 @@ impl Run {
         VOLUMES.iter().map(|(_, reads, writes)| f64::from(reads + writes)).sum()
     }
 
-    /// Number of seconds below [`PART_WANTED`], and the lowest fraction.
+    /// Number of seconds below [`FRACTION_WANTED`], and the lowest fraction.
     fn slow_seconds(&self) -> (usize, f64) {
-        let parts = self.per_second.iter().map(|requests| requests / Run::offered_iops());
-        let least = parts.clone().fold(f64::INFINITY, f64::min);
-        (parts.filter(|part| *part < PART_WANTED).count(), least)
+        let fractions = self.per_second.iter().map(|requests| requests / Run::offered_iops());
+        let lowest = fractions.clone().fold(f64::INFINITY, f64::min);
+        (fractions.filter(|fraction| *fraction < FRACTION_WANTED).count(), lowest)
     }
 }
 
@@ -185,7 +185,7 @@ fn describe(rounds: &[Round], seconds: u32) -> String {
          and 40 a second of 8 KiB, zipf 1.2 over 256 MiB, depth 4 each, {seconds} s. A daemon with both in a \
          `[[datastore]]` and one without it \
          run at the same time, on an idle machine and with all processors kept busy by other processes. *Slow \
-         seconds* have less than {PART_WANTED} of \
+         seconds* have less than {FRACTION_WANTED} of \
          the load's requests. Target: no more slow seconds than without, and a 99.9th percentile of reads of at most \
          {TAIL_WANTED} times.\n\n\
          | machine | slow seconds | p99.9 ms | longest ms | slow seconds without | p99.9 ms without | longest ms \

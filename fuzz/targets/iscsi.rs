@@ -133,8 +133,8 @@ fn check_digests(mut bytes: &[u8]) {
 }
 
 /// The CHAP response to the challenge in a login response.
-fn chap_response(answer: &[u8]) -> Option<String> {
-    let pairs = text::pairs(answer).ok()?;
+fn chap_response(reply: &[u8]) -> Option<String> {
+    let pairs = text::pairs(reply).ok()?;
     let find = |key: &str| pairs.iter().find(|pair| pair.key == key).map(|pair| pair.value);
     let (identifier, challenge) = (text::number(find("CHAP_I")?)?, text::binary(find("CHAP_C")?, 1024)?);
     Some(text::hex(&Algorithm::from_wire(find("CHAP_A")?)?.proof(identifier as u8, SECRET, &challenge)))
@@ -217,13 +217,13 @@ fn log_in(mode: u8, mut input: &[u8]) {
             take(&mut input, used);
             (request, frame.data.to_vec())
         };
-        let answer = login.step(&rules, &request, &data, &mut || {
+        let reply = login.step(&rules, &request, &data, &mut || {
             drawn += 1;
             drawn
         });
-        assert!(text::pairs(&answer.text).is_ok() && answer.text.len() <= 8192);
-        answered = answer.text;
-        match answer.next {
+        assert!(text::pairs(&reply.text).is_ok() && reply.text.len() <= 8192);
+        answered = reply.text;
+        match reply.next {
             Next::Continue => (),
             Next::Refused(_) => return,
             Next::Done(negotiated) => {

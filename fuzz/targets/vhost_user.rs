@@ -89,13 +89,13 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
     let copy = || file.try_clone().expect("the descriptor can be duplicated");
     let [options, rest @ ..] = input else { return };
     input = rest;
-    let place = RegionLayout { guest: 0, len: MEMORY_BYTES, user: 0, offset: 0 };
+    let region = RegionLayout { guest: 0, len: MEMORY_BYTES, user: 0, offset: 0 };
     let mut messages = vec![
         Message::SetFeatures(FEATURES[usize::from(options & 3)]),
         Message::SetProtocolFeatures(
             0xffff & !(1 << 2 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11 | 1 << 14),
         ),
-        Message::SetMemTable(vec![(place, copy())]),
+        Message::SetMemTable(vec![(region, copy())]),
     ];
     if options & 4 != 0 {
         messages.push(Message::SetLogBase { len: 64, offset: 0, file: copy() });
@@ -134,7 +134,7 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
     while let [act, rest @ ..] = input {
         input = rest;
         match act & 7 {
-            // Writes bytes at some place.
+            // Writes bytes at an arbitrary address.
             0..=2 => {
                 let [at, len, ..] = take(&mut input, 2) else { break };
                 let at = u64::from(*at) << (act >> 3 & 7);
@@ -144,12 +144,12 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
             // Writes a nearly valid descriptor.
             3 => {
                 let [queue, index, at, len, flags, next] = take(&mut input, 6) else { break };
-                let place = QUEUE_BYTES * u64::from(queue & 1) + 16 * (u64::from(*index) % QUEUE_SIZE);
+                let offset = QUEUE_BYTES * u64::from(queue & 1) + 16 * (u64::from(*index) % QUEUE_SIZE);
                 let (at, len) = (u64::from(*at) << 8, u32::from(*len) << (flags >> 3 & 7));
                 let flags = u16::from(flags & 7);
                 let parts =
                     [&at.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes(), &u16::from(*next).to_le_bytes()];
-                rustix::io::pwrite(&file, &parts.concat(), place).expect("access to a memfd succeeds");
+                rustix::io::pwrite(&file, &parts.concat(), offset).expect("access to a memfd succeeds");
             }
             // Makes more descriptors available.
             4 | 5 => {

@@ -191,20 +191,20 @@ mod tests {
         Series { rate, rounds: (0..PAIRS_WANTED).map(round).collect(), observers }
     }
 
-    fn told(all: &[Series], row: &str) -> String {
+    fn table_row(all: &[Series], row: &str) -> String {
         let text = describe(1.0, Duration::from_secs(5), &all[0].rounds[0].off, all);
-        text.lines().find(|line| line.starts_with(row)).expect("it has the row").to_owned()
+        text.lines().find(|line| line.starts_with(row)).expect("the table has the row").to_owned()
     }
 
     #[test]
     fn planted_loss_misses_and_no_loss_passes_with_observers() {
         let all = [series(Some(28_000.0), 1.0, 1.0), series(None, 0.98, 1.0)];
         for row in ["| at 70 %: requests", "| at 70 %: p99", "| saturated: requests", "| resident memory"] {
-            assert!(told(&all, row).ends_with("| pass |"), "{}", told(&all, row));
+            assert!(table_row(&all, row).ends_with("| pass |"), "{}", table_row(&all, row));
         }
         let all = [series(Some(28_000.0), 0.98, 1.2), series(None, 0.95, 1.0)];
         for row in ["| at 70 %: requests", "| at 70 %: p99", "| saturated: requests"] {
-            assert!(told(&all, row).ends_with("| **miss** |"), "{}", told(&all, row));
+            assert!(table_row(&all, row).ends_with("| **miss** |"), "{}", table_row(&all, row));
         }
     }
 
@@ -212,7 +212,7 @@ mod tests {
     fn accepted_loss_is_the_control_share_plus_two_points() {
         let share = 2.0 / machine::processors() as f64;
         let wanted = format!("at most {:.2} % less", share + 2.0);
-        let at = |part: f64| told(&[series(None, part, 1.0)], "| saturated: requests");
+        let at = |part: f64| table_row(&[series(None, part, 1.0)], "| saturated: requests");
         assert!(at(1.0).contains(&wanted), "{} has no {wanted}", at(1.0));
         assert!(at(1.0 - (share + 2.0) / 100.0).ends_with("| open |"), "the bound itself lies in the interval");
     }
@@ -224,7 +224,7 @@ mod tests {
         all[0].rounds[7].on.resident_bytes += 129 << 20;
         all[0].rounds.iter_mut().for_each(|round| round.on.control = 0.11);
         for row in ["| saturated: a scrape", "| saturated: CPU of control", "| resident memory"] {
-            assert!(told(&all, row).ends_with("| **miss** |"), "{}", told(&all, row));
+            assert!(table_row(&all, row).ends_with("| **miss** |"), "{}", table_row(&all, row));
         }
     }
 }

@@ -72,13 +72,14 @@ impl Negotiation {
     ) -> Next<S> {
         use OptionReplyKind::*;
         let kind = header.kind;
-        let mut answer = |reply: OptionReplyKind, text: &str| push_option_reply(out, kind, reply, text.as_bytes());
+        let mut reply =
+            |reply_kind: OptionReplyKind, text: &str| push_option_reply(out, kind, reply_kind, text.as_bytes());
         let before_tls = matches!(kind, OptionKind::StartTls | OptionKind::Abort);
         if self.tls == TlsState::Required && !before_tls {
             if kind == OptionKind::ExportName {
                 return Next::Close;
             }
-            answer(ErrTlsRequired, "this server requires TLS");
+            reply(ErrTlsRequired, "this server requires TLS");
             return Next::Continue;
         }
         match kind {
@@ -86,11 +87,11 @@ impl Negotiation {
             OptionKind::Go | OptionKind::Info => return self.info(kind, payload, exports, out),
             OptionKind::SetMetaContext | OptionKind::ListMetaContext => self.meta(kind, payload, exports, out),
             OptionKind::Abort => {
-                answer(Ack, "");
+                reply(Ack, "");
                 return Next::Close;
             }
             OptionKind::List | OptionKind::StructuredReply | OptionKind::StartTls if !payload.is_empty() => {
-                answer(ErrInvalid, "this option has no payload");
+                reply(ErrInvalid, "this option has no payload");
             }
             OptionKind::List => {
                 for listed in exports.list() {
@@ -100,17 +101,17 @@ impl Negotiation {
             }
             OptionKind::StructuredReply => {
                 self.structured = true;
-                answer(Ack, "");
+                reply(Ack, "");
             }
             OptionKind::StartTls => match self.tls {
-                TlsState::Off => answer(ErrPolicy, "TLS is not configured"),
-                TlsState::On => answer(ErrInvalid, "TLS is in use already"),
+                TlsState::Off => reply(ErrPolicy, "TLS is not configured"),
+                TlsState::On => reply(ErrInvalid, "TLS is in use already"),
                 TlsState::Offered | TlsState::Required => {
-                    answer(Ack, "");
+                    reply(Ack, "");
                     return Next::StartTls;
                 }
             },
-            OptionKind::ExtendedHeaders | OptionKind::Unknown(_) => answer(ErrUnsupported, "unsupported option"),
+            OptionKind::ExtendedHeaders | OptionKind::Unknown(_) => reply(ErrUnsupported, "unsupported option"),
         }
         Next::Continue
     }

@@ -56,7 +56,7 @@ impl<S: Seam> Target<S> {
 
     /// The unit of a command of this kind, if no attention, conflict or error prevents the command.
     fn ready_unit<'a>(&self, nexus: &Nexus, command: &Command<'a>, kind: Kind) -> Option<(Rc<Unit<S>>, Cdb<'a>)> {
-        let (opcode, cdb) = Opcode::of(command.cdb).ok()?;
+        let (opcode, cdb) = Opcode::find(command.cdb).ok()?;
         let unit = Lun::decode(command.lun).and_then(|lun| self.visible(nexus, lun))?;
         let ready = opcode.kind == kind
             && opcode.check(&cdb).is_ok()

@@ -81,8 +81,8 @@ pub struct Head {
 impl Head {
     /// Decodes a header.
     pub fn decode(bytes: &[u8; HEAD_BYTES]) -> Result<Head, MessageError> {
-        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        let (request, flags, len) = (word(0), word(4), word(8));
+        let field = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let (request, flags, len) = (field(0), field(4), field(8));
         if flags & VERSION_MASK != VERSION || flags & REPLY != 0 || len as usize > BODY_BYTES_MAX {
             return Err(MessageError::Head(flags, len));
         }
@@ -95,19 +95,19 @@ impl Head {
     }
 
     /// Encodes a reply.
-    pub fn answer(&self, body: &[u8]) -> Vec<u8> {
+    pub fn encode_reply(&self, body: &[u8]) -> Vec<u8> {
         encode(self.request, VERSION | REPLY, body)
     }
 
     /// Encodes an acknowledgement.
     pub fn acknowledge(&self, succeeded: bool) -> Vec<u8> {
-        self.answer(&u64::from(!succeeded).to_le_bytes())
+        self.encode_reply(&u64::from(!succeeded).to_le_bytes())
     }
 }
 
 fn encode(request: u32, flags: u32, body: &[u8]) -> Vec<u8> {
-    let words = [request, flags, body.len() as u32];
-    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let fields = [request, flags, body.len() as u32];
+    let mut bytes: Vec<u8> = fields.iter().flat_map(|field| field.to_le_bytes()).collect();
     bytes.extend_from_slice(body);
     bytes
 }
@@ -255,7 +255,7 @@ impl<'a> Body<'a> {
         self.take(8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
     }
 
-    fn place(&mut self) -> Result<RegionLayout, MessageError> {
+    fn region_layout(&mut self) -> Result<RegionLayout, MessageError> {
         let (guest, len, user, offset) = (self.u64()?, self.u64()?, self.u64()?, self.u64()?);
         Ok(RegionLayout { guest, len, user, offset })
     }
@@ -295,7 +295,8 @@ pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, M
             if count != given {
                 return Err(MessageError::Descriptors(request, given));
             }
-            let regions = fds.by_ref().map(|fd| Ok((body.place()?, fd))).collect::<Result<_, MessageError>>()?;
+            let regions =
+                fds.by_ref().map(|fd| Ok((body.region_layout()?, fd))).collect::<Result<_, MessageError>>()?;
             Message::SetMemTable(regions)
         }
         6 => {
@@ -347,11 +348,11 @@ pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, M
         36 => Message::GetMaxMemSlots,
         37 | 38 => {
             let _padding = body.u64()?;
-            let place = body.place()?;
+            let region = body.region_layout()?;
             match request {
-                37 => Message::AddMemReg(place, one(&mut fds)?),
+                37 => Message::AddMemReg(region, one(&mut fds)?),
                 // Older front ends attach the file again.
-                _ => Message::RemMemReg(place),
+                _ => Message::RemMemReg(region),
             }
         }
         _ => return Err(MessageError::Unknown(request)),
@@ -370,19 +371,19 @@ impl Reply {
             Reply::U64(value) => value.to_le_bytes().to_vec(),
             Reply::VringState { index, base } => [index.to_le_bytes(), base.to_le_bytes()].concat(),
             Reply::Config { offset, bytes } => {
-                let words = [offset, bytes.len() as u32, 0];
-                let head = words.iter().flat_map(|word| word.to_le_bytes());
+                let fields = [offset, bytes.len() as u32, 0];
+                let head = fields.iter().flat_map(|field| field.to_le_bytes());
                 head.chain(bytes).collect()
             }
             Reply::Inflight { len, queues, size, file } => {
                 // The structure of the inflight description ends with padding.
                 let (len, offset, padding) = (len.to_le_bytes(), [0; 8], [0; 4]);
                 let numbers = [&len[..], &offset, &queues.to_le_bytes(), &size.to_le_bytes(), &padding].concat();
-                return Some((head.answer(&numbers), Some(file)));
+                return Some((head.encode_reply(&numbers), Some(file)));
             }
             Reply::Log => Vec::new(),
         };
-        Some((head.answer(&body), None))
+        Some((head.encode_reply(&body), None))
     }
 }
 

@@ -153,16 +153,16 @@ impl<S: Seam> Session<S> {
                 device.write_through.set(false);
             }
             Message::SetMemTable(list) => {
-                let regions = list.into_iter().map(|(place, file)| Region::map(place, file, &device.fault));
+                let regions = list.into_iter().map(|(layout, file)| Region::map(layout, file, &device.fault));
                 self.set_memory(Memory::new(regions.collect::<Result<_, _>>()?)?);
             }
-            Message::AddMemReg(place, file) => {
+            Message::AddMemReg(layout, file) => {
                 self.check_negotiated(protocol::CONFIGURE_MEM_SLOTS, "adding and removing memory regions")?;
-                self.set_memory(device.memory().with(Region::map(place, file, &device.fault)?)?);
+                self.set_memory(device.memory().with(Region::map(layout, file, &device.fault)?)?);
             }
-            Message::RemMemReg(place) => {
+            Message::RemMemReg(layout) => {
                 self.check_negotiated(protocol::CONFIGURE_MEM_SLOTS, "adding and removing memory regions")?;
-                self.remove_memory(place)?;
+                self.remove_memory(layout)?;
             }
             Message::GetMaxMemSlots => return Ok(Reply::U64(MEM_SLOTS)),
             Message::SetLogBase { len, offset, file } => {
@@ -261,8 +261,8 @@ impl<S: Seam> Session<S> {
         self.queues.iter().for_each(|queue| queue.remap());
     }
 
-    fn remove_memory(&self, place: RegionLayout) -> Result<(), Refused> {
-        self.set_memory(self.device.memory().without(place)?);
+    fn remove_memory(&self, layout: RegionLayout) -> Result<(), Refused> {
+        self.set_memory(self.device.memory().without(layout)?);
         Ok(())
     }
 

@@ -44,10 +44,10 @@ pub fn login_pdu(request: LoginRequest, text: &[u8]) -> Vec<u8> {
 }
 
 /// The text of each login request.
-fn login_text(login: &LoginOptions, step: usize, answer: &[u8]) -> Vec<u8> {
+fn login_text(login: &LoginOptions, step: usize, reply: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    let answered = text::pairs(answer).expect("the login response consists of pairs");
-    let value = |key: &str| answered.iter().find(|pair| pair.key == key).map_or("", |pair| pair.value);
+    let reply_pairs = text::pairs(reply).expect("the login response consists of pairs");
+    let value = |key: &str| reply_pairs.iter().find(|pair| pair.key == key).map_or("", |pair| pair.value);
     if step == 0 {
         text::push(&mut out, "InitiatorName", login.name);
         text::push(&mut out, "TargetName", TARGET);
@@ -82,20 +82,22 @@ impl Session {
     pub async fn log_in(seam: &SimSeam, login: &LoginOptions) -> Option<Rc<Session>> {
         let (reader, mut writer) = seam.connect(&login.portal).await.expect("the server listens").split();
         let mut incoming = Incoming::new(reader, 1 << 20);
-        let (mut answer, mut last) = (Vec::new(), None);
+        let (mut reply, mut last) = (Vec::new(), None);
         for step in 0..=last_step(login) {
             let (is_last, stage) = (step == last_step(login), u8::from(!login.uses_chap));
             let head = login_request(login.isid, 0, (stage, if is_last { 3 } else { 0 }), is_last);
-            send(&mut writer, &login_pdu(head, &login_text(login, step, &answer))).await;
+            send(&mut writer, &login_pdu(head, &login_text(login, step, &reply))).await;
             let (response, data) = next(&mut incoming, &Framing::default()).await?;
-            let ResponseBody::Login(reply) = &response.body else { panic!("expected a login response: {response:?}") };
-            if reply.status != (0, 0) {
+            let ResponseBody::Login(login_response) = &response.body else {
+                panic!("expected a login response: {response:?}")
+            };
+            if login_response.status != (0, 0) {
                 return None;
             }
-            assert_eq!(reply.transit, is_last);
-            (answer, last) = (data, Some(response));
+            assert_eq!(login_response.transit, is_last);
+            (reply, last) = (data, Some(response));
         }
-        let session = Session::new(login, &answer, &last?);
+        let session = Session::new(login, &reply, &last?);
         let (reading, writing) = (Rc::clone(&session), Rc::clone(&session));
         seam.spawn(async move { reading.read_all(incoming).await });
         seam.spawn(async move { writing.write_all(writer).await });

@@ -153,8 +153,8 @@ async fn next(incoming: &mut Incoming<SimSeam, SimReader>, framing: &Framing) ->
 }
 
 impl Session {
-    fn new(login: &LoginOptions, answer: &[u8], last: &Response) -> Rc<Session> {
-        let pairs = text::pairs(answer).expect("the login response consists of pairs");
+    fn new(login: &LoginOptions, reply: &[u8], last: &Response) -> Rc<Session> {
+        let pairs = text::pairs(reply).expect("the login response consists of pairs");
         let value = |key: &str| pairs.iter().find(|pair| pair.key == key).map(|pair| pair.value);
         let number = |key: &str, default| value(key).and_then(text::number).unwrap_or(default);
         let requested = text::pairs(login.parameters.as_bytes()).expect("the parameters are pairs");
@@ -375,7 +375,7 @@ impl Session {
                 task.state == State::Open && task.must_be_answered && !(*len > 0 && self.has_unfed_writes.get());
             assert!(
                 !is_lost,
-                "command {tag} was never answered: {r2ts} R2Ts requested {r2t_end} of {len} bytes, {read_bytes} bytes were read"
+                "command {tag} got no response: {r2ts} R2Ts requested {r2t_end} of {len} bytes, {read_bytes} bytes were read"
             );
         }
         assert!(self.task_management.borrow().is_empty(), "a task management function was never answered");

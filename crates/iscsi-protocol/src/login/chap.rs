@@ -101,7 +101,7 @@ impl Challenge {
     }
 
     /// Answers the initiator's challenge if the target has a secret. The target's own challenge is not answered: the
-    /// answer could be used as the initiator's response (12.1.3).
+    /// reply could be used as the initiator's response (12.1.3).
     pub(super) fn prove(
         &self,
         credentials: &Credentials,

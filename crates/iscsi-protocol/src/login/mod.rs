@@ -130,13 +130,13 @@ pub enum Next {
     Continue,
     /// The full-feature phase, if the caller accepts the session.
     Done(Box<Negotiated>),
-    /// The end, once the answer is sent.
+    /// The end, once the reply is sent.
     Refused(Refusal),
 }
 
-/// Answer to a login request.
+/// Reply to a login request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct LoginReply {
     /// Header; its TSIH is the request's.
     pub response: LoginResponse,
     /// Text.
@@ -173,7 +173,7 @@ impl Login {
         request: &LoginRequest,
         data: &[u8],
         random: &mut dyn FnMut() -> u64,
-    ) -> Answer {
+    ) -> LoginReply {
         let mut text = Vec::new();
         let outcome = self.take(rules, request, data, random, &mut text);
         let (transit, next) = match outcome {
@@ -200,7 +200,7 @@ impl Login {
             tsih: request.tsih,
             status,
         };
-        Answer { response, text, next }
+        LoginReply { response, text, next }
     }
 
     /// Processes one request; returns true if its stage ends.
@@ -237,11 +237,11 @@ impl Login {
                     }
                     self.security.take(pair)?;
                 }
-                _ => self.negotiation.answer(pair, self.session(), out)?,
+                _ => self.negotiation.reply(pair, self.session(), out)?,
             }
         }
         if self.stage == SECURITY {
-            self.security.answer(credentials.as_deref(), random, out)?;
+            self.security.reply(credentials.as_deref(), random, out)?;
         }
         if self.stage == OPERATIONAL || request.transit && request.next_stage == FULL_FEATURE {
             self.negotiation.declare(out);

@@ -86,7 +86,7 @@ impl Security {
     }
 
     /// Processes the keys of the current request.
-    pub(super) fn answer<'a>(
+    pub(super) fn reply<'a>(
         &mut self,
         credentials: Option<&[&'a Credentials]>,
         random: &mut dyn FnMut() -> u64,

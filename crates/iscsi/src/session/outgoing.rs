@@ -31,7 +31,7 @@ impl<S: Seam> Session<S> {
     pub(super) fn announce_window(&self) {
         let window = self.open_window();
         let was_closed = self.announced_max_cmd_sn.get().wrapping_add(1) == window.expected();
-        if was_closed && window.room() > 0 && !self.duplex.is_draining() {
+        if was_closed && window.free_commands() > 0 && !self.duplex.is_draining() {
             self.queue(NO_TAG, ResponseBody::NopIn { lun: [0; 8], target_tag: NO_TAG }, &[]);
         }
     }

@@ -68,8 +68,8 @@ fn initiator_that_receives_no_replies_is_held_to_its_quota() {
         }
         seam.sleep(Nanos::from_secs(5)).await;
         assert_eq!(healthy.read(0, 8).await, counted(1, 8));
-        let held = seam.blocks_total() - seam.blocks_free();
-        assert!(held <= seam.blocks_total() / 2, "{held} of {} buffers are held", seam.blocks_total());
+        let used = seam.blocks_total() - seam.blocks_free();
+        assert!(used <= seam.blocks_total() / 2, "{used} of {} buffers are in use", seam.blocks_total());
     });
 }
 
@@ -78,16 +78,16 @@ fn writes_beyond_the_limit_get_their_r2ts_one_after_another() {
     let options = Options { payload_bytes_max: 2 << 20, ..Options::default() };
     with_server(33, options, async |seam, _, _| {
         let mut client = Client::ready(&seam, &LoginSpec::default()).await;
-        let mut left = std::collections::BTreeMap::new();
+        let mut outstanding = std::collections::BTreeMap::new();
         for number in 0..16_u32 {
             let data = counted(u64::from(number) * 10_000 + 1, 4096);
             let tag = client.begin(&write_cdb(number * 4096, 4096), 0, &data).await;
-            left.insert(tag, data);
+            outstanding.insert(tag, data);
         }
         seam.sleep(Nanos::from_secs(1)).await;
         let ping = client.ping(b"").await;
         let (mut requested, mut requested_bytes, mut is_counted) = (std::collections::VecDeque::new(), 0, false);
-        while !left.is_empty() {
+        while !outstanding.is_empty() {
             let (response, _) = client.take().await.expect("the session is open");
             match response.body {
                 ResponseBody::ReadyToTransfer { target_tag, offset, len, .. } => {
@@ -96,21 +96,18 @@ fn writes_beyond_the_limit_get_their_r2ts_one_after_another() {
                 }
                 ResponseBody::NopIn { .. } => {
                     assert_eq!(response.task_tag, ping);
-                    let (least, most) = (256 << 10, 1 << 20);
-                    assert!(
-                        (least..=most).contains(&requested_bytes),
-                        "{requested_bytes} bytes were requested at once"
-                    );
+                    let (min, max) = (256 << 10, 1 << 20);
+                    assert!((min..=max).contains(&requested_bytes), "{requested_bytes} bytes were requested at once");
                     is_counted = true;
                 }
                 ResponseBody::Command { status, .. } => {
                     assert_eq!(status, 0);
-                    left.remove(&response.task_tag);
+                    outstanding.remove(&response.task_tag);
                 }
                 other => panic!("{other:?}"),
             }
             while is_counted && let Some((tag, target_tag, offset, len)) = requested.pop_front() {
-                let part = left[&tag][offset..][..len].to_vec();
+                let part = outstanding[&tag][offset..][..len].to_vec();
                 client.send_data(tag, target_tag, offset, &part).await;
             }
         }

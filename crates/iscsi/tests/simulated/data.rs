@@ -42,12 +42,12 @@ fn commands_run_concurrently() {
             expected.push((client.begin(&read_cdb(number * 64, 16), 16 * 512, &[]).await, number));
         }
         let mut data: std::collections::BTreeMap<u32, Vec<u8>> = Default::default();
-        let mut left = 32;
-        while left > 0 {
+        let mut outstanding = 32;
+        while outstanding > 0 {
             let (response, part) = client.take().await.expect("the server responds");
             let ResponseBody::DataIn(head) = response.body else { panic!("{response:?}") };
             data.entry(response.task_tag).or_default().extend(part);
-            left -= u32::from(head.status.is_some());
+            outstanding -= u32::from(head.status.is_some());
         }
         for (tag, number) in expected {
             assert_eq!(data[&tag], counted(u64::from(number) * 100 + 1, 16));

@@ -22,9 +22,9 @@ fn send_targets_reports_connected_or_announced_portals() {
     let discovery = LoginSpec { session: "Discovery", text: "", ..LoginSpec::default() };
     with_server(1, Options::default(), async |seam, _, _| {
         let mut client = Client::log_in(&seam, &discovery).await.expect("the login succeeds");
-        let told = format!("TargetName={TARGET}\0TargetAddress=10.0.0.7:3260,1\0");
-        assert_eq!(send_targets(&mut client, "All").await, told);
-        assert_eq!(send_targets(&mut client, TARGET).await, told);
+        let expected = format!("TargetName={TARGET}\0TargetAddress=10.0.0.7:3260,1\0");
+        assert_eq!(send_targets(&mut client, "All").await, expected);
+        assert_eq!(send_targets(&mut client, TARGET).await, expected);
         assert_eq!(send_targets(&mut client, "iqn.other").await, "");
         assert_eq!(send_targets(&mut client, "").await, "SendTargets=Reject\0");
         client.log_out().await;
@@ -32,8 +32,8 @@ fn send_targets_reports_connected_or_announced_portals() {
     let announce = vec!["203.0.113.5:3260".to_owned(), "[2001:db8::1]:860".to_owned()];
     with_server(2, Options { announce, ..Options::default() }, async |seam, _, _| {
         let mut client = Client::log_in(&seam, &discovery).await.expect("the login succeeds");
-        let told = "TargetAddress=203.0.113.5:3260,1\0TargetAddress=[2001:db8::1]:860,1\0";
-        assert_eq!(send_targets(&mut client, "All").await, format!("TargetName={TARGET}\0{told}"));
+        let expected = "TargetAddress=203.0.113.5:3260,1\0TargetAddress=[2001:db8::1]:860,1\0";
+        assert_eq!(send_targets(&mut client, "All").await, format!("TargetName={TARGET}\0{expected}"));
     });
 }
 

@@ -11,7 +11,7 @@ const HOLE_BYTES_MIN: usize = 32 << 10;
 
 impl<S: Seam> Connection<S> {
     /// Queues a reply without data.
-    pub(super) fn answer(&self, request: &Request, error: Option<Errno>) {
+    pub(super) fn send_reply(&self, request: &Request, error: Option<Errno>) {
         match error {
             Some(error) if self.needs_chunks(request) => {
                 let mut chunk = Vec::new();

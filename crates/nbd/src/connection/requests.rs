@@ -100,7 +100,7 @@ impl<S: Seam> Connection<S> {
     /// Serves a request without data.
     fn serve(self: &Rc<Self>, request: &Request, pieces: &mut Vec<Piece<S::Block>>) {
         if request.flags & !request.command.flags_allowed() != 0 {
-            return self.answer(request, Some(Errno::Inval));
+            return self.send_reply(request, Some(Errno::Inval));
         }
         let len = request.len as usize;
         if request.command == Command::Read && len <= READ_PIECE_BYTES {
@@ -116,12 +116,12 @@ impl<S: Seam> Connection<S> {
         if request.command == Command::Flush {
             self.volume.record_request(OpKind::Flush, 0, 0);
             if self.unreported_loss.take() {
-                return self.answer(request, Some(Errno::Io));
+                return self.send_reply(request, Some(Errno::Io));
             }
             return self.spawn_flush(request);
         }
         if let Err(error) = self.check(request) {
-            return self.answer(request, Some(error));
+            return self.send_reply(request, Some(error));
         }
         let record = |op| self.volume.record_request(op, request.offset, request.len.into());
         match request.command {
@@ -140,7 +140,7 @@ impl<S: Seam> Connection<S> {
             Command::Cache => self.spawn_prefetch(request),
             Command::BlockStatus => self.spawn_block_status(request),
             Command::Write | Command::Flush | Command::Disconnect | Command::Unknown(_) => {
-                self.answer(request, Some(Errno::Inval));
+                self.send_reply(request, Some(Errno::Inval));
             }
         }
     }
@@ -155,7 +155,7 @@ impl<S: Seam> Connection<S> {
         if let Err(error) = self.check(request) {
             incoming.consume(Request::BYTES);
             self.skip(incoming, len).await?;
-            self.answer(request, Some(error));
+            self.send_reply(request, Some(error));
             return Ok(false);
         }
         self.volume.record_request(OpKind::Write, request.offset, len as u64);
@@ -175,7 +175,7 @@ impl<S: Seam> Connection<S> {
         }
         let payload = &incoming.bytes()[Request::BYTES..whole];
         if request.flags == 0 && self.volume.write_now(request.offset, len, &mut &payload[..]) {
-            self.answer(request, None);
+            self.send_reply(request, None);
         } else {
             self.spawn_write(request, payload);
         }
@@ -211,7 +211,7 @@ impl<S: Seam> Connection<S> {
         incoming.read_blocks(&mut blocks).await?;
         let mut source = GivenBlocks::new(blocks);
         if self.volume.write_now(request.offset, request.len as usize, &mut source) {
-            self.answer(request, None);
+            self.send_reply(request, None);
         } else {
             self.spawn_write_of_blocks(request, source, guard);
         }

@@ -38,7 +38,7 @@ impl<S: Seam> Connection<S> {
         let work = work(Rc::clone(self));
         self.seam.spawn(async move {
             let result = work.await;
-            guard.connection.answer(&request, result.err());
+            guard.connection.send_reply(&request, result.err());
         });
     }
 
@@ -77,7 +77,7 @@ impl<S: Seam> Connection<S> {
         self.seam.spawn(async move {
             let this = &guard.connection;
             let result = this.volume.write_bytes(request.offset, &payload, write_flags(&request)).await;
-            this.answer(&request, result.err().map(|error| errno(&error)));
+            this.send_reply(&request, result.err().map(|error| errno(&error)));
         });
     }
 
@@ -93,7 +93,7 @@ impl<S: Seam> Connection<S> {
             let this = &guard.connection;
             let flags = write_flags(&request);
             let result = this.volume.write(request.offset, request.len as usize, flags, &mut data).await;
-            this.answer(&request, result.err().map(|error| errno(&error)));
+            this.send_reply(&request, result.err().map(|error| errno(&error)));
         });
     }
 
@@ -176,7 +176,7 @@ impl<S: Seam> Connection<S> {
 
     fn answer_failed_read(&self, request: &Request, at: u64, error: Errno) {
         if !self.structured {
-            return self.answer(request, Some(error));
+            return self.send_reply(request, Some(error));
         }
         let mut chunk = Vec::new();
         push_error_chunk(&mut chunk, request.cookie, error, Some(at));
@@ -193,7 +193,7 @@ impl<S: Seam> Connection<S> {
                     push_status_chunk(&mut chunk, request.cookie, ALLOCATION_CONTEXT, &extents);
                     this.duplex.queue_bytes(&chunk);
                 }
-                Err(error) => this.answer(&request, Some(error)),
+                Err(error) => this.send_reply(&request, Some(error)),
             }
         });
     }
@@ -265,7 +265,7 @@ impl<S: Seam> LargeWrite<S> {
     pub(super) fn finish_piece(&self) {
         self.pending_pieces.set(self.pending_pieces.get() - 1);
         if self.pending_pieces.get() == 0 {
-            self.guard.connection.answer(&self.request, self.error.get());
+            self.guard.connection.send_reply(&self.request, self.error.get());
         }
     }
 }

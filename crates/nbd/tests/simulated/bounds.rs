@@ -119,7 +119,7 @@ fn whole_reads_beyond_the_memory_wait_and_all_complete() {
     with_server(39, Options::default(), async |seam, _| {
         let mut clients = stalled_clients(&seam, 20).await;
         for client in &mut clients {
-            let Some((1, Part::Data(_, data), true)) = client.part(WHOLE as usize).await else { panic!("an answer") };
+            let Some((1, Part::Data(_, data), true)) = client.part(WHOLE as usize).await else { panic!("a reply") };
             assert_eq!(data.len(), WHOLE as usize);
         }
     });

@@ -111,7 +111,7 @@ impl Client {
     pub async fn go_simple(&mut self, name: &str) -> u16 {
         let request = InfoRequest { name, wants_block_size: true, wants_name: true, wants_description: true };
         let replies = self.option(OptionKind::Go, &request.encode()).await;
-        assert_eq!(replies.last().expect("an answer").0, OptionReplyKind::Ack, "{replies:?}");
+        assert_eq!(replies.last().expect("a reply").0, OptionReplyKind::Ack, "{replies:?}");
         let flags = replies.iter().find_map(|(_, payload)| match Info::parse(payload) {
             Ok(Info::Export { flags, .. }) => Some(flags),
             _ => None,

@@ -1,4 +1,4 @@
-//! Handover: a client between two requests does not notice that another server answers.
+//! Handover: a client between two requests does not notice the change of server.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -73,8 +73,8 @@ fn busy_client_gets_each_reply_once_across_handovers() {
                     client.send_request(Command::Write, 0, offset, data.len() as u32, &data).await;
                 }
                 for _ in 0..DEPTH {
-                    let answer = client.part(0).await.map(|(_, part, last)| (part, last));
-                    assert_eq!(answer, Some((Part::Done, true)), "seed {seed} round {round}");
+                    let reply = client.part(0).await.map(|(_, part, last)| (part, last));
+                    assert_eq!(reply, Some((Part::Done, true)), "seed {seed} round {round}");
                 }
                 for (index, (offset, count)) in (0..DEPTH).zip(SHAPES) {
                     let expected = sectors(round * DEPTH + index, count);
@@ -104,7 +104,7 @@ fn idle_client_is_handed_over_at_once_with_its_terms() {
         };
         assert_eq!(handed.iter().map(|client| client.terms).collect::<Vec<_>>(), [negotiated]);
         let second = server_of(&seam, &core);
-        // The successor answers requests sent meanwhile.
+        // The successor replies to requests sent meanwhile.
         client.send_request(Command::Read, 0, 4096, 4096, b"").await;
         seam.sleep(Nanos::from_secs(60)).await;
         handed.into_iter().for_each(|client| second.take_over(client).expect("the volume is served"));

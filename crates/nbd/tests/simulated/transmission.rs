@@ -41,8 +41,8 @@ fn pipelined_long_and_short_writes_reach_their_offsets() {
                     client.send_request(Command::Write, 0, offset, data.len() as u32, &data).await;
                 }
                 for _ in shapes {
-                    let answer = client.part(0).await.map(|(_, part, last)| (part, last));
-                    assert_eq!(answer, Some((Part::Done, true)));
+                    let reply = client.part(0).await.map(|(_, part, last)| (part, last));
+                    assert_eq!(reply, Some((Part::Done, true)));
                 }
                 for (index, (offset, count)) in (0_u64..).zip(shapes) {
                     let expected = sectors(round * 10 + index, count);
@@ -105,8 +105,8 @@ fn invalid_requests_get_errors_and_the_connection_stays_open() {
             (Command::Unknown(99), 0, 0, 0, Errno::Inval),
         ];
         for (command, flags, offset, len, error) in cases {
-            let answer = client.call(command, flags, offset, len, b"").await;
-            assert_eq!(answer, [Part::Failed(error)], "{command:?} {flags:#x} {offset}+{len}");
+            let reply = client.call(command, flags, offset, len, b"").await;
+            assert_eq!(reply, [Part::Failed(error)], "{command:?} {flags:#x} {offset}+{len}");
         }
         assert_eq!(client.write(end - 512, &[0; 1024]).await, Err(Errno::NoSpace));
         assert_eq!(client.write(end - 1, &[0; 2]).await, Err(Errno::NoSpace));

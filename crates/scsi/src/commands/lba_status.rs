@@ -35,7 +35,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             bytes.extend(range.count.to_be_bytes());
             bytes.extend([u8::from(range.hole), 0, 0, 0]);
         }
-        self.answer(&bytes, allocated).await
+        self.send_response(&bytes, allocated).await
     }
 
     /// Runs of blocks with equal status from `start` on. Runs consist of whole physical blocks: an `start` inside a

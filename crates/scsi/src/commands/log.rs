@@ -29,7 +29,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let mut bytes = vec![page | has_subpages, subpage];
         bytes.extend((body.len() as u16).to_be_bytes());
         bytes.extend(body);
-        self.answer(&bytes, allocated).await
+        self.send_response(&bytes, allocated).await
     }
 }
 

@@ -33,6 +33,6 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let mut bytes = (luns.len() as u32 * 8).to_be_bytes().to_vec();
         bytes.extend([0; 4]);
         bytes.extend(luns.iter().flat_map(|lun| lun.encode()));
-        self.answer(&bytes, allocated).await
+        self.send_response(&bytes, allocated).await
     }
 }

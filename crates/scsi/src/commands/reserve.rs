@@ -42,7 +42,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             2 => reservations::capabilities(&state),
             _ => reservations::full(&state),
         };
-        self.answer(&bytes, cdb.u16(7)).await
+        self.send_response(&bytes, cdb.u16(7)).await
     }
 
     pub(super) async fn reserve_out(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {

@@ -21,7 +21,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             1..=3 => describe(times, option, code, action)?,
             _ => return Err(invalid_field(2, Some(2))),
         };
-        self.answer(&bytes, cdb.u32(6)).await
+        self.send_response(&bytes, cdb.u32(6)).await
     }
 
     /// ABORT TASK, ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET, TARGET RESET.
@@ -31,7 +31,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             bytes[3] = 12;
             bytes.resize(16, 0);
         }
-        self.answer(&bytes, cdb.u32(6)).await
+        self.send_response(&bytes, cdb.u32(6)).await
     }
 }
 

@@ -58,7 +58,7 @@ impl Reservations {
 
     /// Refuses a command that conflicts with a reservation.
     pub fn check(&self, nexus: &Nexus, reserved: Reserved) -> Result<(), Failure> {
-        if reserved == Reserved::Free {
+        if reserved == Reserved::None {
             return Ok(());
         }
         // PERSISTENT RESERVE conflicts with session reservations only; it checks persistent ones itself.

@@ -10,8 +10,8 @@ const NOT_READY: (u8, u8, u8) = (2, 4, 0);
 const NO_UNIT: (u8, u8, u8) = (5, 0x25, 0);
 
 async fn listed(client: &Client) -> Vec<u8> {
-    let told = client.send(&[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], 256, &[]).await.good();
-    told[8..].chunks(8).map(|unit| unit[1]).collect()
+    let data = client.send(&[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], 256, &[]).await.good();
+    data[8..].chunks(8).map(|unit| unit[1]).collect()
 }
 
 #[test]

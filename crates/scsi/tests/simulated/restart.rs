@@ -10,13 +10,14 @@ use seam::{Nanos, Seam};
 use crate::fixture::{Fixture, unit, with_target, world};
 use crate::initiator::Client;
 use crate::reservations::{
-    EXCLUSIVE, EXCLUSIVE_ALL, PREEMPT, REGISTER, REGISTER_AND_IGNORE, RELEASE, RESERVE, held, keys, out_with,
+    EXCLUSIVE, EXCLUSIVE_ALL, PREEMPT, REGISTER, REGISTER_AND_IGNORE, RELEASE, RESERVE, current_reservation, keys,
+    out_with,
 };
 
 /// APTPL bit of a parameter list.
 const APTPL: u8 = 1;
 
-type Seen = (Vec<u64>, Option<(u64, u8)>);
+type ReservationView = (Vec<u64>, Option<(u64, u8)>);
 
 /// Steps of two initiators: (initiator, service action, type, key, new key).
 const STEPS: [(usize, u8, u8, u64, u64); 8] = [
@@ -30,23 +31,23 @@ const STEPS: [(usize, u8, u8, u64, u64); 8] = [
     (1, REGISTER, 0, 2, 0),
 ];
 
-async fn seen(client: &Client) -> Seen {
-    (keys(client).await, held(client).await)
+async fn reservation_view(client: &Client) -> ReservationView {
+    (keys(client).await, current_reservation(client).await)
 }
 
 #[test]
 fn crash_preserves_acknowledged_or_current_step() {
     // State after each step.
-    let history: Rc<RefCell<Vec<Seen>>> = Rc::default();
+    let history: Rc<RefCell<Vec<ReservationView>>> = Rc::default();
     with_target(1, async |_, fixture| {
         let clients = [Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.a:2").await];
         let reader = Client::new(&fixture, "iqn.a:3").await;
-        let now = seen(&reader).await;
+        let now = reservation_view(&reader).await;
         history.borrow_mut().push(now);
         for (client, action, kind, key, new) in STEPS {
             assert_eq!(out_with(&clients[client], action, kind, key, new, APTPL, &[]).await.status, Status::Good);
             clients[1 - client].send(&[0; 6], 0, &[]).await;
-            let now = seen(&reader).await;
+            let now = reservation_view(&reader).await;
             history.borrow_mut().push(now);
         }
     });
@@ -77,7 +78,7 @@ fn crash_preserves_acknowledged_or_current_step() {
         second.block_on(async {
             let fixture = Rc::new(Fixture::empty(&seam, stored).await);
             fixture.add(0, "one");
-            let found = seen(&Client::new(&fixture, "iqn.a:3").await).await;
+            let found = reservation_view(&Client::new(&fixture, "iqn.a:3").await).await;
             let (history, at) = (history.borrow(), acknowledged.get());
             let under_way = history.get(at + 1) == Some(&found);
             between += u32::from(under_way && history[at] != found);

@@ -139,11 +139,11 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
 
     pub(super) async fn copy_status(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
         let status = unit.copies.status(self.nexus, cdb.u8(2)).ok_or_else(|| invalid_field(2, None))?;
-        self.answer(&status.bytes(), cdb.u32(10)).await
+        self.send_response(&status.bytes(), cdb.u32(10)).await
     }
 
     pub(super) async fn copy_parameters(&mut self, cdb: Cdb<'_>) -> Result<Status, Failure> {
-        self.answer(&list::operating_parameters(), cdb.u32(10)).await
+        self.send_response(&list::operating_parameters(), cdb.u32(10)).await
     }
 }
 
