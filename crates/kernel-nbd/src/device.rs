@@ -128,20 +128,20 @@ impl Device {
     pub fn user(&self) -> Option<InUse> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-        let parts = self.parts();
-        mount_user(&mounts, &parts)
-            .or_else(|| swap_user(&swaps, &parts))
-            .or_else(|| stacked_user(&parts))
-            .or_else(|| open_user(&parts))
+        let nodes = self.nodes();
+        mount_user(&mounts, &nodes)
+            .or_else(|| swap_user(&swaps, &nodes))
+            .or_else(|| stacked_user(&nodes))
+            .or_else(|| open_user(&nodes))
     }
 
     /// The device and its partitions.
-    fn parts(&self) -> Vec<Part> {
+    fn nodes(&self) -> Vec<BlockNode> {
         let name = self.name();
         let partitions = fs::read_dir(self.folder()).into_iter().flatten().flatten();
         let partitions = partitions.filter(|entry| entry.file_name().to_string_lossy().starts_with(&name));
         let folders = std::iter::once(self.folder()).chain(partitions.map(|entry| entry.path()));
-        folders.filter_map(Part::of).collect()
+        folders.filter_map(BlockNode::of).collect()
     }
 
     fn folder(&self) -> PathBuf {
@@ -154,51 +154,51 @@ impl Device {
 pub struct InUse(pub String);
 
 /// A device or one of its partitions.
-struct Part {
+struct BlockNode {
     folder: PathBuf,
     node: PathBuf,
     /// Major and minor, as `7:0`.
     number: String,
 }
 
-impl Part {
-    fn of(folder: PathBuf) -> Option<Part> {
+impl BlockNode {
+    fn of(folder: PathBuf) -> Option<BlockNode> {
         let number = fs::read_to_string(folder.join("dev")).ok()?.trim().to_owned();
         let node = Path::new("/dev").join(folder.file_name()?);
-        Some(Part { folder, node, number })
+        Some(BlockNode { folder, node, number })
     }
 }
 
-fn mount_user(mounts: &str, parts: &[Part]) -> Option<InUse> {
+fn mount_user(mounts: &str, nodes: &[BlockNode]) -> Option<InUse> {
     let point = mounts.lines().find_map(|line| {
-        let mut words = line.split(' ').skip(2);
-        let (number, point) = (words.next()?, words.nth(1)?);
-        parts.iter().any(|part| part.number == number).then(|| point.replace("\\040", " "))
+        let mut fields = line.split(' ').skip(2);
+        let (number, point) = (fields.next()?, fields.nth(1)?);
+        nodes.iter().any(|node| node.number == number).then(|| point.replace("\\040", " "))
     })?;
     Some(InUse(format!("it is mounted on {point}; `umount {point}` first")))
 }
 
-fn swap_user(swaps: &str, parts: &[Part]) -> Option<InUse> {
-    let is_part = |path: &str| parts.iter().any(|part| part.node == Path::new(path));
-    let path = swaps.lines().filter_map(|line| line.split_whitespace().next()).find(|path| is_part(path))?;
+fn swap_user(swaps: &str, nodes: &[BlockNode]) -> Option<InUse> {
+    let has_node = |path: &str| nodes.iter().any(|node| node.node == Path::new(path));
+    let path = swaps.lines().filter_map(|line| line.split_whitespace().next()).find(|path| has_node(path))?;
     Some(InUse(format!("the system swaps to it; `swapoff {path}` first")))
 }
 
-fn stacked_user(parts: &[Part]) -> Option<InUse> {
+fn stacked_user(nodes: &[BlockNode]) -> Option<InUse> {
     let holders =
-        parts.iter().flat_map(|part| fs::read_dir(part.folder.join("holders")).into_iter().flatten().flatten());
+        nodes.iter().flat_map(|node| fs::read_dir(node.folder.join("holders")).into_iter().flatten().flatten());
     let holder = holders.map(|entry| entry.file_name()).next()?;
     Some(InUse(format!("/dev/{} is built on it; remove that first", holder.to_string_lossy())))
 }
 
-fn open_user(parts: &[Part]) -> Option<InUse> {
+fn open_user(nodes: &[BlockNode]) -> Option<InUse> {
     let own = std::process::id();
     for process in fs::read_dir("/proc").ok()?.flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
         // The process may have ended meanwhile, or its descriptors may be unreadable for this user.
         let mut files = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
-        let is_part = |path: PathBuf| parts.iter().any(|part| part.node == path);
-        if pid != own && files.any(|file| fs::read_link(file.path()).is_ok_and(is_part)) {
+        let has_node = |path: PathBuf| nodes.iter().any(|node| node.node == path);
+        if pid != own && files.any(|file| fs::read_link(file.path()).is_ok_and(has_node)) {
             let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
             return Some(InUse(format!("process {pid} ({}) has it open; stop that process first", name.trim())));
         }
@@ -244,24 +244,24 @@ mod tests {
         assert_eq!(find_in(folder.path(), "web").expect("the directory can be read"), None);
     }
 
-    fn parts() -> Vec<Part> {
-        let part = |name: &str, number: &str| Part {
+    fn nodes() -> Vec<BlockNode> {
+        let node = |name: &str, number: &str| BlockNode {
             folder: PathBuf::from("/nowhere"),
             node: Path::new("/dev").join(name),
             number: number.to_owned(),
         };
-        vec![part("nbd1", "43:16"), part("nbd1p2", "43:18")]
+        vec![node("nbd1", "43:16"), node("nbd1p2", "43:18")]
     }
 
     #[test]
     fn users_of_a_device_or_its_partitions_are_named() {
         let mounts = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
                       61 22 43:18 / /srv/my\\040files rw,relatime - ext4 /dev/nbd1p2 rw\n";
-        let reason = mount_user(mounts, &parts()).expect("a partition is mounted").0;
+        let reason = mount_user(mounts, &nodes()).expect("a partition is mounted").0;
         assert!(reason.contains("mounted on /srv/my files"), "{reason}");
-        assert_eq!(mount_user("22 1 43:1 / / rw - ext4 /dev/nbd0p1 rw\n", &parts()), None);
+        assert_eq!(mount_user("22 1 43:1 / / rw - ext4 /dev/nbd0p1 rw\n", &nodes()), None);
         let swaps = "Filename\tType\tSize\tUsed\tPriority\n/dev/nbd1p2  partition\t1048572\t0\t-2\n";
-        assert!(swap_user(swaps, &parts()).expect("the device is swap space").0.contains("swapoff /dev/nbd1p2"));
-        assert_eq!(swap_user(&swaps.replace("nbd1p2", "nbd1p22"), &parts()), None);
+        assert!(swap_user(swaps, &nodes()).expect("the device is swap space").0.contains("swapoff /dev/nbd1p2"));
+        assert_eq!(swap_user(&swaps.replace("nbd1p2", "nbd1p22"), &nodes()), None);
     }
 }

@@ -85,21 +85,21 @@ mod tests {
     fn oldest_silent_handshake_of_its_kind_is_evicted_first() {
         let half_open = HalfOpen::new(2);
         let controls: Vec<Rc<Control>> = (0..6).map(|_| Rc::default()).collect();
-        let ended = || controls.iter().map(|control| control.stop() == Stop::Now).collect::<Vec<_>>();
+        let stopped = || controls.iter().map(|control| control.stop() == Stop::Now).collect::<Vec<_>>();
         let local = half_open.enter(&controls[0], true);
         let replied = half_open.enter(&controls[1], false);
         replied.record_reply();
         let _silent = half_open.enter(&controls[2], false);
-        assert_eq!(ended(), [false; 6]);
+        assert_eq!(stopped(), [false; 6]);
         let third = half_open.enter(&controls[3], false);
-        assert_eq!(ended(), [false, false, true, false, false, false]);
+        assert_eq!(stopped(), [false, false, true, false, false, false]);
         third.record_reply();
         let fourth = half_open.enter(&controls[4], false);
         // The newest connection is the only silent one, so the flood closes its own connections.
-        assert_eq!(ended(), [false, false, true, false, true, false]);
+        assert_eq!(stopped(), [false, false, true, false, true, false]);
         drop((fourth, replied));
         let _fifth = half_open.enter(&controls[5], false);
-        assert_eq!((ended()[5], half_open.count()), (false, 3));
+        assert_eq!((stopped()[5], half_open.count()), (false, 3));
         drop(local);
         assert_eq!(half_open.count(), 2);
     }

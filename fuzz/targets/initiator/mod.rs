@@ -375,7 +375,7 @@ impl Session {
                 task.state == State::Open && task.must_be_answered && !(*len > 0 && self.has_unfed_writes.get());
             assert!(
                 !is_lost,
-                "command {tag} got no response: {r2ts} R2Ts requested {r2t_end} of {len} bytes, {read_bytes} bytes were read"
+                "command {tag} got no response: {r2ts} R2Ts for {r2t_end} of {len} bytes, {read_bytes} bytes were read"
             );
         }
         assert!(self.task_management.borrow().is_empty(), "a task management function was never answered");

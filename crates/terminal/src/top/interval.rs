@@ -1,7 +1,7 @@
 //! Differences between two samples of a daemon's counters.
 //!
 //! Differences are taken per volume before they are summed. So a removed volume does not lower a sum, and a new one, or
-//! one that came back under the same name, adds only its own counts.
+//! one that returned under the same name, adds only its own counts.
 
 use std::collections::BTreeMap;
 
@@ -21,16 +21,17 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// The interval between `before` and `now`; `None` if they come from different daemon processes, or are too close.
+    /// The interval between `before` and `now`; `None` if they come from different daemon processes, or are less than
+    /// `MS_MIN` milliseconds apart.
     pub fn between(before: &StatusReport, now: &StatusReport) -> Option<Interval> {
-        let took_ms = now.uptime_ms.checked_sub(before.uptime_ms).filter(|took| *took >= MS_MIN)?;
+        let elapsed_ms = now.uptime_ms.checked_sub(before.uptime_ms).filter(|elapsed| *elapsed >= MS_MIN)?;
         if now.pid != before.pid {
             return None;
         }
         let earlier: BTreeMap<_, _> = before.volumes.iter().map(|volume| (&volume.name, volume)).collect();
         let volumes: Vec<_> =
             now.volumes.iter().map(|volume| increase_since(volume, earlier.get(&volume.name).copied())).collect();
-        Some(Interval { seconds: took_ms as f64 / 1e3, totals: Totals::of(&volumes), volumes })
+        Some(Interval { seconds: elapsed_ms as f64 / 1e3, totals: Totals::of(&volumes), volumes })
     }
 
     /// A count as a rate per second.
@@ -108,11 +109,11 @@ pub fn quantile_us(counts: &Counts, quantile: f64) -> Option<f64> {
 /// Reads by source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
-    /// Served whole from memory.
+    /// Fully served from memory.
     pub memory: u64,
-    /// Served whole from memory after readahead from the array.
+    /// Fully served from memory after readahead from the array.
     pub prefetched: u64,
-    /// Served whole from caches, at least in part from flash.
+    /// Fully served from caches, at least one block from flash.
     pub flash: u64,
     /// Served by the array, including partial hits, which also waited for it.
     pub array: u64,
@@ -139,7 +140,7 @@ impl Sources {
         }
     }
 
-    /// Hit ratio: the part of reads that caused no array read, neither on demand nor by readahead. `None` without
+    /// Hit ratio: the fraction of reads that caused no array read, neither on demand nor by readahead. `None` without
     /// reads.
     pub fn hit_ratio(self) -> Option<f64> {
         let all = self.memory + self.prefetched + self.flash + self.array;

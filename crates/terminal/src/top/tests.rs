@@ -61,7 +61,7 @@ fn apply(model: &mut Model, status: StatusReport, now: Instant) {
 }
 
 /// A model after two samples two seconds apart: `web01` did a thousand reads, `db` five thousand.
-fn seen(now: Instant) -> Model {
+fn sampled_model(now: Instant) -> Model {
     let mut model = Model::new(now);
     apply(&mut model, status(10_000, vec![volume("db", 7), volume("web01", 3)]), now);
     apply(&mut model, status(12_000, vec![volume("db", 12), volume("web01", 4)]), now);
@@ -126,7 +126,7 @@ fn added_removed_and_restarted_volumes_distort_no_rate() {
 #[test]
 fn screen_shows_the_counts_of_the_last_interval() {
     let now = Instant::now();
-    let mut model = seen(now);
+    let mut model = sampled_model(now);
     assert_snapshot!("wide", screen(&mut model, 150, 20, now));
     assert_snapshot!("usual", screen(&mut model, 80, 24, now));
     assert_snapshot!("narrow", screen(&mut model, 40, 20, now));
@@ -194,7 +194,7 @@ fn absent_daemon_is_reported_and_old_figures_stay() {
     let now = Instant::now();
     let mut model = Model::new(now);
     assert!(screen(&mut model, 80, 24, now).contains("connecting"));
-    let mut model = seen(now);
+    let mut model = sampled_model(now);
     let later = now + Duration::from_secs(7);
     assert!(screen(&mut model, 80, 24, later).contains("no answer for 7 s"));
     model.apply(PollResult::NoReply("no daemon answers at /x".to_owned()), later);

@@ -177,8 +177,8 @@ fn load(model: &Model, width: usize) -> Vec<Line<'static>> {
     let totals = &interval.totals;
     let rate = |value: u64| count(interval.rate(value));
     let line = |text: String, trail: &VecDeque<f64>| {
-        let room = width.saturating_sub(text.chars().count() + 2).min(trail.len());
-        Line::raw(format!("{text} {}", bars(trail.range(trail.len() - room..).copied(), highest(trail))))
+        let bar_count = width.saturating_sub(text.chars().count() + 2).min(trail.len());
+        Line::raw(format!("{text} {}", bars(trail.range(trail.len() - bar_count..).copied(), highest(trail))))
     };
     let quantiles = |label: &str, requests: u64, counts: &messages::Counts| {
         let show = |quantile| quantile_us(counts, quantile).map_or(UNKNOWN.to_owned(), show_micros);
@@ -225,9 +225,9 @@ fn cache_usage(status: &StatusReport, interval: Option<&Interval>) -> Vec<Line<'
         Some(flash) if !flash.in_use => Line::raw(" flash  not in use"),
         Some(flash) => {
             let (pages, slots) = (flash.pages.pages, flash.pages.slots);
-            let taken = percent(pages as f64 / slots.max(1) as f64);
+            let usage_percent = percent(pages as f64 / slots.max(1) as f64);
             let log = flash.segments - flash.free_segments.min(flash.segments);
-            usage("flash", pages, slots, format!("{taken}, log {log} of {}", flash.segments))
+            usage("flash", pages, slots, format!("{usage_percent}, log {log} of {}", flash.segments))
         }
     };
     vec![memory, flash, Line::raw(dirty), Line::raw(format!(" array  {array}"))]
@@ -240,20 +240,20 @@ fn highest(trail: &VecDeque<f64>) -> f64 {
 fn draw_alerts(frame: &mut Frame<'_>, area: Rect, status: &StatusReport, palette: Palette) {
     let shown = status.alerts.iter().take(ALERTS_SHOWN).map(|alert| format!(" ! {alert}"));
     let more = status.alerts.len().saturating_sub(ALERTS_SHOWN);
-    let rest = (more > 0).then(|| format!(" ! and {more} more: `hotset status` shows them"));
-    let lines: Vec<_> = shown.chain(rest).map(|text| Line::styled(text, palette.of(Color::Yellow))).collect();
+    let remaining = (more > 0).then(|| format!(" ! and {more} more: `hotset status` shows them"));
+    let lines: Vec<_> = shown.chain(remaining).map(|text| Line::styled(text, palette.of(Color::Yellow))).collect();
     frame.render_widget(Paragraph::new(lines), area);
 }
 
 /// The columns that fit, and whether the small chart fits.
-fn columns_that_fit(width: u16) -> (Vec<&'static Column>, bool) {
-    let mut left = width;
+fn fitting_columns(width: u16) -> (Vec<&'static Column>, bool) {
+    let mut free_width = width;
     let mut fits = |wanted: u16| {
-        let fits = wanted < left;
-        left = left.saturating_sub(wanted + 1);
+        let fits = wanted < free_width;
+        free_width = free_width.saturating_sub(wanted + 1);
         fits
     };
-    // The chart comes after the important columns and before the rest.
+    // The chart comes after the important columns and before the others.
     const BEFORE_TRAIL: usize = 6;
     let mut columns: Vec<_> = COLUMNS[..BEFORE_TRAIL].iter().take_while(|column| fits(column.width)).collect();
     let has_trail = columns.len() == BEFORE_TRAIL && fits(TRAIL_WIDTH);
@@ -275,12 +275,12 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, model: &mut Model, palette: Pal
         frame.render_widget(Line::raw(text), area);
         return;
     }
-    let (columns, has_trail) = columns_that_fit(area.width);
-    let room = usize::from(area.height.saturating_sub(1)).max(1);
+    let (columns, has_trail) = fitting_columns(area.width);
+    let rows_max = usize::from(area.height.saturating_sub(1)).max(1);
     let selected = model.selected(&rows);
-    let mut first = model.first_row.min(rows.len().saturating_sub(room));
+    let mut first = model.first_row.min(rows.len().saturating_sub(rows_max));
     if let Some(selected) = selected {
-        first = first.clamp((selected + 1).saturating_sub(room), selected);
+        first = first.clamp((selected + 1).saturating_sub(rows_max), selected);
     }
     let (sorted, is_down) = model.sorted();
     let title = |column: &&Column| {
@@ -289,7 +289,7 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, model: &mut Model, palette: Pal
     };
     let trail_title = has_trail.then(|| Cell::from("IOPS"));
     let titles: Vec<_> = columns.iter().map(title).chain(trail_title).collect();
-    let shown = rows.iter().enumerate().skip(first).take(room).map(|(at, row)| {
+    let shown = rows.iter().enumerate().skip(first).take(rows_max).map(|(at, row)| {
         let trail = has_trail.then(|| Cell::from(trail(row)));
         let cells = columns.iter().map(|column| aligned(column, cell(column, row))).chain(trail);
         let style = match (selected == Some(at), row.volume.alerts.is_empty()) {
@@ -312,8 +312,8 @@ fn cell(column: &Column, row: &Row<'_>) -> String {
 }
 
 fn trail(row: &Row<'_>) -> String {
-    let room = row.trail.len().min(usize::from(TRAIL_WIDTH));
-    bars(row.trail.range(row.trail.len() - room..).copied(), highest(row.trail))
+    let bar_count = row.trail.len().min(usize::from(TRAIL_WIDTH));
+    bars(row.trail.range(row.trail.len() - bar_count..).copied(), highest(row.trail))
 }
 
 fn aligned(column: &Column, text: String) -> Cell<'static> {
