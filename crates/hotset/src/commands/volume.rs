@@ -234,7 +234,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
             terminal::render::print(&screen::volumes(&volumes, None, style));
             Ok(())
         }
-        Answer::Volume(volume) if whole_page => {
+        Answer::Volume(volume) if is_detailed => {
             terminal::render::print(&volume::page(&volume, style));
             Ok(())
         }
