@@ -46,7 +46,7 @@ impl LoginFixture {
             let applies = |known: &&Credentials| self.credentials.len() == 1 || name.ends_with(&known.user);
             self.credentials.iter().filter(applies).collect()
         };
-        let credentials = (!self.credentials.is_empty()).then_some(&of as &dyn Fn(&str) -> Vec<_>);
+        let credentials = (!self.credentials.is_empty()).then_some(&bound as &dyn Fn(&str) -> Vec<_>);
         let rules = Rules { target: TARGET, portal_group: 1, admits: &admits, credentials };
         let random_values = &mut self.random_values;
         self.login.step(&rules, &request, text.as_bytes(), &mut || {
