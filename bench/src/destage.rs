@@ -25,8 +25,8 @@ const FILL: Cell = Cell::new("fill", "write", 1 << 16, 8, 1);
 
 /// One pair of runs.
 struct Pair {
-    quiet_iops: f64,
-    beside_iops: f64,
+    baseline_iops: f64,
+    destaging_iops: f64,
     /// Fraction of the second run during which destage was active.
     overlap: f64,
 }
@@ -42,30 +42,36 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
                     over 1 GiB, are \
                     destaged to a file at full speed (`hotset volume flush`), and without destage, interleaved. The \
                     target is at least 0.8.\n\n\
-                    | | quiet | beside destage | ratio | destage active |\n| --- | ---: | ---: | ---: | ---: |\n"
+                    | | without destage | during destage | ratio | destage active |\n\
+                    | --- | ---: | ---: | ---: | ---: |\n"
         .to_owned();
     for cell in [READ, WRITE] {
         let pairs: Vec<Pair> = (0..effort.rounds)
-            .map(|_| pair(&cell, hit, dirty, &daemon.control, programs, effort))
+            .map(|_| measure_pair(&cell, hit, dirty, &daemon.control, programs, effort))
             .collect::<io::Result<_>>()?;
-        let of = |figure: fn(&Pair) -> f64| median(&pairs.iter().map(figure).collect::<Vec<_>>());
-        let ratio = of(|pair| pair.beside_iops / pair.quiet_iops);
-        eprintln!("{} beside destage: {ratio:.2}", cell.name);
+        let median_of = |figure: fn(&Pair) -> f64| median(&pairs.iter().map(figure).collect::<Vec<_>>());
+        let ratio = median_of(|pair| pair.destaging_iops / pair.baseline_iops);
+        eprintln!("{} during destage: {ratio:.2}", cell.name);
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
             "| {} | {:.0} | {:.0} | **{ratio:.2}** | {:.0} % of the time |",
             cell.name,
-            of(|pair| pair.quiet_iops),
-            of(|pair| pair.beside_iops),
-            100.0 * of(|pair| pair.overlap)
+            median_of(|pair| pair.baseline_iops),
+            median_of(|pair| pair.destaging_iops),
+            100.0 * median_of(|pair| pair.overlap)
         );
     }
     let text = text.trim_end().to_owned();
-    Ok(Section { title: "Beside destage at full speed".into(), text, ratios: Vec::new(), measured: Vec::new() })
+    Ok(Section {
+        title: "Client throughput during full-speed destage".into(),
+        text,
+        ratios: Vec::new(),
+        measured: Vec::new(),
+    })
 }
 
-fn pair(
+fn measure_pair(
     cell: &Cell,
     hit: &Target,
     dirty: &Target,
@@ -78,16 +84,16 @@ fn pair(
         command.args(["volume", "flush", name, "--socket"]).arg(control).stdout(Stdio::null());
         command
     };
-    // Removes dirty data of the previous run.
+    // Destages what the previous run left dirty.
     flush("hit").status()?;
-    let quiet = fio::run(cell, hit, HIT_BYTES, effort.seconds, None)?;
+    let baseline = fio::run(cell, hit, HIT_BYTES, effort.seconds, None)?;
     flush("hit").status()?;
     fio::run(&SCATTER, dirty, DIRTY_BYTES, effort.seconds, None)?;
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut destage = flush("dirty").spawn()?;
-    let watch = std::thread::spawn(move || destage.wait().map(|_| begun.elapsed().as_secs_f64()));
-    let beside = fio::run(cell, hit, HIT_BYTES, effort.seconds, None)?;
-    let took = begun.elapsed().as_secs_f64();
-    let destaged = watch.join().map_err(|_| io::Error::other("the flush could not be watched"))??;
-    Ok(Pair { quiet_iops: quiet.iops, beside_iops: beside.iops, overlap: (destaged / took).min(1.0) })
+    let flush_timer = std::thread::spawn(move || destage.wait().map(|_| started.elapsed().as_secs_f64()));
+    let destaging = fio::run(cell, hit, HIT_BYTES, effort.seconds, None)?;
+    let took = started.elapsed().as_secs_f64();
+    let destaged = flush_timer.join().map_err(|_| io::Error::other("the thread that times the flush panicked"))??;
+    Ok(Pair { baseline_iops: baseline.iops, destaging_iops: destaging.iops, overlap: (destaged / took).min(1.0) })
 }

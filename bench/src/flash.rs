@@ -30,10 +30,10 @@ const WARM_PERCENT: u64 = 98;
 const WARM_RUNS: u32 = 60;
 
 const FILL: Cell = Cell::new("fill", "write", 1 << 20, 4, 1);
-const FLUSHING: [Kind; 4] = [Kind::Mirrored, Kind::Single, Kind::Raid5, Kind::Straight];
+const FLUSHING: [Kind; 4] = [Kind::Mirrored, Kind::Single, Kind::Raid5, Kind::NoServer];
 
 /// Creates a file with content in every block.
-fn filled(path: PathBuf, bytes: u64) -> io::Result<PathBuf> {
+fn create_filled(path: PathBuf, bytes: u64) -> io::Result<PathBuf> {
     std::fs::File::create(&path)?.set_len(bytes)?;
     fio::run(&FILL, &Target::File(path.display().to_string()), bytes, 0, None)?;
     Ok(path)
@@ -43,9 +43,9 @@ fn filled(path: PathBuf, bytes: u64) -> io::Result<PathBuf> {
 /// Logged data is destaged to memory, so that destage does not compete for the same disk.
 pub fn flushes(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {
     let effort = Effort { size_bytes: VOLUME_BYTES, ..effort };
-    let straight = filled(folder.join("straight.img"), VOLUME_BYTES)?;
+    let direct = create_filled(folder.join("direct.img"), VOLUME_BYTES)?;
     // First writes cost a file system more, so the files are filled beforehand.
-    let devices = ["f0", "f1"].map(|name| filled(folder.join(name), DEVICE_BYTES));
+    let devices = ["f0", "f1"].map(|name| create_filled(folder.join(name), DEVICE_BYTES));
     let devices = devices.into_iter().collect::<io::Result<Vec<_>>>()?;
     let slow = tempfile::tempdir_in("/dev/shm")?;
     let mut measured = Vec::new();
@@ -53,7 +53,7 @@ pub fn flushes(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
         let mut rows: Vec<_> = FLUSHING.iter().map(|kind| (*kind, Vec::new())).collect();
         for _ in 0..effort.rounds {
             for (kind, samples) in &mut rows {
-                let server = start_flushing(*kind, &devices, &straight, slow.path(), programs)?;
+                let server = start_flushing(*kind, &devices, &direct, slow.path(), programs)?;
                 let one = measure(cell, &[server], Effort { rounds: 1, ..effort }, None)?;
                 samples.extend(one.rows.into_iter().flat_map(|(_, samples)| samples));
             }
@@ -69,8 +69,8 @@ pub fn flushes(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
                depth 32; one copy 1.5 at 8 clients; relative to the RAID 5 at least 20."
             .into(),
         ratios: vec![
-            Ratio { name: "mirrored to direct", of: Kind::Mirrored, to: &[Kind::Straight] },
-            Ratio { name: "one copy to direct", of: Kind::Single, to: &[Kind::Straight] },
+            Ratio { name: "mirrored to direct", of: Kind::Mirrored, to: &[Kind::NoServer] },
+            Ratio { name: "one copy to direct", of: Kind::Single, to: &[Kind::NoServer] },
             Ratio { name: "mirrored to RAID 5", of: Kind::Mirrored, to: &[Kind::Raid5] },
         ],
         measured,
@@ -80,7 +80,7 @@ pub fn flushes(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
 fn start_flushing(
     kind: Kind,
     devices: &[PathBuf],
-    straight: &Path,
+    direct: &Path,
     slow: &Path,
     programs: &Programs,
 ) -> io::Result<Server> {
@@ -88,28 +88,28 @@ fn start_flushing(
         Kind::Mirrored => 2,
         Kind::Single => 1,
         Kind::Raid5 => 0,
-        kind => return kind.start(&Content::File(straight.to_owned()), slow, programs),
+        kind => return kind.start(&Content::File(direct.to_owned()), slow, programs),
     };
     let folder = slow.join(format!("{kind:?}"));
     std::fs::create_dir_all(&folder)?;
-    let backing = if copies == 0 { RAID5.to_owned() } else { sparse(folder.join("backing"), VOLUME_BYTES)? };
+    let backing = if copies == 0 { RAID5.to_owned() } else { create_sparse(folder.join("backing"), VOLUME_BYTES)? };
     for device in &devices[..copies] {
         // Removes the store of another daemon from the device.
-        forget(device)?;
+        erase_store(device)?;
     }
-    let tables = if copies == 0 { String::new() } else { flash_table(&devices[..copies]) };
+    let extra_toml = if copies == 0 { String::new() } else { flash_table(&devices[..copies]) };
     // A state directory records its store, so it is recreated.
     let _ = std::fs::remove_dir_all(folder.join("state"));
-    start(&folder, 256 << 20, &[(HOTSET_EXPORT, backing)], &tables, programs, kind)
+    start(&folder, 256 << 20, &[(HOTSET_EXPORT, backing)], &extra_toml, programs, kind)
 }
 
-fn sparse(path: PathBuf, bytes: u64) -> io::Result<String> {
+fn create_sparse(path: PathBuf, bytes: u64) -> io::Result<String> {
     std::fs::File::create(&path)?.set_len(bytes)?;
     Ok(path.display().to_string())
 }
 
 /// Zeroes the device's first megabytes, which would hold a store.
-fn forget(device: &Path) -> io::Result<()> {
+fn erase_store(device: &Path) -> io::Result<()> {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::options().write(true).open(device)?;
     file.write_all_at(&vec![0; 2 << 20], 0)?;
@@ -125,12 +125,12 @@ fn start(
     folder: &Path,
     memory: u64,
     volumes: &[(&str, String)],
-    tables: &str,
+    extra_toml: &str,
     programs: &Programs,
     kind: Kind,
 ) -> io::Result<Server> {
     let socket = kind.socket(folder);
-    let command = daemon(folder, &socket, memory, volumes, tables, &programs.hotset)?;
+    let command = daemon(folder, &socket, memory, volumes, extra_toml, &programs.hotset)?;
     let target = Target::Nbd(uri(HOTSET_EXPORT, &socket));
     Ok(Server { kind, target, process: Some(Process::start(command, &socket)?) })
 }
@@ -142,12 +142,12 @@ fn uri(export: &str, socket: &Path) -> String {
 /// Measures reads of a volume on flash, beside qemu-storage-daemon and fio directly on a file in the same folder.
 pub fn reads(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {
     let effort = Effort { size_bytes: VOLUME_BYTES, ..effort };
-    let backing = filled(folder.join("backing"), VOLUME_BYTES)?;
-    let small = filled(folder.join("small"), SMALL_BYTES)?;
-    let peer = filled(folder.join("peer.img"), VOLUME_BYTES)?;
-    let devices = ["f0", "f1"].map(|name| filled(folder.join(name), DEVICE_BYTES));
+    let backing = create_filled(folder.join("backing"), VOLUME_BYTES)?;
+    let small = create_filled(folder.join("small"), SMALL_BYTES)?;
+    let peer = create_filled(folder.join("peer.img"), VOLUME_BYTES)?;
+    let devices = ["f0", "f1"].map(|name| create_filled(folder.join(name), DEVICE_BYTES));
     let devices = devices.into_iter().collect::<io::Result<Vec<_>>>()?;
-    devices.iter().try_for_each(|device| forget(device))?;
+    devices.iter().try_for_each(|device| erase_store(device))?;
     let volumes = [(HOTSET_EXPORT, backing.display().to_string()), ("small", small.display().to_string())];
     let hotset = start(folder, MEMORY_BYTES, &volumes, &flash_table(&devices), programs, Kind::Hotset)?;
     let warm = warm_up(&hotset, folder, programs, effort)?;
@@ -156,14 +156,14 @@ pub fn reads(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<S
     let round_trip = fio::run(&MISSES[0], &in_memory, SMALL_BYTES, effort.seconds, None)?;
     let content = Content::File(peer);
     let servers =
-        [hotset, Kind::Qemu.start(&content, folder, programs)?, Kind::Straight.start(&content, folder, programs)?];
+        [hotset, Kind::Qemu.start(&content, folder, programs)?, Kind::NoServer.start(&content, folder, programs)?];
     let measured: Vec<Measured> =
         MISSES.iter().map(|cell| measure(cell, &servers, effort, None)).collect::<io::Result<_>>()?;
     let medians = |kind| {
-        let samples = measured[0].of(kind).expect("it took part");
+        let samples = measured[0].of(kind).expect("the server was measured");
         median(&samples.iter().map(|sample| sample.median_us).collect::<Vec<_>>())
     };
-    let bound = medians(Kind::Straight) + round_trip.median_us + 10.0;
+    let bound = medians(Kind::NoServer) + round_trip.median_us + 10.0;
     let mut text = format!(
         "Random reads of a volume of 1 GiB on two flash devices of 2 GiB ({warm} % of reads from flash or memory \
          before the runs), \
@@ -178,7 +178,7 @@ pub fn reads(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<S
         " At depth 1 the median is {:.0} µs; the target is at most {bound:.0} µs (fio direct {:.0} + a memory hit \
          {:.0} + 10).",
         medians(Kind::Hotset),
-        medians(Kind::Straight),
+        medians(Kind::NoServer),
         round_trip.median_us
     );
     Ok(Section {
@@ -186,7 +186,7 @@ pub fn reads(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<S
         text,
         ratios: vec![
             Ratio { name: "to qemu-s-d", of: Kind::Hotset, to: &[Kind::Qemu] },
-            Ratio { name: "to fio direct", of: Kind::Hotset, to: &[Kind::Straight] },
+            Ratio { name: "to fio direct", of: Kind::Hotset, to: &[Kind::NoServer] },
         ],
         measured,
     })
@@ -214,6 +214,7 @@ fn counters(folder: &Path, programs: &Programs) -> io::Result<(u64, u64)> {
     command.args(["volume", "show", HOTSET_EXPORT, "--json", "--socket"]).arg(control_socket(folder));
     let output = command.output()?;
     let figures: Value = serde_json::from_slice(&output.stdout)?;
-    let of = |name: &str| figures[name].as_u64().ok_or_else(|| io::Error::other(format!("no {name} in {figures}")));
-    Ok((of("reads")?, of("misses")? + of("partial_hits")?))
+    let counter =
+        |name: &str| figures[name].as_u64().ok_or_else(|| io::Error::other(format!("no {name} in {figures}")));
+    Ok((counter("reads")?, counter("misses")? + counter("partial_hits")?))
 }

@@ -13,7 +13,7 @@ use crate::run::{Effort, median};
 use crate::servers::{Content, Kind, Programs};
 
 /// Seconds for which the control thread is stopped, over all cells.
-const HELD_SECONDS: u32 = 60;
+const STOPPED_SECONDS: u32 = 60;
 
 const CELLS: [Cell; 2] = [
     Cell::new("4 KiB random read, depth 1", "randread", 4096, 1, 1),
@@ -25,47 +25,48 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     let server = Kind::Hotset.start(&Content::Memory(effort.size_bytes), folder, programs)?;
     let process = server.process.as_ref().ok_or(io::ErrorKind::NotFound)?;
     fio::run(&Cell::new("fill", "write", 1 << 16, 8, 1), &server.target, effort.size_bytes, 0, None)?;
-    let seconds = HELD_SECONDS / CELLS.len() as u32;
+    let seconds = STOPPED_SECONDS / CELLS.len() as u32;
     let run = |cell: &Cell| fio::run(cell, &server.target, effort.size_bytes, seconds, None);
     let mut rounds = vec![Vec::new(); CELLS.len()];
     for _ in 0..effort.rounds {
-        let free = CELLS.iter().map(run).collect::<io::Result<Vec<_>>>()?;
+        let running = CELLS.iter().map(run).collect::<io::Result<Vec<_>>>()?;
         // The first thread of the daemon is its control thread.
         let held = Held::thread(process.id(), process.id());
-        let held = held.map_err(|error| {
-            io::Error::other(format!("the control thread cannot be stopped ({error}): run as root"))
-        })?;
-        let beside = CELLS.iter().map(run).collect::<io::Result<Vec<_>>>()?;
+        let held =
+            held.map_err(|error| io::Error::other(format!("cannot stop the control thread ({error}): run as root")))?;
+        let stopped = CELLS.iter().map(run).collect::<io::Result<Vec<_>>>()?;
         if !held.stands_still() {
-            return Err(io::Error::other("the control thread ran while it was to be stopped"));
+            return Err(io::Error::other("the control thread ran while it should have been stopped"));
         }
         drop(held);
-        rounds.iter_mut().zip(free).zip(beside).for_each(|((rounds, free), held)| rounds.push((free, held)));
+        for ((rounds, running), stopped) in rounds.iter_mut().zip(running).zip(stopped) {
+            rounds.push((running, stopped));
+        }
     }
     let mut text = format!(
         "Client latency with the control thread running, and with only that thread stopped (`PTRACE_INTERRUPT`) for \
-         {HELD_SECONDS} s, interleaved. \
-         The target is no difference.\n\n| | running: median · p99 | stopped: median · p99 | ratio of medians | ratio \
-         of p99 | per round |\n\
+         {STOPPED_SECONDS} s, interleaved. \
+         The target is no difference.\n\n| | running: median · p99 | stopped: median · p99 | ratio of medians | \
+         ratio of p99 | per round |\n\
          | --- | ---: | ---: | ---: | ---: | ---: |\n"
     );
     for (cell, rounds) in CELLS.iter().zip(&rounds) {
-        let of =
+        let median_of =
             |figure: fn(&(fio::Outcome, fio::Outcome)) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
-        let ratio = of(|(free, held)| held.median_us / free.median_us);
-        let tail = of(|(free, held)| held.p99_us / free.p99_us);
+        let ratio = median_of(|(running, stopped)| stopped.median_us / running.median_us);
+        let tail = median_of(|(running, stopped)| stopped.p99_us / running.p99_us);
         let each: Vec<String> =
-            rounds.iter().map(|(free, held)| format!("{:.2}", held.median_us / free.median_us)).collect();
-        eprintln!("{} with the control thread held: {ratio:.2}, p99 {tail:.2}", cell.name);
+            rounds.iter().map(|(running, stopped)| format!("{:.2}", stopped.median_us / running.median_us)).collect();
+        eprintln!("{} with the control thread stopped: {ratio:.2}, p99 {tail:.2}", cell.name);
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
             "| {} | {:.1} · {:.1} µs | {:.1} · {:.1} µs | **{ratio:.2}** | **{tail:.2}** | {} |",
             cell.name,
-            of(|(free, _)| free.median_us),
-            of(|(free, _)| free.p99_us),
-            of(|(_, held)| held.median_us),
-            of(|(_, held)| held.p99_us),
+            median_of(|(running, _)| running.median_us),
+            median_of(|(running, _)| running.p99_us),
+            median_of(|(_, stopped)| stopped.median_us),
+            median_of(|(_, stopped)| stopped.p99_us),
             each.join(", ")
         );
     }

@@ -58,8 +58,8 @@ fn image(path: PathBuf, bytes: u64) -> io::Result<PathBuf> {
 fn hotset(folder: &Path, bytes: u64, program: &Path) -> io::Result<Served> {
     let (socket, port) = (folder.join("hotset.sock"), free_port()?);
     let backing = image(folder.join("hotset.img"), bytes)?.display().to_string();
-    let tables = format!("[iscsi]\nlisten = [\"127.0.0.1:{port}\"]\ntarget = \"{TARGET}\"\n");
-    let command = daemon(folder, &socket, bytes * 8, &[("bench", backing)], &tables, program)?;
+    let extra_toml = format!("[iscsi]\nlisten = [\"127.0.0.1:{port}\"]\ntarget = \"{TARGET}\"\n");
+    let command = daemon(folder, &socket, bytes * 8, &[("bench", backing)], &extra_toml, program)?;
     Ok(Served { process: Process::start(command, &socket)?, uri: format!("iscsi://127.0.0.1:{port}/{TARGET}/0") })
 }
 
@@ -93,18 +93,19 @@ fn tgt(folder: &Path, bytes: u64) -> io::Result<Served> {
 fn client(arguments: &[String]) -> io::Result<(String, f64)> {
     // The shell prints user and system time of its children on the last line.
     let output = Command::new("sh").args(["-c", "\"$@\"; times", "sh"]).args(arguments).output()?;
-    let said = String::from_utf8_lossy(&output.stdout).replace('\r', "\n");
-    let last = said.lines().last().unwrap_or_default();
+    let output_text = String::from_utf8_lossy(&output.stdout).replace('\r', "\n");
+    let last = output_text.lines().last().unwrap_or_default();
     let seconds = |text: &str| {
         let (minutes, seconds) = text.strip_suffix('s')?.split_once('m')?;
         Some(minutes.parse::<f64>().ok()? * 60.0 + seconds.parse::<f64>().ok()?)
     };
-    let used: Option<f64> = last.split_whitespace().map(seconds).sum();
-    let failed = || io::Error::other(format!("{arguments:?}: {said}{}", String::from_utf8_lossy(&output.stderr)));
-    Ok((said.clone(), used.ok_or_else(failed)? * 1e6))
+    let cpu_seconds: Option<f64> = last.split_whitespace().map(seconds).sum();
+    let failed =
+        || io::Error::other(format!("{arguments:?}: {output_text}{}", String::from_utf8_lossy(&output.stderr)));
+    Ok((output_text.clone(), cpu_seconds.ok_or_else(failed)? * 1e6))
 }
 
-/// Parses the number between two words of a text.
+/// Parses the number between `before` and `after` in `text`.
 fn between(text: &str, before: &str, after: &str) -> Option<f64> {
     let (_, rest) = text.rsplit_once(before)?;
     rest.trim_start().split_once(after)?.0.trim().parse().ok()
@@ -126,15 +127,15 @@ fn run(how: &Client, served: &Served, seconds: u32) -> io::Result<Sample> {
         }
     };
     let arguments: Vec<_> = arguments.split(' ').map(str::to_owned).collect();
-    let (said, client_us) = client(&arguments)?;
-    let failed = || io::Error::other(format!("{arguments:?}: {said}"));
+    let (output, client_us) = client(&arguments)?;
+    let failed = || io::Error::other(format!("{arguments:?}: {output}"));
     let (iops, requests) = match writes {
         None => {
-            let iops = between(&said, "iops average", "(").ok_or_else(failed)?;
+            let iops = between(&output, "iops average", "(").ok_or_else(failed)?;
             (iops, iops * f64::from(seconds))
         }
         Some(count) => {
-            let took = between(&said, "completed in", "seconds").ok_or_else(failed)?;
+            let took = between(&output, "completed in", "seconds").ok_or_else(failed)?;
             (f64::from(count) / took, f64::from(count))
         }
     };
@@ -144,9 +145,9 @@ fn run(how: &Client, served: &Served, seconds: u32) -> io::Result<Sample> {
 
 /// Measures both servers, interleaved, on files of `effort.size_bytes` in `folder`, which lies in memory.
 pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {
-    let ours = hotset(folder, effort.size_bytes, &programs.hotset)?;
-    let theirs = tgt(folder, effort.size_bytes)?;
-    for served in [&ours, &theirs] {
+    let hotset_server = hotset(folder, effort.size_bytes, &programs.hotset)?;
+    let tgt_server = tgt(folder, effort.size_bytes)?;
+    for served in [&hotset_server, &tgt_server] {
         let count = (effort.size_bytes >> 16).to_string();
         let fill = format!("qemu-img bench -w --pattern=165 -f raw -d 8 -s 65536 -c {count} -t none {}", served.uri);
         client(&fill.split(' ').map(str::to_owned).collect::<Vec<_>>())?;
@@ -160,18 +161,23 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
         let mut rounds = Vec::new();
         for round in 0..effort.rounds {
             // The order alternates, because the second server finds the machine in the state that the first one left.
-            let first = if round % 2 == 0 { (&ours, &theirs) } else { (&theirs, &ours) };
+            let first = if round % 2 == 0 { (&hotset_server, &tgt_server) } else { (&tgt_server, &hotset_server) };
             let pair = (run(how, first.0, effort.seconds)?, run(how, first.1, effort.seconds)?);
             rounds.push(if round % 2 == 0 { pair } else { (pair.1, pair.0) });
         }
-        let of = |figure: &dyn Fn(&(Sample, Sample)) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
+        let median_of =
+            |figure: &dyn Fn(&(Sample, Sample)) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
         let shown = |pick: fn(&(Sample, Sample)) -> Sample| {
-            let of = |figure: fn(&Sample) -> f64| of(&|pair| figure(&pick(pair)));
-            let (iops, server, client) = (of(|s| s.iops), of(|s| s.server_us), of(|s| s.client_us));
+            let median_of = |figure: fn(&Sample) -> f64| median_of(&|pair| figure(&pick(pair)));
+            let (iops, server, client) =
+                (median_of(|s| s.iops), median_of(|s| s.server_us), median_of(|s| s.client_us));
             format!("{iops:.0} · {server:.1} µs · {client:.1} µs")
         };
-        let ratio = of(&|(ours, theirs)| ours.iops / theirs.iops);
-        let each: Vec<_> = rounds.iter().map(|(ours, theirs)| format!("{:.2}", ours.iops / theirs.iops)).collect();
+        let ratio = median_of(&|(hotset_server, tgt_server)| hotset_server.iops / tgt_server.iops);
+        let each: Vec<_> = rounds
+            .iter()
+            .map(|(hotset_server, tgt_server)| format!("{:.2}", hotset_server.iops / tgt_server.iops))
+            .collect();
         let wanted = wanted.map_or_else(String::new, |wanted| format!("{wanted:.1}"));
         eprintln!("iSCSI, {name}: {ratio:.2} of tgt");
         // Writing to a string cannot fail.
@@ -197,7 +203,7 @@ mod tests {
         assert_eq!(between(perf, "iops average", "("), Some(50411.0));
         assert_eq!(between("Run completed in 0.526 seconds.", "completed in", "seconds"), Some(0.526));
         assert_eq!(between("nothing of the kind", "completed in", "seconds"), None);
-        let (said, used) = client(&["echo".into(), "said".into()]).expect("there is a shell");
-        assert!(said.starts_with("said\n") && used < 1e6);
+        let (output, cpu_us) = client(&["echo".into(), "text".into()]).expect("sh is installed");
+        assert!(output.starts_with("text\n") && cpu_us < 1e6);
     }
 }

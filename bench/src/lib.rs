@@ -1,6 +1,5 @@
 //! Parts of `make bench`: servers, cells, measurements and the report.
 
-pub mod ceiling;
 pub mod cells;
 pub mod control;
 pub mod destage;
@@ -12,6 +11,7 @@ pub mod limited;
 pub mod load;
 pub mod machine;
 pub mod nbd;
+pub mod null_server;
 pub mod paired;
 pub mod process;
 pub mod qos;

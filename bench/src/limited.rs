@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::cells::Cell;
 use crate::report::{Ratio, Section};
 use crate::run::{Effort, measure};
-use crate::servers::{Content, Kind, Programs, throttled};
+use crate::servers::{Content, Kind, Programs, start_throttled_qemu};
 
 /// Limit of the backing in requests per second.
 const IOPS: u32 = 20_000;
@@ -15,7 +15,7 @@ const CELL: Cell = Cell::new("4 KiB random read, depth 32", "randread", 4096, 32
 
 /// Measures the daemon on a limited export of `file`, and the export itself.
 pub fn section(file: &Path, folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {
-    let (limited, uri) = throttled(file, folder, IOPS)?;
+    let (limited, uri) = start_throttled_qemu(file, folder, IOPS)?;
     let hotset = Kind::Hotset.start(&Content::Export(uri), folder, programs)?;
     let measured = measure(&CELL, &[hotset, limited], effort, None)?;
     Ok(Section {

@@ -35,7 +35,7 @@ pub struct Load {
 struct Client {
     volumes: Vec<UnixStream>,
     /// Number of requests so far, which determines the next volume and block.
-    asked: u64,
+    requests: u64,
 }
 
 impl Load {
@@ -44,7 +44,7 @@ impl Load {
         let mut load = Load { clients: Vec::new(), bytes };
         for part in volumes.chunks(volumes.len().div_ceil(clients)) {
             let volumes = part.iter().map(|volume| connect(socket, volume)).collect::<io::Result<Vec<_>>>()?;
-            load.clients.push(Client { volumes, asked: 0 });
+            load.clients.push(Client { volumes, requests: 0 });
         }
         Ok(load)
     }
@@ -55,7 +55,7 @@ impl Load {
         let (bytes, count) = (self.bytes, self.clients.len() as f64);
         let pause = rate.map(|rate| Duration::from_secs_f64(count / rate));
         let began = Instant::now();
-        let asked: io::Result<Vec<Vec<u32>>> = std::thread::scope(|scope| {
+        let latencies: io::Result<Vec<Vec<u32>>> = std::thread::scope(|scope| {
             // Start times are staggered, because simultaneous starts would form bursts.
             let first = |number: usize| began + pause.unwrap_or_default().mul_f64(number as f64 / count);
             let run = |(number, client)| scope.spawn(move || Client::run(client, first(number), time, pause, bytes));
@@ -65,18 +65,18 @@ impl Load {
                 .map(|thread| thread.join().map_err(|_| io::Error::other("a client panicked"))?)
                 .collect()
         });
-        let took = began.elapsed().as_secs_f64();
-        let mut all = asked?.concat();
+        let seconds = began.elapsed().as_secs_f64();
+        let mut all = latencies?.concat();
         all.sort_unstable();
         let p99 = all.get(all.len() * 99 / 100).copied().ok_or(io::ErrorKind::UnexpectedEof)?;
-        Ok(LoadFigures { iops: all.len() as f64 / took, p99_us: f64::from(p99) })
+        Ok(LoadFigures { iops: all.len() as f64 / seconds, p99_us: f64::from(p99) })
     }
 }
 
 impl Client {
     /// Latency of each request in microseconds.
     fn run(&mut self, began: Instant, time: Duration, pause: Option<Duration>, bytes: u64) -> io::Result<Vec<u32>> {
-        let (mut took, mut due) = (Vec::new(), began);
+        let (mut latencies, mut due) = (Vec::new(), began);
         while began.elapsed() < time {
             match pause {
                 Some(pause) => {
@@ -85,22 +85,22 @@ impl Client {
                 }
                 None => due = Instant::now(),
             }
-            self.ask(bytes)?;
-            took.push(u32::try_from(due.elapsed().as_micros()).unwrap_or(u32::MAX));
+            self.request(bytes)?;
+            latencies.push(u32::try_from(due.elapsed().as_micros()).unwrap_or(u32::MAX));
         }
-        Ok(took)
+        Ok(latencies)
     }
 
-    fn ask(&mut self, bytes: u64) -> io::Result<()> {
-        self.asked += 1;
+    fn request(&mut self, bytes: u64) -> io::Result<()> {
+        self.requests += 1;
         let (volumes, blocks) = (self.volumes.len() as u64, bytes / LEN as u64);
         // Each round uses another block of each volume; an odd factor scatters the blocks.
         let (volume, block) =
-            (self.asked % volumes, (self.asked / volumes).wrapping_mul(0x9E37_79B9_7F4A_7C15) % blocks);
+            (self.requests % volumes, (self.requests / volumes).wrapping_mul(0x9E37_79B9_7F4A_7C15) % blocks);
         let stream = &mut self.volumes[volume as usize];
-        let is_write = self.asked.is_multiple_of(WRITE_ONE_OF);
+        let is_write = self.requests.is_multiple_of(WRITE_ONE_OF);
         let command = if is_write { Command::Write } else { Command::Read };
-        let request = Request { flags: 0, command, cookie: self.asked, offset: block * LEN as u64, len: LEN as u32 };
+        let request = Request { flags: 0, command, cookie: self.requests, offset: block * LEN as u64, len: LEN as u32 };
         let mut out = request.encode().to_vec();
         if is_write {
             out.resize(out.len() + LEN, 1);
@@ -109,7 +109,7 @@ impl Client {
         let mut reply = [0; REPLY_BYTES + LEN];
         let reply = &mut reply[..if is_write { REPLY_BYTES } else { REPLY_BYTES + LEN }];
         stream.read_exact(reply)?;
-        let is_good = reply[4..8] == [0; 4] && reply[8..16] == self.asked.to_be_bytes();
+        let is_good = reply[4..8] == [0; 4] && reply[8..16] == self.requests.to_be_bytes();
         if is_good { Ok(()) } else { Err(io::Error::other("a request failed")) }
     }
 }

@@ -1,4 +1,4 @@
-//! `make bench`: Hotset beside other servers and beside the ceiling, interleaved on one machine.
+//! `make bench`: Hotset beside other servers and beside null servers, interleaved on one machine.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use bench::fio::{self, Target};
 use bench::machine;
 use bench::report::{Ratio, Section, page};
 use bench::run::{Effort, measure};
-use bench::servers::{Content, HOTSET_EXPORT, Kind, OF_A_FILE, OF_MEMORY, Programs, Server};
+use bench::servers::{Content, FILE_SERVERS, HOTSET_EXPORT, Kind, MEMORY_SERVERS, Programs, Server};
 use clap::Parser;
 
 /// Measures Hotset beside other servers and writes the report.
@@ -40,7 +40,7 @@ struct Arguments {
 const HIT_BYTES: u64 = 256 << 20;
 /// Size of the file that does not fit in memory.
 const MISS_BYTES: u64 = 2 << 30;
-const CEILING: &[Kind] = &[Kind::CeilingThreads, Kind::CeilingSeam];
+const NULL_SERVERS: &[Kind] = &[Kind::NullServerThreads, Kind::NullServerSeam];
 
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
@@ -70,10 +70,12 @@ fn start(kinds: &[Kind], content: &Content, folder: &Path, programs: &Programs) 
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let programs =
-        Programs { hotset: arguments.hotset.clone(), ceiling: std::env::current_exe()?.with_file_name("ceiling") };
-    if !programs.ceiling.exists() {
-        return Err("the ceiling is not built: `cargo build --release --package bench`".into());
+    let programs = Programs {
+        hotset: arguments.hotset.clone(),
+        null_server: std::env::current_exe()?.with_file_name("null_server"),
+    };
+    if !programs.null_server.exists() {
+        return Err("the null server is not built: run `cargo build --release --package bench`".into());
     }
     let machine = machine::describe();
     let wanted = |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
@@ -81,7 +83,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let effort = Effort { rounds: arguments.rounds, seconds: arguments.seconds, size_bytes: HIT_BYTES };
     if wanted("hits") || wanted("placed") {
         let folder = tempfile::tempdir_in("/dev/shm")?;
-        let started = start(&OF_MEMORY, &Content::Memory(HIT_BYTES), folder.path(), &programs);
+        let started = start(&MEMORY_SERVERS, &Content::Memory(HIT_BYTES), folder.path(), &programs);
         left_out.extend(started.left_out);
         fill(&started.servers)?;
         if wanted("hits") {
@@ -169,10 +171,10 @@ fn fill(servers: &[Server]) -> Result<(), Box<dyn Error>> {
 
 fn ratios() -> Vec<Ratio> {
     vec![
-        Ratio { name: "to the ceiling", of: Kind::Hotset, to: CEILING },
+        Ratio { name: "to the null server", of: Kind::Hotset, to: NULL_SERVERS },
         Ratio { name: "to nbdkit", of: Kind::Hotset, to: &[Kind::Nbdkit] },
         Ratio { name: "to qemu-s-d", of: Kind::Hotset, to: &[Kind::Qemu] },
-        Ratio { name: "ceiling: seam to threads", of: Kind::CeilingSeam, to: &[Kind::CeilingThreads] },
+        Ratio { name: "null server: seam to threads", of: Kind::NullServerSeam, to: &[Kind::NullServerThreads] },
     ]
 }
 
@@ -180,7 +182,7 @@ fn hits(servers: &[Server], effort: Effort) -> Result<Section, Box<dyn Error>> {
     let measured = HITS.iter().map(|cell| measure(cell, servers, effort, None)).collect::<Result<_, _>>()?;
     Ok(Section {
         title: "Hits in memory".into(),
-        text: "A volume of 256 MiB that is entirely in memory, over a Unix socket. The ceiling is a server that only \
+        text: "A volume of 256 MiB that is entirely in memory, over a Unix socket. The null server only \
                copies \
                between socket and memory, with blocking threads and on one core of the project's runtime; the better \
                one counts."
@@ -236,13 +238,14 @@ fn misses(
     }
     Ok(Section {
         title: "Misses".into(),
-        text: "Random reads of a file of 2 GiB with direct I/O; Hotset has 32 MiB of memory. The ceiling reads the \
+        text:
+            "Random reads of a file of 2 GiB with direct I/O; Hotset has 32 MiB of memory. The null server reads the \
                file directly."
-            .into(),
+                .into(),
         ratios: vec![
             Ratio { name: "to qemu-s-d", of: Kind::Hotset, to: &[Kind::Qemu] },
-            Ratio { name: "to fio direct", of: Kind::Hotset, to: &[Kind::Straight] },
-            Ratio { name: "ceiling to qemu-s-d", of: Kind::CeilingSeam, to: &[Kind::Qemu] },
+            Ratio { name: "to fio direct", of: Kind::Hotset, to: &[Kind::NoServer] },
+            Ratio { name: "null server to qemu-s-d", of: Kind::NullServerSeam, to: &[Kind::Qemu] },
         ],
         measured,
     })
@@ -270,7 +273,7 @@ fn in_turn(
     let mut all: Option<bench::run::Measured> = None;
     for _ in 0..effort.rounds {
         let mut round = bench::run::Measured { cell: *cell, rows: Vec::new() };
-        for kind in OF_A_FILE {
+        for kind in FILE_SERVERS {
             let started = start(&[kind], content, folder, programs);
             left_out.extend(started.left_out);
             if started.servers.is_empty() {

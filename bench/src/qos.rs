@@ -72,20 +72,20 @@ fn start(folder: &Path, programs: &Programs, bytes: u64, has_qos: bool) -> io::R
         File::create(&path)?.set_len(bytes)?;
         Ok(path.display().to_string())
     };
-    let mut tables = String::new();
+    let mut extra_toml = String::new();
     if has_qos {
-        tables += "\n[[datastore]]\nname = \"pool\"\ncongestion_threshold = \"30ms\"\n";
+        extra_toml += "\n[[datastore]]\nname = \"pool\"\ncongestion_threshold = \"30ms\"\n";
     }
     // The second volume is idle; the scheduler must only consider it.
-    for (name, shares) in [(HOTSET_EXPORT, 1000), ("beside", 2000)] {
-        tables += &format!("\n[[volume]]\nname = \"{name}\"\nbacking = \"{}\"\n", backing(name)?);
+    for (name, shares) in [(HOTSET_EXPORT, 1000), ("idle", 2000)] {
+        extra_toml += &format!("\n[[volume]]\nname = \"{name}\"\nbacking = \"{}\"\n", backing(name)?);
         if has_qos {
-            tables += &format!("datastore = \"pool\"\nshares = {shares}\nreservation_iops = 100\n");
+            extra_toml += &format!("datastore = \"pool\"\nshares = {shares}\nreservation_iops = 100\n");
         }
     }
     let socket = folder.join("nbd.sock");
     // Memory is large enough that no write-back is forced.
-    let command = daemon(folder, &socket, bytes * 8, &[], &tables, &programs.hotset)?;
+    let command = daemon(folder, &socket, bytes * 8, &[], &extra_toml, &programs.hotset)?;
     let process = Process::start(command, &socket)?;
     let target = Target::Nbd(format!("nbd+unix:///{HOTSET_EXPORT}?socket={}", socket.display()));
     fio::run(&FILL, &target, bytes, 0, None)?;
@@ -93,7 +93,7 @@ fn start(folder: &Path, programs: &Programs, bytes: u64, has_qos: bool) -> io::R
 }
 
 fn describe(rounds: &[Round], seconds: u32) -> String {
-    let of = |which: usize| median(&rounds.iter().map(|round| round[which]).collect::<Vec<_>>());
+    let median_of = |which: usize| median(&rounds.iter().map(|round| round[which]).collect::<Vec<_>>());
     let to_off = |which: usize| Interval::of_ratio(rounds.iter().map(|round| (round[0], round[which])));
     let (again, on) = (to_off(1), to_off(2));
     format!(
@@ -108,8 +108,8 @@ fn describe(rounds: &[Round], seconds: u32) -> String {
          | {} | {:.0} | {:.0} | {on} | {again} | {WANTED:.2} at least | {} |",
         rounds.len(),
         CELL.name,
-        of(0),
-        of(2),
+        median_of(0),
+        median_of(2),
         on.at_least(WANTED),
     )
 }
@@ -118,7 +118,7 @@ fn describe(rounds: &[Round], seconds: u32) -> String {
 mod tests {
     use super::*;
 
-    /// Rounds with a variation of one percent, and `part` of the throughput with QoS.
+    /// Rounds with a variation of one percent; with QoS, throughput is multiplied by `part`.
     fn rounds(part: f64) -> Vec<Round> {
         let noise = |number: usize| 1.0 + 0.01 * (number as f64 * 2.4).sin();
         let round = |number| [noise(3 * number), noise(3 * number + 1), part * noise(3 * number + 2)];

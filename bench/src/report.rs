@@ -67,10 +67,10 @@ fn row(out: &mut String, head: &str, cells: impl Iterator<Item = String>) {
 }
 
 fn figures(samples: &[Sample]) -> String {
-    let of = |figure: fn(&Sample) -> f64| median(&samples.iter().map(figure).collect::<Vec<_>>());
-    let cpu = of(|sample| sample.cpu_us);
+    let median_of = |figure: fn(&Sample) -> f64| median(&samples.iter().map(figure).collect::<Vec<_>>());
+    let cpu = median_of(|sample| sample.cpu_us);
     let cpu = if cpu > 0.0 { format!(" · {cpu:.1} µs") } else { String::new() };
-    format!("{} · {:.0} µs{cpu}", thousands(of(|sample| sample.iops)), of(|sample| sample.median_us))
+    format!("{} · {:.0} µs{cpu}", thousands(median_of(|sample| sample.iops)), median_of(|sample| sample.median_us))
 }
 
 /// Formats a whole number with a comma before every three digits.

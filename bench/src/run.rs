@@ -104,11 +104,11 @@ mod tests {
     fn ratio_is_the_median_against_the_best_other_per_round() {
         let rows = vec![
             (Kind::Hotset, samples([90.0, 100.0, 50.0])),
-            (Kind::CeilingSeam, samples([100.0, 80.0, 100.0])),
-            (Kind::CeilingThreads, samples([80.0, 125.0, 10.0])),
+            (Kind::NullServerSeam, samples([100.0, 80.0, 100.0])),
+            (Kind::NullServerThreads, samples([80.0, 125.0, 10.0])),
         ];
         let measured = Measured { cell: HITS[0], rows };
-        assert_eq!(measured.ratio(Kind::Hotset, &[Kind::CeilingSeam, Kind::CeilingThreads]), Some(0.8));
+        assert_eq!(measured.ratio(Kind::Hotset, &[Kind::NullServerSeam, Kind::NullServerThreads]), Some(0.8));
         assert_eq!(measured.ratio(Kind::Hotset, &[Kind::Nbdkit]), None);
     }
 

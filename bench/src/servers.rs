@@ -28,24 +28,25 @@ pub enum Kind {
     Nbdkit,
     /// qemu-storage-daemon on a file: in memory, or direct with io_uring.
     Qemu,
-    /// The ceiling with threads.
-    CeilingThreads,
-    /// The ceiling on the project's runtime.
-    CeilingSeam,
+    /// Null server with a thread per connection: it only copies, so it is the upper bound for any NBD server.
+    NullServerThreads,
+    /// Null server on the project's seam: the upper bound for a server on this runtime.
+    NullServerSeam,
     /// The daemon with two flash devices.
     Mirrored,
     /// The daemon with one flash device.
     Single,
     /// The daemon without flash on a modelled RAID 5 of five disks.
     Raid5,
-    /// No server: fio directly on the file.
-    Straight,
+    /// No server: fio accesses the file directly.
+    NoServer,
 }
 
 /// Servers that can export memory.
-pub const OF_MEMORY: [Kind; 5] = [Kind::Hotset, Kind::Nbdkit, Kind::Qemu, Kind::CeilingThreads, Kind::CeilingSeam];
+pub const MEMORY_SERVERS: [Kind; 5] =
+    [Kind::Hotset, Kind::Nbdkit, Kind::Qemu, Kind::NullServerThreads, Kind::NullServerSeam];
 /// Servers that can export a file.
-pub const OF_A_FILE: [Kind; 4] = [Kind::Hotset, Kind::Qemu, Kind::CeilingSeam, Kind::Straight];
+pub const FILE_SERVERS: [Kind; 4] = [Kind::Hotset, Kind::Qemu, Kind::NullServerSeam, Kind::NoServer];
 
 /// Export name of the daemon; the other servers use the empty name.
 pub const HOTSET_EXPORT: &str = "bench";
@@ -55,8 +56,8 @@ pub const HOTSET_EXPORT: &str = "bench";
 pub struct Programs {
     /// The daemon.
     pub hotset: PathBuf,
-    /// The ceiling.
-    pub ceiling: PathBuf,
+    /// The null server.
+    pub null_server: PathBuf,
 }
 
 /// A target for requests.
@@ -76,12 +77,12 @@ impl Kind {
             Kind::Hotset => "hotset",
             Kind::Nbdkit => "nbdkit",
             Kind::Qemu => "qemu-s-d",
-            Kind::CeilingThreads => "ceiling (threads)",
-            Kind::CeilingSeam => "ceiling (seam)",
+            Kind::NullServerThreads => "null server (threads)",
+            Kind::NullServerSeam => "null server (seam)",
             Kind::Mirrored => "hotset, mirrored",
             Kind::Single => "hotset, one copy",
             Kind::Raid5 => "hotset on RAID 5, no flash",
-            Kind::Straight => "fio direct",
+            Kind::NoServer => "fio direct",
         }
     }
 
@@ -94,7 +95,7 @@ impl Kind {
     pub fn start(self, content: &Content, folder: &Path, programs: &Programs) -> io::Result<Server> {
         let socket = self.socket(folder);
         let command = match (self, content) {
-            (Kind::Straight, Content::File(path)) => {
+            (Kind::NoServer, Content::File(path)) => {
                 let target = Target::File(path.display().to_string());
                 return Ok(Server { kind: self, target, process: None });
             }
@@ -105,12 +106,12 @@ impl Kind {
                 command
             }
             (Kind::Qemu, content) => qemu(content, folder, &socket)?,
-            (Kind::CeilingThreads | Kind::CeilingSeam, Content::Memory(bytes)) => {
-                let variant = if self == Kind::CeilingSeam { "seam" } else { "threads" };
-                ceiling(programs, variant, &socket, &bytes.to_string())
+            (Kind::NullServerThreads | Kind::NullServerSeam, Content::Memory(bytes)) => {
+                let variant = if self == Kind::NullServerSeam { "seam" } else { "threads" };
+                null_server(programs, variant, &socket, &bytes.to_string())
             }
-            (Kind::CeilingSeam, Content::File(path)) => {
-                ceiling(programs, "seam-file", &socket, &path.display().to_string())
+            (Kind::NullServerSeam, Content::File(path)) => {
+                null_server(programs, "seam-file", &socket, &path.display().to_string())
             }
             (kind, content) => return Err(io::Error::other(format!("{} does not serve {content:?}", kind.name()))),
         };
@@ -120,17 +121,17 @@ impl Kind {
     }
 }
 
-fn ceiling(programs: &Programs, variant: &str, socket: &Path, what: &str) -> Command {
-    let mut command = Command::new(&programs.ceiling);
-    command.args([variant, &format!("unix:{}", socket.display()), what]);
+fn null_server(programs: &Programs, variant: &str, socket: &Path, content: &str) -> Command {
+    let mut command = Command::new(&programs.null_server);
+    command.args([variant, &format!("unix:{}", socket.display()), content]);
     command
 }
 
-/// The daemon with a memory cache that holds the whole volume, or, on a file, very little of it.
+/// The daemon with a memory cache that holds the whole volume, or very little of it if the volume is a file.
 fn hotset(content: &Content, folder: &Path, socket: &Path, program: &Path) -> io::Result<Command> {
     let (memory, backing) = match content {
         Content::Memory(bytes) => {
-            // A missing path under /dev, where shared memory lies, would be taken for a missing device.
+            // A missing path under /dev/shm would be reported as a missing device.
             let path = folder.join("hotset.img");
             fs::File::create(&path)?.set_len(*bytes)?;
             // Memory is large enough that no write-back is forced; the cost of destage has its own section.
@@ -143,21 +144,21 @@ fn hotset(content: &Content, folder: &Path, socket: &Path, program: &Path) -> io
     daemon(folder, socket, memory, &[volume], "", program)
 }
 
-/// Command of a daemon with `memory` bytes that serves volumes (name, backing) on `socket`; `tables` are further
-/// configuration.
+/// Command of a daemon with `memory` bytes that serves volumes (name, backing) on `socket`; `extra_toml` is appended to
+/// the configuration.
 pub fn daemon(
     folder: &Path,
     socket: &Path,
     memory: u64,
     volumes: &[(&str, String)],
-    tables: &str,
+    extra_toml: &str,
     program: &Path,
 ) -> io::Result<Command> {
     let (socket, control, state) = (socket.display(), control_socket(folder), folder.join("state"));
     fs::create_dir_all(&state)?;
     let mut text = format!(
         "[state]\ndirectory = \"{}\"\n\n[memory]\nsize = \"{} MiB\"\n\n[control]\nsocket = \"{}\"\n\n\
-         [nbd]\nlisten = [\"unix:{socket}\"]\n{tables}",
+         [nbd]\nlisten = [\"unix:{socket}\"]\n{extra_toml}",
         state.display(),
         memory >> 20,
         control.display()
@@ -191,7 +192,7 @@ fn qemu(content: &Content, folder: &Path, socket: &Path) -> io::Result<Command> 
 }
 
 /// Starts an export of `file` by qemu-storage-daemon, limited to `iops` requests per second; also returns its URI.
-pub fn throttled(file: &Path, folder: &Path, iops: u32) -> io::Result<(Server, String)> {
+pub fn start_throttled_qemu(file: &Path, folder: &Path, iops: u32) -> io::Result<(Server, String)> {
     let socket = folder.join("limited.sock");
     let mut command = Command::new("qemu-storage-daemon");
     command.args(["--object", &format!("throttle-group,id=limit,x-iops-total={iops}")]);

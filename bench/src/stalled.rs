@@ -19,9 +19,9 @@ const STALLED: u64 = 200;
 /// Bytes of the incomplete write, or of the read whose reply is not received.
 const LEN: u32 = 1 << 20;
 /// Bytes of the write's payload that are sent.
-const PART: usize = 100_000;
+const PAYLOAD_SENT_BYTES: usize = 100_000;
 /// Reads whose replies are never received.
-const UNTAKEN: usize = 8;
+const UNRECEIVED_READS: usize = 8;
 
 /// Cells of the healthy client.
 const CELLS: [Cell; 2] = [
@@ -37,25 +37,31 @@ fn stall(socket: &Path, export: &str, number: u64) -> io::Result<UnixStream> {
     match number % 4 {
         0 => stream.write_all(&write[..write.len() / 2])?,
         1 => stream.write_all(&write)?,
-        2 => stream.write_all(&[&write[..], &[0; PART]].concat())?,
-        _ => (0..UNTAKEN).try_for_each(|_| stream.write_all(&request(Command::Read)))?,
+        2 => stream.write_all(&[&write[..], &[0; PAYLOAD_SENT_BYTES]].concat())?,
+        _ => (0..UNRECEIVED_READS).try_for_each(|_| stream.write_all(&request(Command::Read)))?,
     }
     Ok(stream)
 }
 
-/// Median latencies of a healthy client in microseconds, alone and beside the stalled clients, a pair per round.
-fn pairs(cell: &Cell, server: &Server, socket: &Path, export: &str, effort: Effort) -> io::Result<Vec<[f64; 2]>> {
+/// Median latencies of a healthy client in microseconds, alone and with stalled clients, one pair per round.
+fn measure_pairs(
+    cell: &Cell,
+    server: &Server,
+    socket: &Path,
+    export: &str,
+    effort: Effort,
+) -> io::Result<Vec<[f64; 2]>> {
     let median_us =
         || fio::run(cell, &server.target, effort.size_bytes, effort.seconds, None).map(|outcome| outcome.median_us);
-    let pair = |_| {
+    let measure_pair = |_| {
         let alone = median_us()?;
         let stalled: io::Result<Vec<_>> = (0..STALLED).map(|number| stall(socket, export, number)).collect();
         let stalled = stalled?;
-        let beside = median_us()?;
+        let with_stalled = median_us()?;
         drop(stalled);
-        Ok([alone, beside])
+        Ok([alone, with_stalled])
     };
-    (0..effort.rounds).map(pair).collect()
+    (0..effort.rounds).map(measure_pair).collect()
 }
 
 /// Measures `server`, which listens on `socket`, and renders the result.
@@ -63,16 +69,15 @@ pub fn measure(server: &Server, socket: &Path, export: &str, effort: Effort) -> 
     assert_eq!(server.kind, Kind::Hotset, "only the daemon is measured");
     let mut text = format!(
         "{STALLED} connections that stall: a quarter each inside a request's header, after the header of a write, \
-         inside \
-         its payload, and with {UNTAKEN} reads of 1 MiB whose replies are not received. A healthy client's median \
-         latency without and with \
+         inside its payload, and with {UNRECEIVED_READS} reads of 1 MiB whose replies are not received. A healthy \
+         client's median latency without and with \
          them, interleaved; the target is at most 1.5 times.\n\n| | without | with | ratio | per round |\n| --- | \
          ---: | ---: | ---: | ---: |\n"
     );
     for cell in &CELLS {
-        let pairs = pairs(cell, server, socket, export, effort)?;
-        let of = |which: usize| median(&pairs.iter().map(|pair| pair[which]).collect::<Vec<_>>());
-        let ratios: Vec<f64> = pairs.iter().map(|[alone, beside]| beside / alone).collect();
+        let pairs = measure_pairs(cell, server, socket, export, effort)?;
+        let median_of = |which: usize| median(&pairs.iter().map(|pair| pair[which]).collect::<Vec<_>>());
+        let ratios: Vec<f64> = pairs.iter().map(|[alone, with_stalled]| with_stalled / alone).collect();
         let each: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
         eprintln!("{}: {:.2} times with {STALLED} stalled ({})", cell.name, median(&ratios), each.join(", "));
         // Writing to a string cannot fail.
@@ -80,12 +85,12 @@ pub fn measure(server: &Server, socket: &Path, export: &str, effort: Effort) -> 
             text,
             "| {} | {:.1} µs | {:.1} µs | **{:.2}** | {} |",
             cell.name,
-            of(0),
-            of(1),
+            median_of(0),
+            median_of(1),
             median(&ratios),
             each.join(", ")
         );
     }
     let text = text.trim_end().to_owned();
-    Ok(Section { title: "Beside stalled clients".into(), text, ratios: Vec::new(), measured: Vec::new() })
+    Ok(Section { title: "With stalled clients".into(), text, ratios: Vec::new(), measured: Vec::new() })
 }

@@ -22,7 +22,7 @@ const VOLUMES: [(&str, u32, u32); 2] = [("first", 400, 100), ("second", 150, 40)
 /// Shortest run with enough seconds for a result.
 const SECONDS_MIN: u32 = 30;
 /// Lowest acceptable fraction of the load's requests in a second.
-const PART_WANTED: f64 = 0.9;
+const FRACTION_WANTED: f64 = 0.9;
 /// Highest acceptable ratio of the 99.9th percentile of reads to that without the datastore.
 const TAIL_WANTED: f64 = 1.1;
 
@@ -36,15 +36,15 @@ struct Run {
 }
 
 impl Run {
-    fn asked() -> f64 {
+    fn offered_iops() -> f64 {
         VOLUMES.iter().map(|(_, reads, writes)| f64::from(reads + writes)).sum()
     }
 
-    /// Number of seconds below [`PART_WANTED`], and the lowest fraction.
+    /// Number of seconds below [`FRACTION_WANTED`], and the lowest fraction.
     fn slow_seconds(&self) -> (usize, f64) {
-        let parts = self.per_second.iter().map(|requests| requests / Run::asked());
-        let least = parts.clone().fold(f64::INFINITY, f64::min);
-        (parts.filter(|part| *part < PART_WANTED).count(), least)
+        let fractions = self.per_second.iter().map(|requests| requests / Run::offered_iops());
+        let lowest = fractions.clone().fold(f64::INFINITY, f64::min);
+        (fractions.filter(|fraction| *fraction < FRACTION_WANTED).count(), lowest)
     }
 }
 
@@ -61,8 +61,8 @@ impl Round {
     }
 
     fn verdict(&self) -> Verdict {
-        let has_no_more = self.with.slow_seconds().0 <= self.without.slow_seconds().0;
-        Verdict::of(has_no_more && self.tail_ratio() <= TAIL_WANTED)
+        let has_no_more_slow_seconds = self.with.slow_seconds().0 <= self.without.slow_seconds().0;
+        Verdict::of(has_no_more_slow_seconds && self.tail_ratio() <= TAIL_WANTED)
     }
 }
 
@@ -82,12 +82,12 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
 }
 
 fn round(folder: &Path, programs: &Programs, seconds: u32, is_busy: bool) -> io::Result<Round> {
-    let is_over = AtomicBool::new(false);
+    let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let processors = std::thread::available_parallelism()?.get();
         for _ in 0..if is_busy { processors } else { 0 } {
             scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed) {
+                while !is_done.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
             });
@@ -99,7 +99,7 @@ fn round(folder: &Path, programs: &Programs, seconds: u32, is_busy: bool) -> io:
         let with = side("with", "[[datastore]]\nname = \"array\"\n");
         let without = side("without", "");
         let ended = [with, without].map(|side| side.join().expect("no side panics"));
-        is_over.store(true, Ordering::Relaxed);
+        is_done.store(true, Ordering::Relaxed);
         let [with, without] = ended;
         Ok(Round { is_busy, with: with?, without: without? })
     })
@@ -110,17 +110,17 @@ fn run(folder: &Path, programs: &Programs, seconds: u32, datastore: &str) -> io:
     std::fs::create_dir(folder)?;
     let devices: Vec<PathBuf> = ["f0", "f1"].into_iter().map(|name| folder.join(name)).collect();
     devices.iter().try_for_each(|path| std::fs::File::create(path)?.set_len(1 << 30))?;
-    let mut tables = flash_table(&devices);
-    tables += "\n[[array]]\nname = \"shelf\"\nraid = 5\ndisks = 5\ndisk = \"sas10k\"\n\n";
-    tables += datastore;
+    let mut extra_toml = flash_table(&devices);
+    extra_toml += "\n[[array]]\nname = \"shelf\"\nraid = 5\ndisks = 5\ndisk = \"sas10k\"\n\n";
+    extra_toml += datastore;
     for (name, ..) in VOLUMES {
-        tables += &format!("\n[[volume]]\nname = \"{name}\"\nbacking = \"sim://shelf\"\nsize = \"2GiB\"\n");
+        extra_toml += &format!("\n[[volume]]\nname = \"{name}\"\nbacking = \"sim://shelf\"\nsize = \"2GiB\"\n");
         if !datastore.is_empty() {
-            tables += "datastore = \"array\"\n";
+            extra_toml += "datastore = \"array\"\n";
         }
     }
     let socket = folder.join("nbd.sock");
-    let _process = Process::start(daemon(folder, &socket, MEMORY_BYTES, &[], &tables, &programs.hotset)?, &socket)?;
+    let _process = Process::start(daemon(folder, &socket, MEMORY_BYTES, &[], &extra_toml, &programs.hotset)?, &socket)?;
     let mut command = Command::new("fio");
     command.args(["--output-format=json", "--group_reporting", "--per_job_logs=1", "--log_avg_msec=1000"]);
     for (name, reads, writes) in VOLUMES {
@@ -172,7 +172,7 @@ fn row(round: &Round) -> String {
         let (slow, least) = run.slow_seconds();
         format!("{slow} (least {least:.2}) | {:.1} | {:.0}", run.p999_ms, run.longest_ms)
     };
-    let machine = if round.is_busy { "busy" } else { "quiet" };
+    let machine = if round.is_busy { "busy" } else { "idle" };
     let (with, without) = (side(&round.with), side(&round.without));
     format!("| {machine} | {with} | {without} | {:.2} | {} |", round.tail_ratio(), round.verdict())
 }
@@ -184,8 +184,8 @@ fn describe(rounds: &[Round], seconds: u32) -> String {
          reads and 100 writes, and 150 \
          and 40 a second of 8 KiB, zipf 1.2 over 256 MiB, depth 4 each, {seconds} s. A daemon with both in a \
          `[[datastore]]` and one without it \
-         run at the same time, on a quiet machine and with all processors kept busy by other processes. *Slow \
-         seconds* have less than {PART_WANTED} of \
+         run at the same time, on an idle machine and with all processors kept busy by other processes. *Slow \
+         seconds* have less than {FRACTION_WANTED} of \
          the load's requests. Target: no more slow seconds than without, and a 99.9th percentile of reads of at most \
          {TAIL_WANTED} times.\n\n\
          | machine | slow seconds | p99.9 ms | longest ms | slow seconds without | p99.9 ms without | longest ms \
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     fn run(requests: f64, p999_ms: f64) -> Run {
-        Run { per_second: vec![Run::asked(), requests, Run::asked()], p999_ms, longest_ms: 50.0 }
+        Run { per_second: vec![Run::offered_iops(), requests, Run::offered_iops()], p999_ms, longest_ms: 50.0 }
     }
 
     fn verdict(with: Run, without: Run) -> Verdict {
@@ -210,10 +210,10 @@ mod tests {
 
     #[test]
     fn slow_second_or_longer_tail_misses() {
-        let sound = || run(Run::asked(), 20.0);
-        assert_eq!(verdict(sound(), sound()), Verdict::Pass);
-        assert_eq!(verdict(run(0.85 * Run::asked(), 20.0), sound()), Verdict::Miss);
-        assert_eq!(verdict(run(Run::asked(), 23.0), sound()), Verdict::Miss);
+        let good = || run(Run::offered_iops(), 20.0);
+        assert_eq!(verdict(good(), good()), Verdict::Pass);
+        assert_eq!(verdict(run(0.85 * Run::offered_iops(), 20.0), good()), Verdict::Miss);
+        assert_eq!(verdict(run(Run::offered_iops(), 23.0), good()), Verdict::Miss);
     }
 
     #[test]

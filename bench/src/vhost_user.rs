@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use driver::{FrontEnd, Memory, Queue, Request, feature, protocol};
-use nbd_protocol::{Command as Asked, Request as NbdRequest};
+use nbd_protocol::{Command as NbdCommand, Request as NbdRequest};
 
 use crate::machine;
 use crate::nbd::connect;
@@ -61,8 +61,8 @@ impl Client {
 
     /// Keeps `depth` requests in flight for `time`, anywhere in `bytes`; returns the number of completed requests.
     fn run(&mut self, time: Duration, depth: usize, writes: bool, bytes: u64) -> io::Result<u64> {
-        let (began, mut ended, mut random) = (Instant::now(), 0, 0x9E37_79B9_7F4A_7C15_u64);
-        let mut place = || {
+        let (began, mut completed, mut random) = (Instant::now(), 0, 0x9E37_79B9_7F4A_7C15_u64);
+        let mut random_offset = || {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (random >> 33) % (bytes / u64::from(LEN)) * u64::from(LEN)
         };
@@ -71,53 +71,53 @@ impl Client {
                 let data = vec![0xa5; LEN as usize];
                 let mut in_flight = 0;
                 loop {
-                    let goes_on = began.elapsed() < time;
-                    while goes_on && in_flight < depth {
-                        let at = place();
+                    let is_running = began.elapsed() < time;
+                    while is_running && in_flight < depth {
+                        let at = random_offset();
                         let request = if writes { Request::Write(at, data.clone()) } else { Request::Read(at, LEN) };
                         queue.ask(&request).ok_or_else(|| io::Error::other("the queue is full"))?;
                         in_flight += 1;
                     }
                     if in_flight == 0 {
-                        return Ok(ended);
+                        return Ok(completed);
                     }
                     for done in queue.wait(READY_TIMEOUT)? {
                         if done.status != 0 {
-                            return Err(io::Error::other(format!("a request ended with {}", done.status)));
+                            return Err(io::Error::other(format!("a request failed with status {}", done.status)));
                         }
                         in_flight -= 1;
-                        ended += 1;
+                        completed += 1;
                     }
                 }
             }
             Client::Nbd(stream) => {
-                let (mut out, mut into, mut got) = (Vec::new(), vec![0; 1 << 20], 0);
-                let answer = if writes { REPLY_BYTES } else { REPLY_BYTES + LEN as usize };
+                let (mut send_buffer, mut receive_buffer, mut received_len) = (Vec::new(), vec![0; 1 << 20], 0);
+                let reply_len = if writes { REPLY_BYTES } else { REPLY_BYTES + LEN as usize };
                 let mut in_flight = 0;
                 loop {
-                    let goes_on = began.elapsed() < time;
-                    while goes_on && in_flight < depth {
-                        let command = if writes { Asked::Write } else { Asked::Read };
-                        let request = NbdRequest { flags: 0, command, cookie: 1, offset: place(), len: LEN };
-                        out.extend_from_slice(&request.encode());
-                        out.extend_from_slice(if writes { &[0xa5; LEN as usize] } else { &[] });
+                    let is_running = began.elapsed() < time;
+                    while is_running && in_flight < depth {
+                        let command = if writes { NbdCommand::Write } else { NbdCommand::Read };
+                        let request = NbdRequest { flags: 0, command, cookie: 1, offset: random_offset(), len: LEN };
+                        send_buffer.extend_from_slice(&request.encode());
+                        send_buffer.extend_from_slice(if writes { &[0xa5; LEN as usize] } else { &[] });
                         in_flight += 1;
                     }
                     if in_flight == 0 {
-                        return Ok(ended);
+                        return Ok(completed);
                     }
-                    stream.write_all(&out)?;
-                    out.clear();
-                    let count = stream.read(&mut into[got..])?;
+                    stream.write_all(&send_buffer)?;
+                    send_buffer.clear();
+                    let count = stream.read(&mut receive_buffer[received_len..])?;
                     if count == 0 {
                         return Err(io::ErrorKind::UnexpectedEof.into());
                     }
-                    got += count;
-                    let whole = got / answer;
-                    into.copy_within(whole * answer..got, 0);
-                    got -= whole * answer;
-                    in_flight -= whole;
-                    ended += whole as u64;
+                    received_len += count;
+                    let replies = received_len / reply_len;
+                    receive_buffer.copy_within(replies * reply_len..received_len, 0);
+                    received_len -= replies * reply_len;
+                    in_flight -= replies;
+                    completed += replies as u64;
                 }
             }
         }
@@ -143,11 +143,15 @@ struct Peer<'a> {
 
 impl Peer<'_> {
     fn sample(&mut self, seconds: u32, depth: usize, writes: bool, bytes: u64) -> io::Result<Sample> {
-        let me = || cpu_us("/proc/self/stat");
-        let (server, client, began) = (self.process.cpu_us(), me(), Instant::now());
-        let ended = self.client.run(Duration::from_secs(seconds.into()), depth, writes, bytes)? as f64;
-        let iops = ended / began.elapsed().as_secs_f64();
-        Ok(Sample { iops, server_us: (self.process.cpu_us() - server) / ended, client_us: (me() - client) / ended })
+        let own_cpu_us = || cpu_us("/proc/self/stat");
+        let (server, client, began) = (self.process.cpu_us(), own_cpu_us(), Instant::now());
+        let completed = self.client.run(Duration::from_secs(seconds.into()), depth, writes, bytes)? as f64;
+        let iops = completed / began.elapsed().as_secs_f64();
+        Ok(Sample {
+            iops,
+            server_us: (self.process.cpu_us() - server) / completed,
+            client_us: (own_cpu_us() - client) / completed,
+        })
     }
 }
 
@@ -168,15 +172,16 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     let bytes = effort.size_bytes;
     let (socket, vhost, image) = (folder.join("hotset.sock"), folder.join("vhost"), folder.join("hotset.img"));
     fs::File::create(&image)?.set_len(bytes)?;
-    let tables = format!("[vhost_user]\ndirectory = \"{}\"\n", vhost.display());
+    let extra_toml = format!("[vhost_user]\ndirectory = \"{}\"\n", vhost.display());
     let volume = (HOTSET_EXPORT, image.display().to_string());
-    let ours = Process::start(daemon(folder, &socket, bytes * 8, &[volume], &tables, &programs.hotset)?, &socket)?;
-    let (theirs, their_socket) = qemu(folder, bytes)?;
+    let hotset =
+        Process::start(daemon(folder, &socket, bytes * 8, &[volume], &extra_toml, &programs.hotset)?, &socket)?;
+    let (qemu, qemu_socket) = qemu(folder, bytes)?;
     let guest = Client::guest(&vhost.join(format!("{HOTSET_EXPORT}.sock")))?;
     let mut peers = [
-        Peer { name: "hotset", process: &ours, client: guest },
-        Peer { name: "qemu-s-d", process: &theirs, client: Client::guest(&their_socket)? },
-        Peer { name: "hotset over NBD", process: &ours, client: Client::Nbd(connect(&socket, HOTSET_EXPORT)?) },
+        Peer { name: "hotset", process: &hotset, client: guest },
+        Peer { name: "qemu-s-d", process: &qemu, client: Client::guest(&qemu_socket)? },
+        Peer { name: "hotset over NBD", process: &hotset, client: Client::Nbd(connect(&socket, HOTSET_EXPORT)?) },
     ];
     for peer in &mut peers {
         peer.client.fill(bytes)?;
@@ -184,8 +189,8 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     // Without binding, the scheduler would place server and client on one CPU or on two for whole runs, and the
     // comparison would measure that.
     let _bound = if machine::processors() > 1 {
-        ours.bind(0)?;
-        theirs.bind(0)?;
+        hotset.bind(0)?;
+        qemu.bind(0)?;
         Some(Bound::to(1)?)
     } else {
         None
@@ -209,15 +214,15 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
             }
             rounds.push(samples);
         }
-        let of = |figure: &dyn Fn(&[Sample; 3]) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
+        let median_of = |figure: &dyn Fn(&[Sample; 3]) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
         let shown = |peer: usize| {
             let (iops, server, client) =
-                (of(&|s| s[peer].iops), of(&|s| s[peer].server_us), of(&|s| s[peer].client_us));
+                (median_of(&|s| s[peer].iops), median_of(&|s| s[peer].server_us), median_of(&|s| s[peer].client_us));
             format!("{iops:.0} · {server:.1} µs · {client:.1} µs")
         };
         let ratio = |to: usize| {
             let each: Vec<_> = rounds.iter().map(|s| format!("{:.2}", s[0].iops / s[to].iops)).collect();
-            format!("**{:.2}** ({})", of(&|s| s[0].iops / s[to].iops), each.join(", "))
+            format!("**{:.2}** ({})", median_of(&|s| s[0].iops / s[to].iops), each.join(", "))
         };
         eprintln!("vhost-user, {name}: {} of {}, {} of {}", ratio(1), peers[1].name, ratio(2), peers[2].name);
         let wanted = wanted.map_or_else(String::new, |wanted| format!("{wanted:.1}"));

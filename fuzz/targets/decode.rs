@@ -10,7 +10,7 @@ use nbd_protocol::option::push_option;
 use nbd_protocol::{Decoded, OptionHeader, OptionReplyHeader, ReplyHeader, Request, Step, greeting, reply};
 
 /// Decodes `bytes` from start to end.
-fn walk<T: PartialEq + std::fmt::Debug>(
+fn check_all<T: PartialEq + std::fmt::Debug>(
     mut bytes: &[u8],
     decode: impl Fn(&[u8]) -> Decoded<T>,
     check: impl Fn(&T, &[u8]),
@@ -34,16 +34,16 @@ fn walk<T: PartialEq + std::fmt::Debug>(
 fuzz_target!(|data: &[u8]| {
     let Some((kind, bytes)) = data.split_first() else { return };
     match kind % 12 {
-        0 => walk(bytes, Request::decode, |request, raw| assert_eq!(request.encode(), raw)),
-        1 => walk(bytes, OptionHeader::decode, |header, raw| {
+        0 => check_all(bytes, Request::decode, |request, raw| assert_eq!(request.encode(), raw)),
+        1 => check_all(bytes, OptionHeader::decode, |header, raw| {
             let mut out = Vec::new();
             push_option(&mut out, header.kind, &[]);
             assert_eq!(out[..12], raw[..12]);
         }),
-        2 => walk(bytes, OptionReplyHeader::decode, |_, _| ()),
-        3 => walk(bytes, ReplyHeader::decode, |_, _| ()),
-        4 => walk(bytes, greeting::decode_greeting, |flags, _| drop(greeting::client_flags(*flags))),
-        5 => walk(bytes, greeting::decode_client_flags, |_, _| ()),
+        2 => check_all(bytes, OptionReplyHeader::decode, |_, _| ()),
+        3 => check_all(bytes, ReplyHeader::decode, |_, _| ()),
+        4 => check_all(bytes, greeting::decode_greeting, |flags, _| drop(greeting::client_flags(*flags))),
+        5 => check_all(bytes, greeting::decode_client_flags, |_, _| ()),
         6 => {
             if let Ok(request) = InfoRequest::parse(bytes) {
                 assert_eq!(InfoRequest::parse(&request.encode()), Ok(request));

@@ -9,7 +9,7 @@ use seam::{Nanos, Seam};
 use crate::initiator::{Session, State};
 
 /// Time limit of one operation.
-const IN_TIME: Nanos = Nanos::from_secs(1);
+const OPERATION_TIMEOUT: Nanos = Nanos::from_secs(1);
 const PAUSE_MAX: Nanos = Nanos::from_secs(4);
 const SECTORS: usize = 48;
 
@@ -34,20 +34,20 @@ pub fn block_command(opcode: u8, lun: [u8; 8], sector: u32, count: u16) -> Comma
 /// Runs a command; returns its status and the data read.
 pub async fn call(session: &Session, command: Command, data: &Rc<[u8]>) -> (u8, Vec<u8>) {
     let tag = session.begin(command, false, data, data.len());
-    session.tasks.borrow_mut().get_mut(&tag).expect("it was just begun").read = Some(Vec::new());
+    session.tasks.borrow_mut().get_mut(&tag).expect("the command was just sent").read = Some(Vec::new());
     let is_open = || session.tasks.borrow()[&tag].state == State::Open;
     session.until(|| !is_open()).await;
-    assert!(!session.is_closed(), "the session lives");
-    let task = session.tasks.borrow_mut().remove(&tag).expect("it was begun");
+    assert!(!session.is_closed(), "the session is open");
+    let task = session.tasks.borrow_mut().remove(&tag).expect("the command was sent");
     assert_eq!(task.state, State::Answered);
     (task.status, task.read.unwrap_or_default())
 }
 
-/// Works until `is_over`, with pauses that grow from a short one.
-pub async fn work(seam: SimSeam, session: Rc<Session>, is_over: &dyn Fn() -> bool) {
+/// Writes, reads back and pings until `is_over`, with growing pauses.
+pub async fn run(seam: SimSeam, session: Rc<Session>, is_over: &dyn Fn() -> bool) {
     let none: Rc<[u8]> = [].into();
     let ready = Command { reads: false, expected_len: 0, ..block_command(0, [0; 8], 0, 0) };
-    assert_eq!(call(&session, ready, &none).await.0, 2, "power on");
+    assert_eq!(call(&session, ready, &none).await.0, 2, "the first command reports the unit attention for power on");
     let (mut round, mut pause) = (0_u64, Nanos::from_micros(500));
     while !is_over() {
         round += 1;
@@ -57,18 +57,18 @@ pub async fn work(seam: SimSeam, session: Rc<Session>, is_over: &dyn Fn() -> boo
         let data: Rc<[u8]> = data.into();
         let began = seam.now();
         let (status, _) = call(&session, block_command(0x2a, [0; 8], sector, count as u16), &data).await;
-        assert_eq!(status, 0, "a write of the healthy one");
+        assert_eq!(status, 0, "a write of the healthy initiator succeeds");
         let written = seam.now();
         let (status, read) = call(&session, block_command(0x28, [0; 8], sector, count as u16), &none).await;
-        assert!(status == 0 && read == *data, "the healthy one reads what it has written");
+        assert!(status == 0 && read == *data, "the healthy initiator reads back what it wrote");
         let read = seam.now();
         let ping = session.ping(b"are you there?");
         session.until(|| session.is_ponged(ping)).await;
         let pinged = seam.now();
         for took in [written.since(began), read.since(written), pinged.since(read)] {
-            assert!(took <= IN_TIME, "the healthy one waited for {took}");
+            assert!(took <= OPERATION_TIMEOUT, "an operation of the healthy initiator took {took}");
         }
-        assert!(!session.is_closed(), "the session lives");
+        assert!(!session.is_closed(), "the session is open");
         seam.sleep(pause).await;
         pause = Nanos((pause.0 * 3 / 2).min(PAUSE_MAX.0));
     }

@@ -10,11 +10,13 @@ use seam::sim::{Fault, Ops, Rule, SimSeam, SimStream, When, World};
 use seam::{ByteStream, Nanos, Seam};
 
 use crate::healthy::{block_command, call};
-use crate::initiator::{Feeds, LUNS, Manner, Session, State, TARGET, first, login_pdu, login_request, send};
+use crate::initiator::{
+    LUNS, LoginOptions, R2tResponse, Session, State, TARGET, first, login_pdu, login_request, send,
+};
 use crate::scsi_commands::{structured, take};
 
-/// Time after which all owed answers must have arrived: longer than disks stall.
-const SETTLED: Nanos = Nanos::from_secs(40);
+/// Time after which all outstanding requests must have been answered: longer than disks stall.
+const ANSWER_TIMEOUT: Nanos = Nanos::from_secs(40);
 /// Most actions of one input.
 const ACTIONS_MAX: usize = 96;
 /// Most queued bytes; beyond them no more PDUs are generated.
@@ -34,28 +36,28 @@ pub fn prepare() {
 /// All hostile initiators and their sessions.
 pub struct Hostile {
     seam: SimSeam,
-    manner: Manner,
+    login: LoginOptions,
     usages: &'static [Vec<u8>],
     sessions: RefCell<Vec<Rc<Session>>>,
     pattern: Rc<[u8]>,
-    /// A session may have ended commands of other sessions.
-    upheaval: Cell<bool>,
-    /// The sessions only wait for owed answers.
-    settling: Cell<bool>,
+    /// True if a session may have aborted commands of other sessions.
+    had_cross_session_abort: Cell<bool>,
+    /// True once sessions only wait for outstanding responses.
+    is_finishing: Cell<bool>,
     over: Cell<bool>,
 }
 
 impl Hostile {
-    pub fn new(seam: SimSeam, manner: Manner, usages: &'static [Vec<u8>]) -> Hostile {
+    pub fn new(seam: SimSeam, login: LoginOptions, usages: &'static [Vec<u8>]) -> Hostile {
         let pattern = PATTERN.with(Rc::clone);
         Hostile {
             seam,
-            manner,
+            login,
             usages,
             sessions: RefCell::default(),
             pattern,
-            upheaval: Cell::new(false),
-            settling: Cell::new(false),
+            had_cross_session_abort: Cell::new(false),
+            is_finishing: Cell::new(false),
             over: Cell::new(false),
         }
     }
@@ -66,8 +68,8 @@ impl Hostile {
     }
 
     /// True once the sessions start no more actions.
-    pub fn is_settling(&self) -> bool {
-        self.settling.get()
+    pub fn is_finishing(&self) -> bool {
+        self.is_finishing.get()
     }
 
     /// Bytes queued for sending.
@@ -76,46 +78,46 @@ impl Hostile {
     }
 
     /// Performs the actions of the input.
-    pub async fn act(&self, world: &World, mut input: &[u8]) {
+    pub async fn run(&self, world: &World, mut input: &[u8]) {
         let mut slots: [Option<Rc<Session>>; 3] = [None, None, None];
-        let mut strangers = Vec::new();
+        let mut unauthenticated = Vec::new();
         for _ in 0..ACTIONS_MAX {
-            let Some(what) = input.split_off_first() else { break };
-            let slot = usize::from(what >> 6);
+            let Some(action) = input.split_off_first() else { break };
+            let slot = usize::from(action >> 6);
             let Some(place) = slots.get_mut(slot) else {
-                self.strange(what & 0x3f, &mut input, &mut strangers).await;
+                self.connect_without_login(action & 0x3f, &mut input, &mut unauthenticated).await;
                 continue;
             };
-            if place.as_ref().is_none_or(|session| session.is_closed()) || what & 0x3f == 50 {
+            if place.as_ref().is_none_or(|session| session.is_closed()) || action & 0x3f == 50 {
                 *place = self.log_in(slot).await;
             }
             if let Some(session) = place.clone() {
-                self.do_one(world, &session, what & 0x3f, &mut input).await;
+                self.perform_action(world, &session, action & 0x3f, &mut input).await;
             }
         }
-        (1..3).for_each(|number| world.disk(format!("/disk{number}")).expect("it is there").clear_faults());
+        (1..3).for_each(|number| world.disk(format!("/disk{number}")).expect("the disk exists").clear_faults());
         let sessions = self.sessions.borrow().clone();
         for session in &sessions {
-            session.hear();
+            session.resume_reading();
         }
-        self.settling.set(true);
-        self.seam.sleep(SETTLED).await;
+        self.is_finishing.set(true);
+        self.seam.sleep(ANSWER_TIMEOUT).await;
         sessions.iter().for_each(|session| session.check_all_answered());
         for (number, session) in sessions.iter().enumerate() {
-            match number % 2 == 0 && !session.wild.get() {
+            match number % 2 == 0 && !session.sent_untracked_pdus.get() {
                 true => session.log_out().await,
                 false => session.close(),
             }
         }
-        drop(strangers);
+        drop(unauthenticated);
         self.sessions.borrow_mut().clear();
         self.over.set(true);
     }
 
     async fn log_in(&self, slot: usize) -> Option<Rc<Session>> {
-        let manner = Manner { isid: [slot as u8 + 1; 6], ..self.manner.clone() };
-        let session = Session::log_in(&self.seam, &manner).await?;
-        session.upheaval.set(self.upheaval.get());
+        let login = LoginOptions { isid: [slot as u8 + 1; 6], ..self.login.clone() };
+        let session = Session::log_in(&self.seam, &login).await?;
+        session.had_cross_session_abort.set(self.had_cross_session_abort.get());
         self.sessions.borrow_mut().push(Rc::clone(&session));
         // The first command of each unit reports a unit attention (power on).
         for lun in LUNS {
@@ -123,20 +125,20 @@ impl Hostile {
         }
         // Another session may end these commands, without a report.
         let answered = session.until(|| session.tasks.borrow().values().all(|task| task.state != State::Open));
-        first(answered, self.seam.sleep(SETTLED)).await;
+        first(answered, self.seam.sleep(ANSWER_TIMEOUT)).await;
         Some(session)
     }
 
-    /// Marks sessions whose commands this action may end, including commands that begin before it is done; `own`
+    /// Marks sessions whose commands this action may abort, including commands sent before it completes; `own`
     /// includes the acting session.
-    fn upheaval(&self, by: &Rc<Session>, own: bool) {
-        self.upheaval.set(true);
+    fn record_cross_session_abort(&self, by: &Rc<Session>, own: bool) {
+        self.had_cross_session_abort.set(true);
         for session in self.sessions.borrow().iter().filter(|session| own || !Rc::ptr_eq(session, by)) {
-            session.upheaval.set(true);
+            session.had_cross_session_abort.set(true);
         }
     }
 
-    async fn do_one(&self, world: &World, session: &Rc<Session>, kind: u8, input: &mut &[u8]) {
+    async fn perform_action(&self, world: &World, session: &Rc<Session>, kind: u8, input: &mut &[u8]) {
         let mut byte = || input.split_off_first().copied().unwrap_or_default();
         match kind {
             0..8 => {
@@ -157,7 +159,7 @@ impl Hostile {
                     self.begin(session, command, usize::from(sectors) * 512);
                 }
             }
-            20..30 => self.structured(session, kind, input),
+            20..30 => self.send_structured_command(session, kind, input),
             30..34 => {
                 let back = u32::from(byte() % 16);
                 let tags: Vec<u32> = session.tasks.borrow().keys().copied().collect();
@@ -168,12 +170,12 @@ impl Hostile {
             34..37 => {
                 let function = TaskFunction::from_wire(2 + byte() % 9);
                 if !matches!(function, TaskFunction::AbortTaskSet) {
-                    self.upheaval(session, false);
+                    self.record_cross_session_abort(session, false);
                 }
                 session.manage(function, lun(kind), 0);
             }
-            37..40 => self.data_out(session, kind, input),
-            40 | 41 => self.wrong_command(session, input),
+            37..40 => self.send_data_out(session, kind, input),
+            40 | 41 => self.send_contradictory_command(session, input),
             42 | 43 => drop(session.ping(&self.pattern[..usize::from(byte()) * if kind == 42 { 1 } else { 64 }])),
             44 => {
                 let (flags, target_tag) = (byte(), if byte() & 1 == 0 { NO_TAG } else { 1 });
@@ -181,37 +183,37 @@ impl Hostile {
                 let text: &[u8] =
                     if flags & 4 == 0 { b"SendTargets=All\0SendTargets=\0X-other=1\0" } else { take(input, 30) };
                 let body = RequestBody::Text { is_final, continues, target_tag, lun: [0; 8] };
-                session.say(session.tag(), true, body, text);
+                session.send_pdu(session.tag(), true, body, text);
             }
             45 => {
                 let body = RequestBody::Logout { reason: byte() % 4, connection: u16::from(byte() % 2) };
-                session.wild.set(true);
-                session.say(session.tag(), true, body, &[]);
+                session.sent_untracked_pdus.set(true);
+                session.send_pdu(session.tag(), true, body, &[]);
             }
-            46 => session.say(session.tag(), false, RequestBody::Snack, &[]),
+            46 => session.send_pdu(session.tag(), false, RequestBody::Snack, &[]),
             47 => {
-                session.wild.set(true);
+                session.sent_untracked_pdus.set(true);
                 let len = usize::from(byte());
-                session.say_raw(take(input, len));
+                session.send_raw(take(input, len));
             }
-            48 | 57..60 => self.damaged(session, kind, input),
+            48 | 57..60 => self.send_damaged_pdu(session, kind, input),
             49 => session.close(),
             51..54 => self.seam.sleep(Nanos::from_micros(1 << (byte() % 22))).await,
-            54 | 55 => session.feeds.set(match byte() % 6 {
-                0 => Feeds::Rightly,
-                1 => Feeds::NotAtAll,
-                2 => Feeds::Elsewhere,
-                3 => Feeds::UnderAnotherName,
-                4 => Feeds::WithoutEnd,
-                _ => Feeds::TooMuch,
+            54 | 55 => session.r2t_response.set(match byte() % 6 {
+                0 => R2tResponse::Correct,
+                1 => R2tResponse::Missing,
+                2 => R2tResponse::WrongOffset,
+                3 => R2tResponse::WrongTransferTag,
+                4 => R2tResponse::Endless,
+                _ => R2tResponse::TooLong,
             }),
-            56 if session.deaf.get() => session.hear(),
-            56 => session.deaf.set(true),
-            60 => world.cut(&self.manner.portal),
+            56 if session.is_read_paused.get() => session.resume_reading(),
+            56 => session.is_read_paused.set(true),
+            60 => world.cut(&self.login.portal),
             61 => {
                 let stall = Nanos::from_millis(u64::from(byte()) * 20);
                 let (which, ops) = (byte(), if byte() & 1 == 0 { Ops::ALL } else { Ops::CHANGE });
-                let disk = world.disk(format!("/disk{}", 1 + which % 2)).expect("it is there");
+                let disk = world.disk(format!("/disk{}", 1 + which % 2)).expect("the disk exists");
                 let now = self.seam.now();
                 let when = match which & 2 {
                     0 => When::Between(now, now + stall),
@@ -227,13 +229,13 @@ impl Hostile {
         session.begin(command, false, &self.pattern, len);
     }
 
-    /// A command of any kind.
-    fn structured(&self, session: &Rc<Session>, kind: u8, input: &mut &[u8]) {
+    /// Sends a nearly valid command of any kind.
+    fn send_structured_command(&self, session: &Rc<Session>, kind: u8, input: &mut &[u8]) {
         let (mut cdb, data) = structured(self.usages, input);
         let len = cdb.len();
         // Changes of reservations end other sessions' commands, and may end this session's own.
         if cdb[0] == 0x5f {
-            self.upheaval(session, true);
+            self.record_cross_session_abort(session, true);
         }
         cdb.resize(16, 0);
         let blocks = usize::from(cdb[[4, 8, 9, 13][len / 6 + usize::from(len == 16)]]);
@@ -256,8 +258,8 @@ impl Hostile {
         }
     }
 
-    /// Data-Out PDUs that were not solicited, or that differ from the R2T.
-    fn data_out(&self, session: &Session, kind: u8, input: &mut &[u8]) {
+    /// Sends a Data-Out PDU that was not solicited, or that differs from the R2T.
+    fn send_data_out(&self, session: &Session, kind: u8, input: &mut &[u8]) {
         let [which, flags, sn, at, len] = *take(input, 5) else { return };
         let (r2t_tag, r2t_name, r2t_at) = session.last_r2t.get();
         let tags: Vec<u32> = session.tasks.borrow().keys().copied().collect();
@@ -266,19 +268,19 @@ impl Hostile {
             _ => tags.len().checked_sub(1 + usize::from(which % 8)).map_or(r2t_tag, |at| tags[at]),
         };
         if let Some(task) = session.tasks.borrow_mut().get_mut(&tag) {
-            task.is_owed = false;
-            session.neglects.set(true);
+            task.must_be_answered = false;
+            session.has_unfed_writes.set(true);
         }
         let target_tag = [r2t_name, NO_TAG, r2t_name.wrapping_add(1), u32::from(which)][usize::from(flags & 3)];
         let offset = (if flags & 4 == 0 { r2t_at } else { 0 }).wrapping_add(u32::from(at) * 512);
         let offset = if flags & 8 == 0 { offset } else { u32::MAX - u32::from(at) };
         let pdu = DataOut { is_final: flags & 16 != 0, lun: lun(kind), target_tag, data_sn: u32::from(sn % 4), offset };
         let data = &self.pattern[offset as usize % 8..][..usize::from(len) * 700];
-        session.say(tag, false, RequestBody::DataOut(pdu), data);
+        session.send_pdu(tag, false, RequestBody::DataOut(pdu), data);
     }
 
-    /// A command with contradictory fields.
-    fn wrong_command(&self, session: &Session, input: &mut &[u8]) {
+    /// Sends a command with contradictory fields.
+    fn send_contradictory_command(&self, session: &Session, input: &mut &[u8]) {
         let [flags, len, sent, at, extra] = *take(input, 5) else { return };
         let command = Command {
             is_final: flags & 1 == 0,
@@ -291,8 +293,8 @@ impl Hostile {
             expected_read_len: (extra & 1 != 0).then_some(u32::from(extra) * 300),
             ..block_command(if extra & 2 == 0 { 0x28 } else { 0x2a }, [0; 8], u32::from(at), u16::from(at))
         };
-        session.wild.set(true);
-        session.say(
+        session.sent_untracked_pdus.set(true);
+        session.send_pdu(
             session.tag(),
             extra & 4 != 0,
             RequestBody::Command(command),
@@ -300,10 +302,10 @@ impl Hostile {
         );
     }
 
-    /// PDUs that are truncated, repeated, out of order, or have a flipped bit.
-    fn damaged(&self, session: &Session, kind: u8, input: &mut &[u8]) {
+    /// Sends a PDU that is truncated, repeated, out of order, or has a flipped bit.
+    fn send_damaged_pdu(&self, session: &Session, kind: u8, input: &mut &[u8]) {
         let [how, which] = *take(input, 2) else { return };
-        session.wild.set(true);
+        session.sent_untracked_pdus.set(true);
         let command = block_command(if how & 1 == 0 { 0x28 } else { 0x2a }, lun(how), 0, 16);
         let data = if command.writes { 4096 } else { 0 };
         let tags: Vec<u32> = session.tasks.borrow().keys().copied().collect();
@@ -323,30 +325,30 @@ impl Hostile {
             }
             _ => (),
         }
-        session.say_raw(&bytes);
+        session.send_raw(&bytes);
     }
 
-    /// Connections that do not log in properly.
-    async fn strange(
+    /// Opens a connection that does not log in properly.
+    async fn connect_without_login(
         &self,
         kind: u8,
         input: &mut &[u8],
-        strangers: &mut Vec<<SimStream as ByteStream<SimSeam>>::Writer>,
+        unauthenticated: &mut Vec<<SimStream as ByteStream<SimSeam>>::Writer>,
     ) {
         if kind == 0 {
-            return strangers.clear();
+            return unauthenticated.clear();
         }
-        let (_, mut writer) = self.seam.connect(&self.manner.portal).await.expect("the server listens").split();
+        let (_, mut writer) = self.seam.connect(&self.login.portal).await.expect("the server listens").split();
         let bytes = match kind % 4 {
             0 => Vec::new(),
             1 => take(input, 60).to_vec(),
             _ => {
-                let [stage, tsih, isid, what] = *take(input, 4) else { return };
-                let names = format!("InitiatorName={}\0TargetName={TARGET}\0", self.manner.name);
-                let mut text = if what & 1 == 0 { names.into_bytes() } else { Vec::new() };
-                text.extend(match what & 2 {
+                let [stage, tsih, isid, flags] = *take(input, 4) else { return };
+                let names = format!("InitiatorName={}\0TargetName={TARGET}\0", self.login.name);
+                let mut text = if flags & 1 == 0 { names.into_bytes() } else { Vec::new() };
+                text.extend(match flags & 2 {
                     0 => b"SessionType=Discovery\0AuthMethod=None\0",
-                    _ => take(input, usize::from(what >> 3)),
+                    _ => take(input, usize::from(flags >> 3)),
                 });
                 let head =
                     login_request([isid % 4; 6], u16::from(tsih % 8), (stage & 3, stage >> 2 & 3), stage & 16 != 0);
@@ -355,8 +357,8 @@ impl Hostile {
         };
         send(&mut writer, &bytes).await;
         // Some connections stay open.
-        if kind & 32 == 0 && strangers.len() < 16 {
-            strangers.push(writer);
+        if kind & 32 == 0 && unauthenticated.len() < 16 {
+            unauthenticated.push(writer);
         }
     }
 }
@@ -367,9 +369,9 @@ fn lun(which: u8) -> [u8; 8] {
 }
 
 /// Checks that only persistent reservations outlive their sessions.
-pub async fn check_nothing_reserved(seam: &SimSeam, manner: &Manner) {
-    let manner = Manner { isid: [99; 6], ..manner.clone() };
-    let session = Session::log_in(seam, &manner).await.expect("there is room for a session");
+pub async fn check_nothing_reserved(seam: &SimSeam, login: &LoginOptions) {
+    let login = LoginOptions { isid: [99; 6], ..login.clone() };
+    let session = Session::log_in(seam, &login).await.expect("the session limit is not reached");
     let none: Rc<[u8]> = [].into();
     for lun in LUNS {
         let ready = Command { reads: false, expected_len: 0, ..block_command(0, lun, 0, 0) };

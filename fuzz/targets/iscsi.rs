@@ -83,7 +83,7 @@ fn take<'a>(input: &mut &'a [u8], len: usize) -> &'a [u8] {
     taken
 }
 
-fn pdus(framing: Framing, mut bytes: &[u8]) {
+fn decode_pdus(framing: Framing, mut bytes: &[u8]) {
     loop {
         match framing.decode(bytes) {
             Ok(Step::Got(frame, used)) => {
@@ -109,43 +109,48 @@ fn pdus(framing: Framing, mut bytes: &[u8]) {
     }
 }
 
-/// Checks that data sent with digests arrives, and that damaged data is rejected.
-fn digested(mut bytes: &[u8]) {
+/// Checks that data sent with digests is decoded, and that damaged data is rejected.
+fn check_digests(mut bytes: &[u8]) {
     let (plain, at) = (Framing { data_bytes_max: 2048, ..Framing::default() }, take(&mut bytes, 2).to_vec());
     let Ok(Step::Got(frame, _)) = plain.decode(bytes) else { return };
     for (header_digest, data_digest) in [(true, false), (false, true), (true, true)] {
         let (framing, mut wire) = (Framing { header_digest, data_digest, ..plain }, Vec::new());
         framing.push_with_ahs(&mut wire, *frame.header, frame.ahs, frame.data);
         let Ok(Step::Got(arrived, used)) = framing.decode(&wire) else {
-            panic!("{framing:?} does not take its own PDU")
+            panic!("{framing:?} does not decode its own PDU")
         };
         assert!(used == wire.len() && arrived == frame);
         let bit = usize::from(u16::from_be_bytes([at[0], at[1]])) % (8 * wire.len());
         wire[bit / 8] ^= 1 << (bit % 8);
-        let in_head = bit / 8 < HEADER_BYTES + frame.ahs.len() + 4;
-        if if in_head { header_digest } else { data_digest } {
-            assert!(!matches!(framing.decode(&wire), Ok(Step::Got(..))), "bit {bit} was not missed");
+        let is_in_header = bit / 8 < HEADER_BYTES + frame.ahs.len() + 4;
+        if if is_in_header { header_digest } else { data_digest } {
+            assert!(
+                !matches!(framing.decode(&wire), Ok(Step::Got(..))),
+                "the digest did not detect the flipped bit {bit}"
+            );
         }
     }
 }
 
-/// The proof for the challenge in an answer.
-fn proof(answer: &[u8]) -> Option<String> {
-    let pairs = text::pairs(answer).ok()?;
+/// The CHAP response to the challenge in a login response.
+fn chap_response(reply: &[u8]) -> Option<String> {
+    let pairs = text::pairs(reply).ok()?;
     let find = |key: &str| pairs.iter().find(|pair| pair.key == key).map(|pair| pair.value);
     let (identifier, challenge) = (text::number(find("CHAP_I")?)?, text::binary(find("CHAP_C")?, 1024)?);
     Some(text::hex(&Algorithm::from_wire(find("CHAP_A")?)?.proof(identifier as u8, SECRET, &challenge)))
 }
 
 /// Key-value pairs, two bytes of input each: a known key with a known value, or with raw bytes of the input.
-fn negotiation(input: &mut &[u8], last_answer: &[u8]) -> Vec<u8> {
+fn negotiation_text(input: &mut &[u8], last_answer: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let count = input.split_off_first().map_or(0, |count| count % 16);
     for _ in 0..count {
         let [key, value] = *take(input, 2) else { break };
         let key = KEYS[usize::from(key) % KEYS.len()];
         match VALUES.get(usize::from(value) & 0x7f) {
-            _ if key == "CHAP_R" && value < 0x80 => text::push(&mut out, key, &proof(last_answer).unwrap_or_default()),
+            _ if key == "CHAP_R" && value < 0x80 => {
+                text::push(&mut out, key, &chap_response(last_answer).unwrap_or_default())
+            }
             Some(value) => text::push(&mut out, key, value),
             None => {
                 out.extend([key.as_bytes(), b"=", take(input, usize::from(value & 0x1f)), b"\0"].concat());
@@ -156,14 +161,14 @@ fn negotiation(input: &mut &[u8], last_answer: &[u8]) -> Vec<u8> {
 }
 
 /// The text of an initiator that authenticates itself, per request.
-fn scripted(step: usize, last_answer: &[u8]) -> Vec<u8> {
+fn chap_text(step: usize, last_answer: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     match step {
         0 => text::push(&mut out, "AuthMethod", "CHAP"),
         1 => text::push(&mut out, "CHAP_A", "7"),
         2 => {
             text::push(&mut out, "CHAP_N", "user");
-            text::push(&mut out, "CHAP_R", &proof(last_answer).unwrap_or_default());
+            text::push(&mut out, "CHAP_R", &chap_response(last_answer).unwrap_or_default());
         }
         _ => (),
     }
@@ -174,8 +179,8 @@ fn scripted(step: usize, last_answer: &[u8]) -> Vec<u8> {
 fn log_in(mode: u8, mut input: &[u8]) {
     let mutual = Some(("target".into(), b"another secret".to_vec()));
     let credentials = Credentials { user: "user".into(), secret: SECRET.to_vec(), mutual };
-    let of = |_: &str| vec![&credentials];
-    let credentials = (mode & 1 == 0).then_some(&of as &dyn Fn(&str) -> Vec<_>);
+    let credentials_of = |_: &str| vec![&credentials];
+    let credentials = (mode & 1 == 0).then_some(&credentials_of as &dyn Fn(&str) -> Vec<_>);
     let rules = Rules { target: "iqn.t", portal_group: 1, admits: &|_| true, credentials };
     let (mut login, mut drawn, mut answered, framing) = (Login::default(), 0, Vec::new(), Framing::default());
     for step in 0.. {
@@ -186,9 +191,9 @@ fn log_in(mode: u8, mut input: &[u8]) {
                 data.extend(b"InitiatorName=iqn.a\0TargetName=iqn.t\0");
             }
             if mode & 8 == 0 {
-                data.extend(scripted(step, &answered));
+                data.extend(chap_text(step, &answered));
             }
-            data.extend(negotiation(&mut input, &answered));
+            data.extend(negotiation_text(&mut input, &answered));
             let (transit, continues) = (flags & 0x80 != 0, flags & 0x40 != 0);
             let (stage, next_stage) = (flags >> 2 & 3, flags & 3);
             let (version_max, version_min) = (0, flags >> 4 & flags >> 5 & 1);
@@ -212,19 +217,19 @@ fn log_in(mode: u8, mut input: &[u8]) {
             take(&mut input, used);
             (request, frame.data.to_vec())
         };
-        let answer = login.step(&rules, &request, &data, &mut || {
+        let reply = login.step(&rules, &request, &data, &mut || {
             drawn += 1;
             drawn
         });
-        assert!(text::pairs(&answer.text).is_ok() && answer.text.len() <= 8192);
-        answered = answer.text;
-        match answer.next {
+        assert!(text::pairs(&reply.text).is_ok() && reply.text.len() <= 8192);
+        answered = reply.text;
+        match reply.next {
             Next::Continue => (),
             Next::Refused(_) => return,
-            Next::Done(agreed) => {
-                let proven = agreed.authenticated || credentials.is_none();
-                assert!(proven || agreed.session == SessionType::Discovery);
-                let parameters = agreed.parameters;
+            Next::Done(negotiated) => {
+                let proven = negotiated.authenticated || credentials.is_none();
+                assert!(proven || negotiated.session == SessionType::Discovery);
+                let parameters = negotiated.parameters;
                 assert!(parameters.first_burst_bytes <= parameters.burst_bytes && parameters.send_bytes_max >= 512);
                 return;
             }
@@ -237,9 +242,9 @@ fuzz_target!(|data: &[u8]| {
     match kind % 8 {
         mode @ 0..4 => {
             let (header_digest, data_digest) = (mode & 1 != 0, mode & 2 != 0);
-            pdus(Framing { header_digest, data_digest, data_bytes_max: 2048 }, bytes);
+            decode_pdus(Framing { header_digest, data_digest, data_bytes_max: 2048 }, bytes);
         }
-        4 => digested(bytes),
+        4 => check_digests(bytes),
         5 | 6 => log_in(kind >> 3, bytes),
         7 if kind & 8 == 0 => {
             // A command with the input as its additional header segments.

@@ -1,8 +1,8 @@
 //! Whole sessions with the iSCSI server in a simulated world. Hostile initiators log in properly and then send nearly
-//! valid or arbitrary PDUs, beside a healthy initiator that reads, writes and pings.
+//! valid or arbitrary PDUs, while a healthy initiator reads, writes and pings.
 //!
-//! The healthy initiator gets correct answers in time, independent of the hostile ones. Each command is answered or
-//! ended, never both. Memory stays within its bound, and no resources remain after all sessions have ended.
+//! The healthy initiator gets correct responses in time, independent of the hostile ones. Each command is answered or
+//! aborted, never both. Memory stays within its limit, and no resources remain after all sessions have ended.
 
 #![no_main]
 
@@ -20,12 +20,12 @@ use cap::Cap;
 use engine::{Backing, Core, CoreSpec, VolumeId, VolumeSpec, WritePolicy};
 use iscsi::{ChapUser, Credentials, Options, Server};
 use libfuzzer_sys::fuzz_target;
-use scsi::{AccessList, Identity, Keep, Keeper, Lun, Target, UnitSpec};
+use scsi::{AccessList, Identity, Lun, ReservationStore, StoreFuture, Target, UnitSpec};
 use seam::sim::{Latency, SimDiskSpec, SimSeam, TaskOrder, WireSpec, World, WorldSpec};
 use seam::{Address, DiskOpen, Nanos, Seam};
 
 use hostile::Hostile;
-use initiator::{COMMANDS_MAX, Manner, SECRET, Session, TARGET, USER};
+use initiator::{COMMANDS_MAX, LoginOptions, SECRET, Session, TARGET, USER};
 use scsi_commands::{NAMES, usages};
 
 const SIZE: u64 = 4 << 20;
@@ -48,12 +48,12 @@ fn allocated() -> usize {
     COUNTING.allocated()
 }
 
-/// Keeps the last record of each unit.
+/// Stores the last reservation record of each unit.
 #[derive(Clone, Default)]
-struct Shelf(Rc<RefCell<std::collections::BTreeMap<VolumeId, Vec<u8>>>>);
+struct MemoryStore(Rc<RefCell<std::collections::BTreeMap<VolumeId, Vec<u8>>>>);
 
-impl Keeper for Shelf {
-    fn keep(&self, incarnation: VolumeId, record: Vec<u8>) -> Keep {
+impl ReservationStore for MemoryStore {
+    fn store(&self, incarnation: VolumeId, record: Vec<u8>) -> StoreFuture {
         self.0.borrow_mut().insert(incarnation, record);
         Box::pin(async { Ok(()) })
     }
@@ -74,19 +74,27 @@ const PARAMETERS: [&str; 4] = [
 ];
 
 /// The target: one unit for the healthy initiator, two for the hostile ones.
-async fn target(seam: &SimSeam, core: &Core<SimSeam>, policy: WritePolicy, shelf: &Shelf) -> Target<SimSeam> {
-    let target = Target::new(seam.clone(), TARGET, 2, Rc::new(shelf.clone()));
+async fn target(seam: &SimSeam, core: &Core<SimSeam>, policy: WritePolicy, store: &MemoryStore) -> Target<SimSeam> {
+    let target = Target::new(seam.clone(), TARGET, 2, Rc::new(store.clone()));
     for number in 0..3 {
         let name = format!("/disk{number}");
         let what = DiskOpen { path: (&name).into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
         let incarnation = VolumeId(u64::from(number) + 1);
-        let disk = seam.open_disk(&what).await.expect("the disk is there");
+        let disk = seam.open_disk(&what).await.expect("the disk exists");
         let spec = VolumeSpec { policy, ..VolumeSpec::new(&name, incarnation) };
-        let volume = core.attach(spec, Backing::plain(disk)).expect("the name is free");
+        let volume = core.attach(spec, Backing::plain(disk)).expect("the volume name is free");
         let access = if number == 0 { AccessList::new([HEALTHY]) } else { AccessList::new(NAMES) };
-        let (lun, identity) = (Lun::new(number).expect("it is small"), Identity::of(1, incarnation.0));
-        let unit = UnitSpec { lun, volume, identity, access, read_only: false, physical_4k: true, kept: Vec::new() };
-        target.add(unit).expect("the number is free");
+        let (lun, identity) = (Lun::new(number).expect("the number is a valid LUN"), Identity::of(1, incarnation.0));
+        let unit = UnitSpec {
+            lun,
+            volume,
+            identity,
+            access,
+            read_only: false,
+            physical_4k: true,
+            reservation_record: Vec::new(),
+        };
+        target.add(unit).expect("the LUN is free");
     }
     target
 }
@@ -99,7 +107,8 @@ fn all_usages() -> &'static [Vec<u8>] {
         let seam = world.seam();
         world.block_on(async {
             let core = Core::new(seam.clone(), CoreSpec::default());
-            usages(target(&seam, &core, WritePolicy::None, &Shelf::default()).await, [0, 1, 0, 0, 0, 0, 0, 0]).await
+            usages(target(&seam, &core, WritePolicy::None, &MemoryStore::default()).await, [0, 1, 0, 0, 0, 0, 0, 0])
+                .await
         })
     })
 }
@@ -127,27 +136,27 @@ fn bytes_max(sessions: usize) -> usize {
     2 * PAYLOAD_BYTES_MAX.max(sessions << 19) + sessions * SESSION_BYTES + OTHER_BYTES
 }
 
-/// Checks periodically that memory stays within its bounds.
-async fn watch(seam: SimSeam, server: Server<SimSeam>, hostile: Rc<Hostile>, before: usize) {
+/// Checks periodically that memory stays within its limit.
+async fn check_memory(seam: SimSeam, server: Server<SimSeam>, hostile: Rc<Hostile>, before: usize) {
     while !hostile.is_over() {
         let stats = server.stats();
         assert!(stats.half_open <= LOGINS_MAX as u64 && stats.sessions <= SESSIONS_MAX as u64, "{stats:?}");
         let held = allocated().saturating_sub(before + hostile.queued_bytes());
-        let most = bytes_max(stats.sessions as usize);
-        assert!(held <= most, "{held} bytes are allocated, at most {most} may be, with {} sessions", stats.sessions);
+        let limit = bytes_max(stats.sessions as usize);
+        assert!(held <= limit, "{held} bytes are allocated with {} sessions: the limit is {limit}", stats.sessions);
         // A quarter of the pool for replies, and a part for reads and writes in progress.
         let lent = seam.blocks_total() - seam.blocks_free();
         assert!(lent <= seam.blocks_total() / 2, "{lent} of {} buffers are held", seam.blocks_total());
-        seam.sleep(if hostile.is_settling() { Nanos::from_millis(500) } else { Nanos::from_millis(1) }).await;
+        seam.sleep(if hostile.is_finishing() { Nanos::from_millis(500) } else { Nanos::from_millis(1) }).await;
     }
 }
 
 async fn sessions(world: &World, mode: u8, input: &[u8], usages: &'static [Vec<u8>]) {
     let (seam, before) = (world.seam(), allocated());
     let core = Core::new(seam.clone(), CoreSpec::default());
-    let shelf = Shelf::default();
+    let store = MemoryStore::default();
     let policy = if mode & 8 == 0 { WritePolicy::None } else { WritePolicy::WriteBack };
-    let target = target(&seam, &core, policy, &shelf).await;
+    let target = target(&seam, &core, policy, &store).await;
     let proves = mode & 4 != 0;
     let options = Options {
         chap_users: proves
@@ -169,36 +178,36 @@ async fn sessions(world: &World, mode: u8, input: &[u8], usages: &'static [Vec<u
     let [healthy_portal, portal] = portals();
     let parameters = PARAMETERS[usize::from(mode >> 4 & 3)];
     let digests = (mode & 1 != 0, mode & 2 != 0);
-    let manner = Manner { portal, name: NAMES[0], isid: [1; 6], digests, proves, parameters };
-    let healthy = Manner { portal: healthy_portal, name: HEALTHY, ..manner.clone() };
-    let hostile = Rc::new(Hostile::new(seam.clone(), manner.clone(), usages));
-    let watching = watch(seam.clone(), server.clone(), Rc::clone(&hostile), before);
-    seam.spawn(watching);
+    let login = LoginOptions { portal, name: NAMES[0], isid: [1; 6], digests, proves, parameters };
+    let healthy = LoginOptions { portal: healthy_portal, name: HEALTHY, ..login.clone() };
+    let hostile = Rc::new(Hostile::new(seam.clone(), login.clone(), usages));
+    let memory_check = check_memory(seam.clone(), server.clone(), Rc::clone(&hostile), before);
+    seam.spawn(memory_check);
     let (working, healthy_seam) = (Rc::clone(&hostile), seam.clone());
     // Logs in before the hostile initiators, whose many logins may displace others.
-    let session = Session::log_in(&seam, &healthy).await.expect("it may");
-    let work = async move { healthy::work(healthy_seam, session, &|| working.is_over()).await };
+    let session = Session::log_in(&seam, &healthy).await.expect("the healthy initiator is admitted");
+    let work = async move { healthy::run(healthy_seam, session, &|| working.is_over()).await };
     let healthy_done = Rc::new(std::cell::Cell::new(false));
     let done = Rc::clone(&healthy_done);
     seam.spawn(async move {
         work.await;
         done.set(true);
     });
-    hostile.act(world, input).await;
+    hostile.run(world, input).await;
     while !healthy_done.get() {
         seam.sleep(Nanos::from_millis(100)).await;
     }
     // Longer than the time limit of a login.
     seam.sleep(Nanos::from_secs(20)).await;
     let stats = server.stats();
-    assert_eq!((stats.sessions, stats.half_open), (0, 0), "all have gone");
-    hostile::check_nothing_reserved(&seam, &manner).await;
+    assert_eq!((stats.sessions, stats.half_open), (0, 0), "no session remains");
+    hostile::check_nothing_reserved(&seam, &login).await;
     server.stop(Nanos::from_secs(1)).await;
     drop(server);
     for number in 0..3 {
-        core.detach(&format!("/disk{number}")).await.expect("it is unused");
+        core.detach(&format!("/disk{number}")).await.expect("the volume is unused");
     }
-    assert_eq!(seam.blocks_free(), seam.blocks_total(), "buffers are lost");
+    assert_eq!(seam.blocks_free(), seam.blocks_total(), "buffers were leaked");
 }
 
 fuzz_target!(|data: &[u8]| {
@@ -209,5 +218,5 @@ fuzz_target!(|data: &[u8]| {
     world.block_on(sessions(&world, *mode, input, usages));
     assert_eq!(world.violations(), Vec::<String>::new());
     drop(world);
-    assert_eq!(allocated(), before, "memory is lost");
+    assert_eq!(allocated(), before, "memory was leaked");
 });

@@ -11,7 +11,9 @@ use std::sync::OnceLock;
 
 use engine::{Backing, Core, CoreSpec, VolumeId, VolumeSpec};
 use libfuzzer_sys::fuzz_target;
-use scsi::{AccessList, Cancel, Command, Expected, Identity, Initiator, Keep, Keeper, Lun, Target, UnitSpec};
+use scsi::{
+    AccessList, Cancel, Command, Expected, Identity, Initiator, Lun, ReservationStore, StoreFuture, Target, UnitSpec,
+};
 use seam::sim::{Content, SimDiskSpec, SimSeam, World, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
 
@@ -19,12 +21,12 @@ use scsi_commands::{NAMES, Sink, Wire, structured, take, usages};
 
 const SIZE: u64 = 1 << 20;
 
-/// Keeps the last record.
+/// Stores the last reservation record.
 #[derive(Clone, Default)]
-struct Shelf(Rc<RefCell<Vec<u8>>>);
+struct MemoryStore(Rc<RefCell<Vec<u8>>>);
 
-impl Keeper for Shelf {
-    fn keep(&self, _: VolumeId, record: Vec<u8>) -> Keep {
+impl ReservationStore for MemoryStore {
+    fn store(&self, _: VolumeId, record: Vec<u8>) -> StoreFuture {
         self.0.replace(record);
         Box::pin(async { Ok(()) })
     }
@@ -33,9 +35,9 @@ impl Keeper for Shelf {
 async fn commands(seam: &SimSeam, mut input: &[u8]) {
     let what = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
     let core = Core::new(seam.clone(), CoreSpec::default());
-    let disk = seam.open_disk(&what).await.expect("the disk is there");
-    let volume = core.attach(VolumeSpec::new("x", VolumeId(1)), Backing::plain(disk)).expect("the first");
-    let unit = |kept| {
+    let disk = seam.open_disk(&what).await.expect("the disk exists");
+    let volume = core.attach(VolumeSpec::new("x", VolumeId(1)), Backing::plain(disk)).expect("the volume name is free");
+    let unit = |reservation_record| {
         let (volume, access) = (volume.clone(), AccessList::default());
         UnitSpec {
             lun: Lun::ZERO,
@@ -44,25 +46,25 @@ async fn commands(seam: &SimSeam, mut input: &[u8]) {
             access,
             read_only: false,
             physical_4k: true,
-            kept,
+            reservation_record,
         }
     };
-    let shelf = Shelf::default();
-    let target = || Target::new(seam.clone(), "iqn.x:t", 2, Rc::new(shelf.clone()));
+    let store = MemoryStore::default();
+    let target = || Target::new(seam.clone(), "iqn.x:t", 2, Rc::new(store.clone()));
     static USAGES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     if USAGES.get().is_none() {
         let target = target();
-        target.add(unit(Vec::new())).expect("the first");
-        USAGES.set(usages(target, [0; 8]).await).expect("there is one thread");
+        target.add(unit(Vec::new())).expect("the LUN is free");
+        USAGES.set(usages(target, [0; 8]).await).expect("only one thread sets the usages");
     }
-    let usages = USAGES.get().expect("it was set");
-    let again = target();
+    let usages = USAGES.get().expect("the usages were set above");
+    let restarted = target();
     let target = target();
-    target.add(unit(Vec::new())).expect("the first");
-    let nexuses = [0, 1].map(|who| target.nexus(Initiator::new(NAMES[who], [1; 6]), 1));
-    while let [who, sizes, rest @ ..] = input {
+    target.add(unit(Vec::new())).expect("the LUN is free");
+    let nexuses = [0, 1].map(|initiator| target.nexus(Initiator::new(NAMES[initiator], [1; 6]), 1));
+    while let [flags, sizes, rest @ ..] = input {
         input = rest;
-        let (cdb, data) = match who & 4 {
+        let (cdb, data) = match flags & 4 {
             0 => structured(usages, &mut input),
             _ => {
                 let cdb = take(&mut input, [6, 10, 12, 16][usize::from(sizes & 3)]).to_vec();
@@ -77,23 +79,24 @@ async fn commands(seam: &SimSeam, mut input: &[u8]) {
             _ => cdb.get(13),
         };
         let blocks = blocks.copied().map_or(0, u64::from);
-        let out_bytes = match who >> 3 & 3 {
+        let out_bytes = match flags >> 3 & 3 {
             0 => data.len() as u64,
             1 => blocks * 512,
             2 => blocks * 1024,
             _ => u64::from(sizes >> 2) * 512,
         };
         let cycled = if data.is_empty() { &[0][..] } else { &data };
-        let expected = Expected { out_bytes, in_bytes: if who & 0x40 == 0 { 4_096 } else { u64::from(*sizes) << 10 } };
+        let expected =
+            Expected { out_bytes, in_bytes: if flags & 0x40 == 0 { 4_096 } else { u64::from(*sizes) << 10 } };
         let cancel = Cancel::default();
-        let lun = if who & 0x80 == 0 { [0; 8] } else { [0, *sizes, 0, 0, 0, 0, 0, 0] };
+        let lun = if flags & 0x80 == 0 { [0; 8] } else { [0, *sizes, 0, 0, 0, 0, 0, 0] };
         let command = Command { lun, cdb: &cdb, expected, cancel: &cancel };
-        let nexus = &nexuses[usize::from(who & 1)];
+        let nexus = &nexuses[usize::from(flags & 1)];
         target.read_now(nexus, &command, &mut Vec::new());
         target.execute(nexus, command, &mut Wire(cycled.iter().cycle()), &mut Sink::default()).await;
     }
     // A restarted daemon must be able to read the record.
-    again.add(unit(shelf.0.take())).expect("what was kept can be read");
+    restarted.add(unit(store.0.take())).expect("the stored record can be decoded");
 }
 
 fuzz_target!(|data: &[u8]| {

@@ -51,10 +51,11 @@ async fn session(seam: &SimSeam, bytes: Vec<u8>) {
     let what = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
     let core = Core::new(seam.clone(), CoreSpec::default());
     let spec = VolumeSpec { policy: WritePolicy::None, ..VolumeSpec::new("x", VolumeId(1)) };
-    core.attach(spec, Backing::plain(seam.open_disk(&what).await.expect("the disk is there"))).expect("the first");
+    core.attach(spec, Backing::plain(seam.open_disk(&what).await.expect("the disk exists")))
+        .expect("the volume name is free");
     let server = Server::new(seam.clone(), core.clone(), Options::default());
     let address = Address::Unix("/s".into());
-    let (listener, accepting) = (seam.listen(&address).await.expect("free"), server.clone());
+    let (listener, accepting) = (seam.listen(&address).await.expect("the address is free"), server.clone());
     seam.spawn(async move { accepting.accept(listener).await });
 
     let (mut reader, mut writer) = seam.connect(&address).await.expect("the server listens").split();
@@ -73,8 +74,8 @@ async fn session(seam: &SimSeam, bytes: Vec<u8>) {
         }
     }
     seam.sleep(Nanos::from_secs(60)).await;
-    assert_eq!(server.stats().connections, 0, "the client has gone");
-    core.detach("x").await.expect("it is unused");
+    assert_eq!(server.stats().connections, 0, "the connection was removed");
+    core.detach("x").await.expect("the volume is unused");
 }
 
 fuzz_target!(|data: &[u8]| {

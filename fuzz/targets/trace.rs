@@ -29,7 +29,7 @@ impl Write for Shared {
 fn read(bytes: Vec<u8>, format: Option<Format>) -> Vec<Request> {
     let Ok(mut reader) = open("fuzzed", Box::new(Cursor::new(bytes)), format) else { return Vec::new() };
     let requests = reader.by_ref().map_while(Result::ok).collect();
-    assert!(reader.next().is_none(), "after an error it ends");
+    assert!(reader.next().is_none(), "the reader ends after an error");
     requests
 }
 
@@ -50,8 +50,9 @@ fuzz_target!(|data: &[u8]| {
         }
     }
     let file = Shared::default();
-    let mut writer = create("a", Box::new(file.clone()), Format::Hotset, Header::default()).expect("memory takes it");
-    requests.iter().for_each(|request| writer.put(request).expect("memory takes it"));
-    writer.finish().expect("memory takes it");
+    let mut writer =
+        create("a", Box::new(file.clone()), Format::Hotset, Header::default()).expect("writing to memory cannot fail");
+    requests.iter().for_each(|request| writer.put(request).expect("writing to memory cannot fail"));
+    writer.finish().expect("writing to memory cannot fail");
     assert!(read(file.0.take(), None) == requests);
 });

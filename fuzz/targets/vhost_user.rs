@@ -15,8 +15,8 @@ use rustix::fs::MemfdFlags;
 use seam::sim::{Content, SimDiskSpec, SimSeam, World, WorldSpec};
 use seam::{Bell, DiskOpen, Nanos, Seam};
 use vhost_user::memory::RegionLayout;
-use vhost_user::message::{BellKind, HEAD_BYTES, Head, Message, decode};
-use vhost_user::{Session, Shared, VolumeOrphans};
+use vhost_user::message::{HEAD_BYTES, Head, Message, VringFdKind, decode};
+use vhost_user::{Session, Shared, UnfinishedRequests};
 
 const DISK_BYTES: u64 = 1 << 20;
 const MEMORY_BYTES: u64 = 64 << 10;
@@ -31,16 +31,16 @@ const USED_AT: u64 = 512;
 const FEATURES: [u64; 4] =
     [1 << 32 | 1 << 30, 1 << 32 | 1 << 30 | 1 << 29, 1 << 32 | 1 << 9, 1 << 32 | 1 << 30 | 1 << 11 | 1 << 26];
 
-/// A bell that the harness rings.
+/// An eventfd of the harness.
 #[derive(Default)]
-struct Rung {
-    is: Cell<bool>,
+struct TestEventfd {
+    is_signalled: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
-impl Bell for Rung {
+impl Bell for TestEventfd {
     fn poll_rung(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.is.take() {
+        if self.is_signalled.take() {
             return Poll::Ready(Ok(()));
         }
         *self.waker.borrow_mut() = Some(context.waker().clone());
@@ -48,7 +48,7 @@ impl Bell for Rung {
     }
 
     fn ring(&self) {
-        self.is.set(true);
+        self.is_signalled.set(true);
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
@@ -56,16 +56,16 @@ impl Bell for Rung {
 }
 
 thread_local! {
-    static BELL: Rc<Rung> = Rc::default();
+    static EVENTFD: Rc<TestEventfd> = Rc::default();
 }
 
-fn bell(_: OwnedFd) -> io::Result<Rc<dyn Bell>> {
-    Ok(BELL.with(Rc::clone))
+fn make_eventfd(_: OwnedFd) -> io::Result<Rc<dyn Bell>> {
+    Ok(EVENTFD.with(Rc::clone))
 }
 
 fn memory() -> OwnedFd {
-    let file = rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
-    rustix::fs::ftruncate(&file, MEMORY_BYTES).expect("memory");
+    let file = rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC).expect("access to a memfd succeeds");
+    rustix::fs::ftruncate(&file, MEMORY_BYTES).expect("access to a memfd succeeds");
     file
 }
 
@@ -78,28 +78,29 @@ fn take<'a>(input: &mut &'a [u8], len: usize) -> &'a [u8] {
 async fn serve(seam: &SimSeam, mut input: &[u8]) {
     let what = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
     let core = Core::new(seam.clone(), CoreSpec::default());
-    let disk = seam.open_disk(&what).await.expect("the disk is there");
-    let volume = core.attach(VolumeSpec::new("x", VolumeId(1)), Backing::plain(disk)).expect("the first");
+    let disk = seam.open_disk(&what).await.expect("the disk exists");
+    let volume = core.attach(VolumeSpec::new("x", VolumeId(1)), Backing::plain(disk)).expect("the volume name is free");
     let limits = connection::Limits { held_bytes_max: 1 << 20, stall_timeout: Nanos::from_secs(5) };
     let shared = Shared::new(limits, seam.blocks_total() * seam::BLOCK_BYTES, 64 << 10, DAEMON);
-    let session = Rc::new(Session::new(seam.clone(), volume, &shared, &VolumeOrphans::default(), DAEMON, bell));
+    let session =
+        Rc::new(Session::new(seam.clone(), volume, &shared, &UnfinishedRequests::default(), DAEMON, make_eventfd));
     let never = |_: &Context<'_>| false;
     let file = memory();
-    let copy = || file.try_clone().expect("a descriptor is left");
-    let [how, rest @ ..] = input else { return };
+    let copy = || file.try_clone().expect("the descriptor can be duplicated");
+    let [options, rest @ ..] = input else { return };
     input = rest;
-    let place = RegionLayout { guest: 0, len: MEMORY_BYTES, user: 0, offset: 0 };
+    let region = RegionLayout { guest: 0, len: MEMORY_BYTES, user: 0, offset: 0 };
     let mut messages = vec![
-        Message::SetFeatures(FEATURES[usize::from(how & 3)]),
+        Message::SetFeatures(FEATURES[usize::from(options & 3)]),
         Message::SetProtocolFeatures(
             0xffff & !(1 << 2 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11 | 1 << 14),
         ),
-        Message::SetMemTable(vec![(place, copy())]),
+        Message::SetMemTable(vec![(region, copy())]),
     ];
-    if how & 4 != 0 {
+    if options & 4 != 0 {
         messages.push(Message::SetLogBase { len: 64, offset: 0, file: copy() });
     }
-    if how & 8 != 0 {
+    if options & 8 != 0 {
         // The record of requests in flight lies in the guest's own memory, with arbitrary content.
         messages.push(Message::SetInflightFd {
             len: MEMORY_BYTES,
@@ -109,21 +110,21 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
             file: copy(),
         });
     }
-    let begin = usize::from(how >> 4 & 3);
-    rustix::io::pwrite(&file, take(&mut input, begin * 256), 0).expect("memory");
+    let begin = usize::from(options >> 4 & 3);
+    rustix::io::pwrite(&file, take(&mut input, begin * 256), 0).expect("access to a memfd succeeds");
     for index in 0..2 {
         let at = QUEUE_BYTES * u64::from(index);
         messages.push(Message::SetVringNum { index, size: QUEUE_SIZE as u32 });
         messages.push(Message::SetVringAddr {
             index,
-            is_logged: how & 4 != 0,
+            is_logged: options & 4 != 0,
             descriptors: at,
             available: at + AVAILABLE_AT,
             used: at + USED_AT,
             log: at + USED_AT,
         });
-        messages.push(Message::SetVringBell { which: BellKind::Call, index, fd: Some(copy()) });
-        messages.push(Message::SetVringBell { which: BellKind::Kick, index, fd: Some(copy()) });
+        messages.push(Message::SetVringFd { which: VringFdKind::Call, index, fd: Some(copy()) });
+        messages.push(Message::SetVringFd { which: VringFdKind::Kick, index, fd: Some(copy()) });
         messages.push(Message::SetVringEnable { index, enabled: true });
     }
     for message in messages {
@@ -133,40 +134,40 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
     while let [act, rest @ ..] = input {
         input = rest;
         match act & 7 {
-            // Writes bytes at some place.
+            // Writes bytes at an arbitrary address.
             0..=2 => {
                 let [at, len, ..] = take(&mut input, 2) else { break };
                 let at = u64::from(*at) << (act >> 3 & 7);
                 let bytes = take(&mut input, usize::from(*len));
-                rustix::io::pwrite(&file, bytes, at.min(MEMORY_BYTES - 256)).expect("memory");
+                rustix::io::pwrite(&file, bytes, at.min(MEMORY_BYTES - 256)).expect("access to a memfd succeeds");
             }
             // Writes a nearly valid descriptor.
             3 => {
                 let [queue, index, at, len, flags, next] = take(&mut input, 6) else { break };
-                let place = QUEUE_BYTES * u64::from(queue & 1) + 16 * (u64::from(*index) % QUEUE_SIZE);
+                let offset = QUEUE_BYTES * u64::from(queue & 1) + 16 * (u64::from(*index) % QUEUE_SIZE);
                 let (at, len) = (u64::from(*at) << 8, u32::from(*len) << (flags >> 3 & 7));
                 let flags = u16::from(flags & 7);
                 let parts =
                     [&at.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes(), &u16::from(*next).to_le_bytes()];
-                rustix::io::pwrite(&file, &parts.concat(), place).expect("memory");
+                rustix::io::pwrite(&file, &parts.concat(), offset).expect("access to a memfd succeeds");
             }
             // Makes more descriptors available.
             4 | 5 => {
                 let [queue, count] = take(&mut input, 2) else { break };
                 let at = QUEUE_BYTES * u64::from(queue & 1) + AVAILABLE_AT + 2;
                 let mut index = [0; 2];
-                rustix::io::pread(&file, &mut index, at).expect("memory");
+                rustix::io::pread(&file, &mut index, at).expect("access to a memfd succeeds");
                 let index = u16::from_le_bytes(index).wrapping_add(u16::from(*count) % 20);
-                rustix::io::pwrite(&file, &index.to_le_bytes(), at).expect("memory");
-                BELL.with(|bell| bell.ring());
+                rustix::io::pwrite(&file, &index.to_le_bytes(), at).expect("access to a memfd succeeds");
+                EVENTFD.with(|eventfd| eventfd.ring());
                 seam.sleep(Nanos::from_millis(u64::from(act >> 5))).await;
             }
             // Sends a message.
             6 => {
                 let [request, len, fds] = take(&mut input, 3) else { break };
                 let head = [u32::from(*request) % 40, 1, u32::from(*len)].map(u32::to_le_bytes).concat();
-                let head: [u8; HEAD_BYTES] = head.try_into().expect("three words");
-                let head = Head::decode(&head).expect("a good head");
+                let head: [u8; HEAD_BYTES] = head.try_into().expect("a header has three words");
+                let head = Head::decode(&head).expect("the header is valid");
                 let mut body = take(&mut input, usize::from(*len)).to_vec();
                 body.resize(usize::from(*len), 0);
                 let fds = (0..fds % 4).map(|_| copy()).collect();
@@ -182,13 +183,13 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
                 let index = u32::from(act >> 3 & 1);
                 let _ = session.handle(Message::GetVringBase { index }, never).await;
                 let _ = session
-                    .handle(Message::SetVringBell { which: BellKind::Kick, index, fd: Some(copy()) }, never)
+                    .handle(Message::SetVringFd { which: VringFdKind::Kick, index, fd: Some(copy()) }, never)
                     .await;
             }
         }
         seam.yield_now().await;
     }
-    BELL.with(|bell| bell.ring());
+    EVENTFD.with(|eventfd| eventfd.ring());
     drop(session);
     seam.sleep(Nanos::from_secs(60)).await;
 }

@@ -27,10 +27,10 @@ const MEMORY_BYTES: u64 = 3 << 30;
 /// Clients with one request in flight each.
 const CLIENTS: usize = 16;
 /// Fraction of the saturated rate at which clients run in the paced series.
-const PART: f64 = 0.7;
+const PACED_FRACTION: f64 = 0.7;
 /// Time in which all volumes get into memory and every curve has its memory, and in which the saturated rate is
 /// measured.
-const FILLED: Duration = Duration::from_secs(12);
+const FILL_TIME: Duration = Duration::from_secs(12);
 /// Warm-up before each cell, in which followers connect and clients reach their pace.
 const WARM_UP: Duration = Duration::from_secs(1);
 /// Shortest cell: a scrape and five samples.
@@ -41,7 +41,7 @@ const CONTROL: [&str; 3] = ["control", "history", "events"];
 /// Figures of one cell.
 #[derive(Clone, Copy)]
 struct Cell {
-    seen: LoadFigures,
+    load: LoadFigures,
     /// CPU time of the control threads, as a fraction of a core.
     control: f64,
     /// Resident memory of the daemon at the end of the cell.
@@ -64,7 +64,7 @@ struct Series {
 }
 
 #[derive(Clone, Copy)]
-enum Turn {
+enum CellKind {
     Off,
     Again,
     On,
@@ -72,13 +72,13 @@ enum Turn {
 
 /// Orders of a round's cells, used in turn. Every second order is the previous one reversed, and together they favour
 /// no cell.
-const ORDERS: [[Turn; 3]; 6] = [
-    [Turn::Off, Turn::Again, Turn::On],
-    [Turn::On, Turn::Again, Turn::Off],
-    [Turn::Again, Turn::On, Turn::Off],
-    [Turn::Off, Turn::On, Turn::Again],
-    [Turn::On, Turn::Off, Turn::Again],
-    [Turn::Again, Turn::Off, Turn::On],
+const ORDERS: [[CellKind; 3]; 6] = [
+    [CellKind::Off, CellKind::Again, CellKind::On],
+    [CellKind::On, CellKind::Again, CellKind::Off],
+    [CellKind::Again, CellKind::On, CellKind::Off],
+    [CellKind::Off, CellKind::On, CellKind::Again],
+    [CellKind::On, CellKind::Off, CellKind::Again],
+    [CellKind::Again, CellKind::Off, CellKind::On],
 ];
 
 /// A daemon under load.
@@ -102,19 +102,19 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
         File::create(&path)?.set_len(VOLUME_BYTES)?;
         volumes.push((name.as_str(), path.display().to_string()));
     }
-    let tables = "\n[api]\nlisten = \"127.0.0.1:0\"\n";
+    let extra_toml = "\n[api]\nlisten = \"127.0.0.1:0\"\n";
     let began = Instant::now();
-    let command = daemon(folder, &socket, MEMORY_BYTES, &volumes, tables, &programs.hotset)?;
+    let command = daemon(folder, &socket, MEMORY_BYTES, &volumes, extra_toml, &programs.hotset)?;
     let process = Process::start(command, &socket)?;
     let start_seconds = began.elapsed().as_secs_f64();
     let address = address(folder, programs)?;
     let load = Load::connect(&socket, &names, CLIENTS, VOLUME_BYTES)?;
     let time = Duration::from_secs(effort.seconds.max(SECONDS_MIN).into());
     let mut bench = Bench { process, load, address, names, time };
-    bench.load.run(FILLED, None)?;
-    let alone = bench.measured(FILLED, None)?;
+    bench.load.run(FILL_TIME, None)?;
+    let alone = bench.measure(FILL_TIME, None)?;
     let series = |rate| Series { rate, rounds: Vec::new(), observers: Observers::default() };
-    let mut all = [series(Some(alone.seen.iops * PART)), series(None)];
+    let mut all = [series(Some(alone.load.iops * PACED_FRACTION)), series(None)];
     for number in 0..effort.rounds {
         let order = ORDERS[number % ORDERS.len()];
         let [paced, saturated] = &mut all;
@@ -141,32 +141,32 @@ fn address(folder: &Path, programs: &Programs) -> io::Result<String> {
 }
 
 impl Bench {
-    fn round(&mut self, order: [Turn; 3], rate: Option<f64>, observers: &mut Observers) -> io::Result<Round> {
+    fn round(&mut self, order: [CellKind; 3], rate: Option<f64>, observers: &mut Observers) -> io::Result<Round> {
         let mut cells = [None; 3];
-        for turn in order {
-            cells[turn as usize] = Some(match turn {
-                Turn::Off | Turn::Again => self.cell(rate)?,
-                Turn::On => {
+        for kind in order {
+            cells[kind as usize] = Some(match kind {
+                CellKind::Off | CellKind::Again => self.cell(rate)?,
+                CellKind::On => {
                     let (address, names) = (self.address.clone(), self.names.clone());
-                    observers.watch(&address, &names, || self.cell(rate))?
+                    observers.observe(&address, &names, || self.cell(rate))?
                 }
             });
         }
-        let [off, again, on] = cells.map(|cell| cell.expect("an order has each turn once"));
+        let [off, again, on] = cells.map(|cell| cell.expect("an order has each kind once"));
         Ok(Round { off, again, on })
     }
 
     fn cell(&mut self, rate: Option<f64>) -> io::Result<Cell> {
         self.load.run(WARM_UP, rate)?;
-        self.measured(self.time, rate)
+        self.measure(self.time, rate)
     }
 
-    fn measured(&mut self, time: Duration, rate: Option<f64>) -> io::Result<Cell> {
+    fn measure(&mut self, time: Duration, rate: Option<f64>) -> io::Result<Cell> {
         let (before_us, began) = (self.control_us()?, Instant::now());
-        let seen = self.load.run(time, rate)?;
+        let load = self.load.run(time, rate)?;
         let took_us = began.elapsed().as_secs_f64() * 1e6;
         let control = (self.control_us()? - before_us) / took_us;
-        Ok(Cell { seen, control, resident_bytes: self.process.resident_bytes() })
+        Ok(Cell { load, control, resident_bytes: self.process.resident_bytes() })
     }
 
     fn control_us(&self) -> io::Result<f64> {

@@ -24,12 +24,18 @@ pub struct Observers {
     /// Bytes received over the stream.
     pub streamed_bytes: usize,
     cpu_us: f64,
-    watched_us: f64,
+    observed_us: f64,
 }
 
 impl Observers {
-    /// Runs `run` while followers read the stream, each with `FOLLOWED` of the volumes `names`, and a scraper scrapes.
-    pub fn watch<T>(&mut self, address: &str, names: &[String], run: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    /// Runs `run` while followers read the stream and a scraper scrapes. Each follower has `FOLLOWED` of the volumes
+    /// `names`.
+    pub fn observe<T>(
+        &mut self,
+        address: &str,
+        names: &[String],
+        run: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
         let (done, began) = (&AtomicBool::new(false), Instant::now());
         std::thread::scope(|scope| {
             let follower = |names: &[String]| {
@@ -38,7 +44,7 @@ impl Observers {
             };
             let followers: Vec<_> = names.chunks(FOLLOWED).take(FOLLOWERS).map(follower).collect();
             let scraper = scope.spawn(|| scrape(address, done));
-            let ran = run();
+            let result = run();
             done.store(true, Ordering::Relaxed);
             let panicked = |_| io::Error::other("the observers panicked");
             for follower in followers {
@@ -50,23 +56,23 @@ impl Observers {
             self.scrapes_ms.extend(scrapes_ms);
             self.scraped_bytes = bytes;
             self.cpu_us += cpu_us;
-            self.watched_us += began.elapsed().as_secs_f64() * 1e6;
-            ran
+            self.observed_us += began.elapsed().as_secs_f64() * 1e6;
+            result
         })
     }
 
     /// CPU time of the observers themselves, as a fraction of a core.
-    pub fn share(&self) -> f64 {
-        self.cpu_us / self.watched_us
+    pub fn cpu_fraction(&self) -> f64 {
+        self.cpu_us / self.observed_us
     }
 }
 
 /// Reads the stream until `done`; returns the received bytes and the CPU time.
 fn follow(address: &str, path: &str, done: &AtomicBool) -> io::Result<(usize, f64)> {
-    let (mut stream, mut read) = (ask(address, path)?, 0);
-    let mut room = vec![0; 1 << 16];
+    let (mut stream, mut read) = (http_get(address, path)?, 0);
+    let mut buffer = vec![0; 1 << 16];
     while !done.load(Ordering::Relaxed) {
-        match stream.read(&mut room)? {
+        match stream.read(&mut buffer)? {
             0 => return Err(io::Error::other("a follower was disconnected")),
             bytes => read += bytes,
         }
@@ -84,14 +90,14 @@ fn scrape(address: &str, done: &AtomicBool) -> io::Result<(Vec<f64>, usize, f64)
         }
         due += SCRAPE_PAUSE;
         let began = Instant::now();
-        bytes = ask(address, "/metrics")?.read_to_end(&mut Vec::new())?;
+        bytes = http_get(address, "/metrics")?.read_to_end(&mut Vec::new())?;
         scrapes_ms.push(began.elapsed().as_secs_f64() * 1e3);
     }
     Ok((scrapes_ms, bytes, this_thread_cpu_us()))
 }
 
 /// Sends an HTTP request and returns the response body for reading.
-fn ask(address: &str, path: &str) -> io::Result<BufReader<TcpStream>> {
+fn http_get(address: &str, path: &str) -> io::Result<BufReader<TcpStream>> {
     let mut stream = TcpStream::connect(address)?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
     let mut stream = BufReader::new(stream);

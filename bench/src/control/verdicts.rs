@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::observers::{FOLLOWED, FOLLOWERS, Observers, SCRAPE_PAUSE};
-use super::{CLIENTS, Cell, PART, Round, Series, VOLUMES};
+use super::{CLIENTS, Cell, PACED_FRACTION, Round, Series, VOLUMES};
 use crate::machine;
 use crate::paired::{Interval, PAIRS_WANTED, Verdict};
 use crate::run::median;
@@ -24,14 +24,14 @@ const SCRAPE_MAX_MS: f64 = 100.0;
 
 type Figure = fn(&Cell) -> f64;
 
-const IOPS: Figure = |cell| cell.seen.iops;
-const P99: Figure = |cell| cell.seen.p99_us;
+const IOPS: Figure = |cell| cell.load.iops;
+const P99: Figure = |cell| cell.load.p99_us;
 
 impl Round {
     /// Formats one line, for progress output and for recalculation.
     pub fn show(&self, rate: Option<f64>) -> String {
         let cells = [("off", &self.off), ("again", &self.again), ("on", &self.on)].map(|(name, cell)| {
-            format!("{name} {:.0} · {:.0} µs · {:.2} %", cell.seen.iops, cell.seen.p99_us, cell.control * 100.0)
+            format!("{name} {:.0} · {:.0} µs · {:.2} %", cell.load.iops, cell.load.p99_us, cell.control * 100.0)
         });
         format!("{}: {}", load_of(rate), cells.join(", "))
     }
@@ -43,12 +43,12 @@ impl Series {
     }
 
     /// Ratio of a figure with observers to the figure without.
-    fn watched(&self, figure: Figure) -> Interval {
+    fn ratio_with_observers(&self, figure: Figure) -> Interval {
         Interval::of_ratio(self.rounds.iter().map(|round| (figure(&round.off), figure(&round.on))))
     }
 
     /// Ratio of a figure without observers to the other one without, as a control for the accuracy of the measurement.
-    fn same(&self, figure: Figure) -> Interval {
+    fn ratio_without_observers(&self, figure: Figure) -> Interval {
         Interval::of_ratio(self.rounds.iter().map(|round| (figure(&round.off), figure(&round.again))))
     }
 
@@ -59,7 +59,8 @@ impl Series {
 
     /// Target for the ratio of the request rates, and its verdict.
     fn requests(&self) -> (String, Verdict) {
-        let (ratio, share) = (self.watched(IOPS), self.control(|round| &round.on) / machine::processors() as f64);
+        let ratio = self.ratio_with_observers(IOPS);
+        let share = self.control(|round| &round.on) / machine::processors() as f64;
         let (wanted, loss) = match self.rate {
             Some(_) => (format!("unchanged: at most {:.0} % less", UNCHANGED * 100.0), UNCHANGED),
             None => {
@@ -84,8 +85,8 @@ impl Series {
                 "| {load}: {name} | {:.0}{unit} | {:.0}{unit} | {} | {} | {wanted} | {verdict} |",
                 self.median(|round| &round.off, figure),
                 self.median(|round| &round.on, figure),
-                self.watched(figure),
-                self.same(figure),
+                self.ratio_with_observers(figure),
+                self.ratio_without_observers(figure),
             );
         };
         let (wanted, verdict) = self.requests();
@@ -93,7 +94,7 @@ impl Series {
         match self.rate {
             Some(_) => {
                 let wanted = format!("at most {P99_MAX:.2}");
-                ratios("p99", " µs", P99, &wanted, &self.watched(P99).at_most(P99_MAX).to_string());
+                ratios("p99", " µs", P99, &wanted, &self.ratio_with_observers(P99).at_most(P99_MAX).to_string());
             }
             None => ratios("p99", " µs", P99, "", ""),
         }
@@ -120,7 +121,7 @@ impl Series {
 }
 
 fn load_of(rate: Option<f64>) -> String {
-    rate.map_or_else(|| "saturated".to_owned(), |_| format!("at {:.0} %", PART * 100.0))
+    rate.map_or_else(|| "saturated".to_owned(), |_| format!("at {:.0} %", PACED_FRACTION * 100.0))
 }
 
 /// Text of the section; `alone` is a cell from before the first observer.
@@ -131,7 +132,7 @@ pub fn describe(start_seconds: f64, time: Duration, alone: &Cell, all: &[Series]
     } else {
         String::new()
     };
-    let used = median(&all.iter().map(|series| series.observers.share()).collect::<Vec<_>>());
+    let used = median(&all.iter().map(|series| series.observers.cpu_fraction()).collect::<Vec<_>>());
     let mut text = format!(
         "{VOLUMES} volumes in memory, {CLIENTS} clients with 4 KiB requests to all of them in turn, one in four a \
          write: at {:.0} % of the {:.0} \
@@ -147,8 +148,8 @@ pub fn describe(start_seconds: f64, time: Duration, alone: &Cell, all: &[Series]
          observer, control took {:.2} % of a \
          core. The daemon was ready {start_seconds:.1} s after its start with volumes that were new to it.\n\n\
          | | off | on | on to off | off again to off | target | |\n| --- | ---: | ---: | ---: | ---: | --- | --- |\n",
-        PART * 100.0,
-        alone.seen.iops,
+        PACED_FRACTION * 100.0,
+        alone.load.iops,
         SCRAPE_PAUSE.as_secs(),
         time.as_secs(),
         machine::processors(),
@@ -177,8 +178,8 @@ mod tests {
     fn series(rate: Option<f64>, part: f64, late: f64) -> Series {
         let cell = |number: usize, part: f64, late: f64| {
             let noise = 1.0 + 0.01 * (number as f64 * 2.4).sin();
-            let seen = LoadFigures { iops: 40_000.0 * part * noise, p99_us: 900.0 * late / noise };
-            Cell { seen, control: 0.02, resident_bytes: 1 << 30 }
+            let load = LoadFigures { iops: 40_000.0 * part * noise, p99_us: 900.0 * late / noise };
+            Cell { load, control: 0.02, resident_bytes: 1 << 30 }
         };
         let round = |number| Round {
             off: cell(3 * number, 1.0, 1.0),
@@ -190,20 +191,20 @@ mod tests {
         Series { rate, rounds: (0..PAIRS_WANTED).map(round).collect(), observers }
     }
 
-    fn told(all: &[Series], row: &str) -> String {
+    fn table_row(all: &[Series], row: &str) -> String {
         let text = describe(1.0, Duration::from_secs(5), &all[0].rounds[0].off, all);
-        text.lines().find(|line| line.starts_with(row)).expect("it has the row").to_owned()
+        text.lines().find(|line| line.starts_with(row)).expect("the table has the row").to_owned()
     }
 
     #[test]
     fn planted_loss_misses_and_no_loss_passes_with_observers() {
         let all = [series(Some(28_000.0), 1.0, 1.0), series(None, 0.98, 1.0)];
         for row in ["| at 70 %: requests", "| at 70 %: p99", "| saturated: requests", "| resident memory"] {
-            assert!(told(&all, row).ends_with("| pass |"), "{}", told(&all, row));
+            assert!(table_row(&all, row).ends_with("| pass |"), "{}", table_row(&all, row));
         }
         let all = [series(Some(28_000.0), 0.98, 1.2), series(None, 0.95, 1.0)];
         for row in ["| at 70 %: requests", "| at 70 %: p99", "| saturated: requests"] {
-            assert!(told(&all, row).ends_with("| **miss** |"), "{}", told(&all, row));
+            assert!(table_row(&all, row).ends_with("| **miss** |"), "{}", table_row(&all, row));
         }
     }
 
@@ -211,7 +212,7 @@ mod tests {
     fn accepted_loss_is_the_control_share_plus_two_points() {
         let share = 2.0 / machine::processors() as f64;
         let wanted = format!("at most {:.2} % less", share + 2.0);
-        let at = |part: f64| told(&[series(None, part, 1.0)], "| saturated: requests");
+        let at = |part: f64| table_row(&[series(None, part, 1.0)], "| saturated: requests");
         assert!(at(1.0).contains(&wanted), "{} has no {wanted}", at(1.0));
         assert!(at(1.0 - (share + 2.0) / 100.0).ends_with("| open |"), "the bound itself lies in the interval");
     }
@@ -223,7 +224,7 @@ mod tests {
         all[0].rounds[7].on.resident_bytes += 129 << 20;
         all[0].rounds.iter_mut().for_each(|round| round.on.control = 0.11);
         for row in ["| saturated: a scrape", "| saturated: CPU of control", "| resident memory"] {
-            assert!(told(&all, row).ends_with("| **miss** |"), "{}", told(&all, row));
+            assert!(table_row(&all, row).ends_with("| **miss** |"), "{}", table_row(&all, row));
         }
     }
 }

@@ -8,74 +8,75 @@ use std::task::{Poll, Waker};
 use seam::{BLOCK_BYTES, Seam};
 
 use crate::Clients;
-use crate::budget::Place;
+use crate::budget::QueuePosition;
 
 /// Bytes of the buffers that hold the range.
 pub fn buffer_bytes(offset: u64, len: usize) -> usize {
     (offset as usize % BLOCK_BYTES + len).next_multiple_of(BLOCK_BYTES)
 }
 
-/// Loans of one client.
-pub struct Account {
+/// Buffers lent to one client.
+pub struct BufferAccount {
     clients: Rc<Clients>,
     lent_bytes: Cell<usize>,
     /// Part of the lent bytes that queued replies hold.
     queued_bytes: Cell<usize>,
     /// True once the client has received a reply that held borrowed buffers.
-    has_taken: Cell<bool>,
-    /// True once nothing is sent any more.
+    has_received_reply: Cell<bool>,
+    /// True once nothing more is sent.
     ended: Cell<bool>,
-    /// Wakers of tasks that wait for room.
-    room: RefCell<Vec<Waker>>,
+    /// Wakers of tasks that wait for buffers.
+    waiting: RefCell<Vec<Waker>>,
 }
 
-impl Account {
+impl BufferAccount {
     /// The account of a new client, without loans.
-    pub fn new(clients: &Rc<Clients>) -> Account {
-        let (lent_bytes, queued_bytes, has_taken, ended, room) = Default::default();
-        Account { clients: Rc::clone(clients), lent_bytes, queued_bytes, has_taken, ended, room }
+    pub fn new(clients: &Rc<Clients>) -> BufferAccount {
+        let (lent_bytes, queued_bytes, has_received_reply, ended, waiting) = Default::default();
+        BufferAccount { clients: Rc::clone(clients), lent_bytes, queued_bytes, has_received_reply, ended, waiting }
     }
 
     /// Borrows `bytes` of buffers if that needs no waiting. The caller passes them to a reply or gives them back.
     pub fn borrow_now(&self, bytes: usize) -> bool {
-        self.borrow_at(bytes, None)
+        self.try_borrow(bytes, None)
     }
 
-    /// As [`Account::borrow_now`], within the client's share alone: for buffers that the client may hold for long.
-    pub fn borrow_of_share(&self, bytes: usize) -> bool {
-        self.lent_bytes.get() + bytes <= self.clients.share_bytes() && self.borrow_now(bytes)
+    /// As [`BufferAccount::borrow_now`], but only within the client's quota: for buffers that the client may hold for
+    /// long.
+    pub fn borrow_within_quota(&self, bytes: usize) -> bool {
+        self.lent_bytes.get() + bytes <= self.clients.client_quota_bytes() && self.borrow_now(bytes)
     }
 
-    fn borrow_at(&self, bytes: usize, place: Option<&Place<'_>>) -> bool {
-        let (held, share) = (self.lent_bytes.get(), self.clients.share_bytes());
-        let lends = self.clients.budget.lend(bytes, held, share, place);
-        if lends {
+    fn try_borrow(&self, bytes: usize, position: Option<&QueuePosition<'_>>) -> bool {
+        let (held, quota) = (self.lent_bytes.get(), self.clients.client_quota_bytes());
+        let is_lent = self.clients.budget.lend(bytes, held, quota, position);
+        if is_lent {
             self.lent_bytes.set(held + bytes);
         }
-        lends
+        is_lent
     }
 
-    /// Waits until `bytes` of buffers can be borrowed. Returns `None` once nothing is sent any more or `wants` is
+    /// Waits until `bytes` of buffers can be borrowed. Returns `None` once nothing more is sent or `is_wanted` is
     /// false.
-    pub async fn borrow<S: Seam>(&self, seam: &S, bytes: usize, wants: impl Fn() -> bool) -> Option<Loan<'_>> {
-        let mut place = Place::new(&self.clients.budget, !self.has_taken.get());
+    pub async fn borrow<S: Seam>(&self, seam: &S, bytes: usize, is_wanted: impl Fn() -> bool) -> Option<Loan<'_>> {
+        let mut position = QueuePosition::new(&self.clients.budget, !self.has_received_reply.get());
         poll_fn(|context| {
-            if self.ended.get() || !wants() {
+            if self.ended.get() || !is_wanted() {
                 return Poll::Ready(None);
             }
-            if self.borrow_at(bytes, Some(&place)) {
+            if self.try_borrow(bytes, Some(&position)) {
                 return Poll::Ready(Some(Loan { account: self, bytes }));
             }
-            let mut room = self.room.borrow_mut();
-            if !room.iter().any(|waker| waker.will_wake(context.waker())) {
-                room.push(context.waker().clone());
+            let mut waiting = self.waiting.borrow_mut();
+            if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+                waiting.push(context.waker().clone());
             }
-            // A client whose own replies hold the buffers does not block the line.
+            // A client whose own replies hold buffers does not block the queue.
             if self.lent_bytes.get() == 0 {
-                place.stand(context.waker());
-                self.clients.watch(seam);
+                position.enqueue(context.waker());
+                self.clients.watch_for_stalls(seam);
             } else {
-                place.leave();
+                position.dequeue();
             }
             Poll::Pending
         })
@@ -83,12 +84,12 @@ impl Account {
     }
 
     /// Returns `bytes` to the budget.
-    pub fn give_back(&self, bytes: usize) {
+    pub fn release(&self, bytes: usize) {
         if bytes > 0 {
             let left = self.lent_bytes.get().checked_sub(bytes).expect("returned bytes were borrowed");
             self.lent_bytes.set(left);
-            self.clients.budget.take_back(bytes);
-            self.release_room();
+            self.clients.budget.return_bytes(bytes);
+            self.wake_waiting();
         }
     }
 
@@ -104,33 +105,33 @@ impl Account {
 
     /// Records that replies with `bytes` of loans have left the queue; the client has received them if the send
     /// `succeeded`.
-    pub fn sent(&self, bytes: usize, succeeded: bool) {
+    pub fn record_sent(&self, bytes: usize, succeeded: bool) {
         self.queued_bytes.set(self.queued_bytes.get().checked_sub(bytes).expect("sent bytes were queued"));
-        self.give_back(bytes);
-        self.has_taken.set(self.has_taken.get() || succeeded && bytes > 0);
+        self.release(bytes);
+        self.has_received_reply.set(self.has_received_reply.get() || succeeded && bytes > 0);
     }
 
     /// Records that nothing is queued or sent any more.
     pub fn end(&self) {
         self.ended.set(true);
-        self.give_back(self.queued_bytes.take());
-        self.release_room();
+        self.release(self.queued_bytes.take());
+        self.wake_waiting();
     }
 
-    /// True once nothing is sent any more.
+    /// True once nothing more is sent.
     pub fn has_ended(&self) -> bool {
         self.ended.get()
     }
 
-    /// Wakes the tasks that wait for room.
-    pub fn release_room(&self) {
-        self.room.borrow_mut().drain(..).for_each(|waker| waker.wake());
+    /// Wakes the tasks that wait for buffers.
+    pub fn wake_waiting(&self) {
+        self.waiting.borrow_mut().drain(..).for_each(|waker| waker.wake());
     }
 }
 
 /// Guard of borrowed buffers for the reply to a read; dropping it returns them.
 pub struct Loan<'a> {
-    account: &'a Account,
+    account: &'a BufferAccount,
     bytes: usize,
 }
 
@@ -143,6 +144,6 @@ impl Loan<'_> {
 
 impl Drop for Loan<'_> {
     fn drop(&mut self) {
-        self.account.give_back(self.bytes);
+        self.account.release(self.bytes);
     }
 }

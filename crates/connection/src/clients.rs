@@ -9,13 +9,13 @@ use seam::{Nanos, Seam};
 use crate::budget::Budget;
 use crate::{Control, Stop};
 
-/// Interval of checks for clients that keep others waiting.
-pub(crate) const WATCH_PAUSE: Nanos = Nanos::from_secs(1);
+/// Interval of checks for stalled clients that hold buffers for which others wait.
+pub(crate) const STALL_CHECK_INTERVAL: Nanos = Nanos::from_secs(1);
 
 /// Limits of one client.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most bytes of buffers that one client borrows without waiting in line.
+    /// Maximum bytes of buffers that one client borrows without queueing.
     pub held_bytes_max: usize,
     /// Time for a client to accept a reply while others wait for the buffers that it holds.
     pub stall_timeout: Nanos,
@@ -27,30 +27,30 @@ pub struct Clients {
     pub(crate) budget: Budget,
     controls: RefCell<BTreeMap<u64, Rc<Control>>>,
     /// Bytes that one client may borrow without waiting for others.
-    share_bytes: Cell<usize>,
-    /// True while a task checks for clients that keep others waiting.
-    watched: Cell<bool>,
+    client_quota_bytes: Cell<usize>,
+    /// True while a task checks for stalled clients.
+    is_watching: Cell<bool>,
 }
 
 impl Clients {
     /// An empty list, on a core with `pool_bytes` of buffers.
     pub fn new(limits: Limits, pool_bytes: usize) -> Clients {
-        let (controls, share_bytes, watched) = Default::default();
-        let clients = Clients { limits, budget: Budget::new(pool_bytes), controls, share_bytes, watched };
-        clients.recount();
+        let (controls, client_quota_bytes, is_watching) = Default::default();
+        let clients = Clients { limits, budget: Budget::new(pool_bytes), controls, client_quota_bytes, is_watching };
+        clients.update_quota();
         clients
     }
 
     /// Adds a client.
     pub fn add(&self, number: u64, control: &Rc<Control>) {
         self.controls.borrow_mut().insert(number, Rc::clone(control));
-        self.recount();
+        self.update_quota();
     }
 
     /// Removes a client.
     pub fn remove(&self, number: u64) {
         self.controls.borrow_mut().remove(&number);
-        self.recount();
+        self.update_quota();
     }
 
     /// Number of clients.
@@ -63,42 +63,42 @@ impl Clients {
         self.controls.borrow().contains_key(&number)
     }
 
-    /// Asks all clients to end.
-    pub fn ask_all(&self, stop: Stop) {
-        self.controls.borrow().values().for_each(|client| client.ask(stop));
+    /// Requests the end of all connections.
+    pub fn request_stop_all(&self, stop: Stop) {
+        self.controls.borrow().values().for_each(|client| client.request_stop(stop));
     }
 
     /// Bytes that one client may borrow without waiting for others.
-    pub fn share_bytes(&self) -> usize {
-        self.share_bytes.get()
+    pub fn client_quota_bytes(&self) -> usize {
+        self.client_quota_bytes.get()
     }
 
-    /// Disconnects clients that have accepted nothing for too long, while others wait in line.
-    pub(crate) fn watch<S: Seam>(self: &Rc<Self>, seam: &S) {
-        if self.watched.replace(true) {
+    /// Disconnects clients that have accepted nothing for too long, while others wait in queue.
+    pub(crate) fn watch_for_stalls<S: Seam>(self: &Rc<Self>, seam: &S) {
+        if self.is_watching.replace(true) {
             return;
         }
-        let (watching, clients) = (seam.clone(), Rc::clone(self));
+        let (task_seam, clients) = (seam.clone(), Rc::clone(self));
         seam.spawn(async move {
-            while clients.budget.is_waited_for() {
-                watching.sleep(WATCH_PAUSE).await;
-                clients.end_stalled();
+            while clients.budget.has_waiting_clients() {
+                task_seam.sleep(STALL_CHECK_INTERVAL).await;
+                clients.disconnect_stalled();
             }
-            clients.watched.set(false);
+            clients.is_watching.set(false);
         });
     }
 
-    /// Counts another [`WATCH_PAUSE`] of waiting; disconnects clients whose sends have lasted too long.
-    fn end_stalled(&self) {
+    /// Counts another [`STALL_CHECK_INTERVAL`] of waiting; disconnects clients whose sends have lasted too long.
+    fn disconnect_stalled(&self) {
         for client in self.controls.borrow().values() {
-            let pauses = client.count_stall();
-            if pauses > 0 && WATCH_PAUSE.0 * pauses >= self.limits.stall_timeout.0 {
-                client.ask(Stop::Now);
+            let intervals = client.count_stall();
+            if intervals > 0 && STALL_CHECK_INTERVAL.0 * intervals >= self.limits.stall_timeout.0 {
+                client.request_stop(Stop::Now);
             }
         }
     }
 
-    fn recount(&self) {
-        self.share_bytes.set(self.budget.share_bytes(self.count()).min(self.limits.held_bytes_max));
+    fn update_quota(&self) {
+        self.client_quota_bytes.set(self.budget.client_quota_bytes(self.count()).min(self.limits.held_bytes_max));
     }
 }

@@ -1,4 +1,4 @@
-//! The server's handle to a connection: asks it to end, and measures stalled sends.
+//! The server's handle to a connection: requests its end, and measures stalled sends.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -25,7 +25,7 @@ pub enum Stop {
 pub struct Control {
     stop: Cell<Stop>,
     waker: RefCell<Option<Waker>>,
-    /// During a send: number of [`crate::clients::WATCH_PAUSE`]s that others have waited.
+    /// During a send: number of [`crate::clients::STALL_CHECK_INTERVAL`]s for which others have waited.
     stalled_for: Cell<Option<u64>>,
 }
 
@@ -35,8 +35,8 @@ impl Control {
         self.stop.get()
     }
 
-    /// Asks the connection to end; a more urgent request stays.
-    pub fn ask(&self, stop: Stop) {
+    /// Requests the end of the connection; a more urgent request stays in force.
+    pub fn request_stop(&self, stop: Stop) {
         self.stop.set(self.stop.get().max(stop));
         self.wake();
     }
@@ -48,16 +48,16 @@ impl Control {
         }
     }
 
-    /// Records the begin or the end of a send.
-    pub fn sends(&self, sends: bool) {
-        self.stalled_for.set(sends.then_some(0));
+    /// Records the start or the end of a send.
+    pub fn set_sending(&self, is_sending: bool) {
+        self.stalled_for.set(is_sending.then_some(0));
     }
 
-    /// Counts a pause that others have waited; returns the pauses since the send began.
+    /// Counts an interval for which others have waited; returns the intervals counted since the send began.
     pub(crate) fn count_stall(&self) -> u64 {
-        let Some(pauses) = self.stalled_for.get() else { return 0 };
-        self.stalled_for.set(Some(pauses + 1));
-        pauses
+        let Some(intervals) = self.stalled_for.get() else { return 0 };
+        self.stalled_for.set(Some(intervals + 1));
+        intervals
     }
 
     /// Registers the waker of the connection's task.
@@ -69,7 +69,7 @@ impl Control {
         }
     }
 
-    /// Runs `work`; returns `None` if `limit` ends first or the connection is asked to end.
+    /// Runs `work`; returns `None` if `limit` completes first or the end of the connection is requested.
     pub async fn until<T>(&self, limit: impl Future<Output = ()>, work: impl Future<Output = T>) -> Option<T> {
         let (mut limit, mut work) = (pin!(limit), pin!(work));
         std::future::poll_fn(|context| {

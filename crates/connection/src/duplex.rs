@@ -13,7 +13,7 @@ use std::task::Poll;
 
 use seam::{Gather, Seam, StreamWriter};
 
-use crate::{Account, Clients, Control, Stop};
+use crate::{BufferAccount, Clients, Control, Stop};
 
 /// Rounds of reading and sending before other tasks of the core run.
 const ROUNDS_MAX: usize = 16;
@@ -25,8 +25,8 @@ enum ReadWait {
     Socket,
     /// One poll of the writing half.
     Sent,
-    /// Room for further requests.
-    Room,
+    /// Completion of requests or replies, below the limits.
+    Capacity,
 }
 
 /// A protocol's part in the duplex loop.
@@ -34,7 +34,7 @@ pub trait Protocol {
     /// Outcome of the reading half.
     type Ended;
 
-    /// True while no further request is accepted, so that the reading half waits for room.
+    /// True while no further request is accepted, so that the reading half waits.
     fn is_full(&self) -> bool;
 
     /// True if the replies of all accepted requests are queued or sent.
@@ -45,14 +45,14 @@ pub trait Protocol {
         false
     }
 
-    /// Called once when reading stops: with the outcome of the reading half, or `None` if the connection was asked to
-    /// drain. Returns false if the queued replies are not worth sending.
-    fn reading_stopped(&self, _ended: Option<&Self::Ended>) -> bool {
+    /// Called once when reading stops: with the outcome of the reading half, or `None` if a drain was
+    /// requested. Returns false if the queued replies need not be sent.
+    fn on_reading_stopped(&self, _ended: Option<&Self::Ended>) -> bool {
         true
     }
 
     /// Called after each send.
-    fn replies_sent(&self) {}
+    fn on_replies_sent(&self) {}
 }
 
 /// Outcome of [`Duplex::run`].
@@ -67,24 +67,24 @@ pub struct Finished<E, W> {
 pub struct Duplex<S: Seam> {
     control: Rc<Control>,
     /// Buffers borrowed for replies, until they are sent.
-    account: Account,
+    buffer_account: BufferAccount,
     out: RefCell<Gather<S>>,
     /// Bytes in the current send call.
-    sending: Cell<usize>,
-    waits: Cell<ReadWait>,
+    sending_bytes: Cell<usize>,
+    read_wait: Cell<ReadWait>,
     /// True once the reading half has ended.
     draining: Cell<bool>,
 }
 
 impl<S: Seam> Duplex<S> {
-    /// A connection of one of `clients`, with an empty queue.
+    /// The duplex loop of a new client, with an empty queue.
     pub fn new(control: Rc<Control>, clients: &Rc<Clients>) -> Self {
         Duplex {
             control,
-            account: Account::new(clients),
+            buffer_account: BufferAccount::new(clients),
             out: RefCell::default(),
-            sending: Cell::new(0),
-            waits: Cell::new(ReadWait::Socket),
+            sending_bytes: Cell::new(0),
+            read_wait: Cell::new(ReadWait::Socket),
             draining: Cell::new(false),
         }
     }
@@ -95,8 +95,8 @@ impl<S: Seam> Duplex<S> {
     }
 
     /// Buffers borrowed for replies.
-    pub fn account(&self) -> &Account {
-        &self.account
+    pub fn buffer_account(&self) -> &BufferAccount {
+        &self.buffer_account
     }
 
     /// True once no further request is read.
@@ -111,17 +111,17 @@ impl<S: Seam> Duplex<S> {
 
     /// Bytes queued or being sent.
     pub fn queued_bytes(&self) -> usize {
-        self.out.borrow().len() + self.sending.get()
+        self.out.borrow().len() + self.sending_bytes.get()
     }
 
     /// The queue, for a reply that holds `lent_bytes` of borrowed buffers. Once the connection has ended the buffers
-    /// are given back and there is no queue.
+    /// are released and there is no queue.
     pub fn queue(&self, lent_bytes: usize) -> Option<RefMut<'_, Gather<S>>> {
-        if self.account.has_ended() {
-            self.account.give_back(lent_bytes);
+        if self.buffer_account.has_ended() {
+            self.buffer_account.release(lent_bytes);
             return None;
         }
-        self.account.queue(lent_bytes);
+        self.buffer_account.queue(lent_bytes);
         Some(self.out.borrow_mut())
     }
 
@@ -137,10 +137,10 @@ impl<S: Seam> Duplex<S> {
         if self.is_queue_empty() {
             return;
         }
-        self.waits.set(ReadWait::Sent);
+        self.read_wait.set(ReadWait::Sent);
         let mut polled = false;
         poll_fn(|_| if std::mem::replace(&mut polled, true) { Poll::Ready(()) } else { Poll::Pending }).await;
-        self.waits.set(ReadWait::Socket);
+        self.read_wait.set(ReadWait::Socket);
     }
 
     /// Waits until `is_full` is false: until replies are sent or requests end. `is_full` implies
@@ -149,20 +149,20 @@ impl<S: Seam> Duplex<S> {
         if !is_full() {
             return;
         }
-        self.waits.set(ReadWait::Room);
+        self.read_wait.set(ReadWait::Capacity);
         poll_fn(|_| if is_full() { Poll::Pending } else { Poll::Ready(()) }).await;
-        self.waits.set(ReadWait::Socket);
+        self.read_wait.set(ReadWait::Socket);
     }
 
     /// Polls `reading` and the sending of replies until the connection has nothing left to answer, its socket fails, or
-    /// it is asked to end at once.
+    /// its immediate end is requested.
     pub async fn run<P: Protocol, W: StreamWriter<S>>(
         &self,
         protocol: &P,
         reading: impl Future<Output = P::Ended>,
         writer: W,
     ) -> Finished<P::Ended, W> {
-        let (mut is_leaving, mut ended) = (false, None);
+        let (mut is_handing_over, mut ended) = (false, None);
         let mut reading = pin!(Some(reading));
         let mut writing = pin!(self.send_replies(protocol, writer));
         let writer = poll_fn(|context| {
@@ -170,8 +170,8 @@ impl<S: Seam> Duplex<S> {
             for _ in 0..ROUNDS_MAX {
                 match self.control.stop() {
                     Stop::No => (),
-                    Stop::HandOver if is_leaving => (),
-                    Stop::HandOver if protocol.begin_handover() => is_leaving = true,
+                    Stop::HandOver if is_handing_over => (),
+                    Stop::HandOver if protocol.begin_handover() => is_handing_over = true,
                     Stop::HandOver | Stop::Drain => {
                         let _ = self.stop_reading(protocol, None);
                     }
@@ -181,9 +181,9 @@ impl<S: Seam> Duplex<S> {
                     && let Some(reading) = reading.as_mut().as_pin_mut()
                     && let Poll::Ready(outcome) = reading.poll(context)
                 {
-                    let is_worth_sending = self.stop_reading(protocol, Some(&outcome));
+                    let must_send_replies = self.stop_reading(protocol, Some(&outcome));
                     ended = Some(outcome);
-                    if !is_worth_sending {
+                    if !must_send_replies {
                         return Poll::Ready(None);
                     }
                 }
@@ -194,12 +194,12 @@ impl<S: Seam> Duplex<S> {
                 if let Poll::Ready(writer) = writing.as_mut().poll(context) {
                     return Poll::Ready(writer);
                 }
-                let again = match self.waits.get() {
+                let must_poll_again = match self.read_wait.get() {
                     ReadWait::Socket => false,
                     ReadWait::Sent => true,
-                    ReadWait::Room => !protocol.is_full(),
+                    ReadWait::Capacity => !protocol.is_full(),
                 };
-                if self.draining.get() || !again {
+                if self.draining.get() || !must_poll_again {
                     return Poll::Pending;
                 }
             }
@@ -208,15 +208,15 @@ impl<S: Seam> Duplex<S> {
         })
         .await;
         self.draining.set(true);
-        self.control.sends(false);
+        self.control.set_sending(false);
         self.out.borrow_mut().clear();
-        self.account.end();
+        self.buffer_account.end();
         Finished { ended, writer }
     }
 
-    /// Ends the reading half; returns false if the queued replies are not worth sending.
+    /// Ends the reading half; returns false if the queued replies need not be sent.
     fn stop_reading<P: Protocol>(&self, protocol: &P, ended: Option<&P::Ended>) -> bool {
-        self.draining.replace(true) || protocol.reading_stopped(ended)
+        self.draining.replace(true) || protocol.on_reading_stopped(ended)
     }
 
     /// Sends queued replies until the connection has nothing left to answer; returns `None` if the socket fails.
@@ -232,16 +232,16 @@ impl<S: Seam> Duplex<S> {
                 return Some(writer);
             }
             std::mem::swap(&mut *self.out.borrow_mut(), &mut gather);
-            self.sending.set(gather.len());
-            self.control.sends(true);
-            let lent_bytes = self.account.queued_bytes();
+            self.sending_bytes.set(gather.len());
+            self.control.set_sending(true);
+            let lent_bytes = self.buffer_account.queued_bytes();
             let (result, sent) = writer.send(gather).await;
             gather = sent;
             gather.clear();
-            self.sending.set(0);
-            protocol.replies_sent();
-            self.control.sends(false);
-            self.account.sent(lent_bytes, result.is_ok());
+            self.sending_bytes.set(0);
+            protocol.on_replies_sent();
+            self.control.set_sending(false);
+            self.buffer_account.record_sent(lent_bytes, result.is_ok());
             if result.is_err() {
                 return None;
             }

@@ -1,6 +1,6 @@
-//! Mechanisms that front ends share, so that no client delays the others: the duplex loop of a connection ([`Duplex`]),
+//! Mechanisms that front ends share so that no client delays the others: the duplex loop of a connection ([`Duplex`]),
 //! its end on request ([`Control`]), the list of clients ([`Clients`]), and the lending of pool buffers to replies
-//! ([`Account`]).
+//! ([`BufferAccount`]).
 
 mod account;
 mod budget;
@@ -8,7 +8,7 @@ mod clients;
 mod control;
 mod duplex;
 
-pub use account::{Account, Loan, buffer_bytes};
+pub use account::{BufferAccount, Loan, buffer_bytes};
 pub use clients::{Clients, Limits};
 pub use control::{Control, Stop};
 pub use duplex::{Duplex, Finished, Protocol};

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::VolumeId;
-use nbd::{Handed, NoWay, Terms};
+use nbd::{HandedOverClient, NegotiatedTerms, TakeOverError};
 use rustix::net::{Shutdown, shutdown};
 use seam::real::RealStream;
 
@@ -23,18 +23,18 @@ use systemd::Notifier;
 /// Time-out for the service manager to process messages: it may be about to reload all its units.
 const BARRIER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A client's connection, and its [`Terms`] as text.
+/// A client's connection, and its [`NegotiatedTerms`] as text.
 pub type StoredClient = (String, OwnedFd);
 
 /// The client connections that the service manager passed to this process.
 pub fn inherited() -> Vec<StoredClient> {
     let mut stored = seam::real::inherited();
-    stored.retain(|(name, _)| name.parse::<Terms>().is_ok());
+    stored.retain(|(name, _)| name.parse::<NegotiatedTerms>().is_ok());
     stored
 }
 
 /// Connections and terms of the clients for the service manager.
-pub fn to_stored_clients(handed: Vec<Handed<seam::real::RealSeam>>) -> Vec<StoredClient> {
+pub fn to_stored_clients(handed: Vec<HandedOverClient<seam::real::RealSeam>>) -> Vec<StoredClient> {
     handed.into_iter().map(|client| (client.terms.to_string(), client.stream.into_fd())).collect()
 }
 
@@ -77,13 +77,13 @@ pub async fn take_over_clients(notifier: &Notifier, cores: &Cores, stored: Vec<S
                     connections";
         return log::error!(target: NBD, "{text}");
     }
-    let clients: Vec<(Terms, OwnedFd)> =
+    let clients: Vec<(NegotiatedTerms, OwnedFd)> =
         stored.into_iter().filter_map(|(name, fd)| Some((name.parse().ok()?, fd))).collect();
     let count = clients.len();
     let take_over = async move |local: Rc<Local>| {
         let take_over_client = |(terms, fd)| {
-            let client = Handed { stream: RealStream::from_fd(fd), terms };
-            local.server.take_over(client).map_err(|why: NoWay| (terms, why))
+            let client = HandedOverClient { stream: RealStream::from_fd(fd), terms };
+            local.server.take_over(client).map_err(|why: TakeOverError| (terms, why))
         };
         clients.into_iter().map(take_over_client).filter_map(Result::err).collect::<Vec<_>>()
     };

@@ -8,7 +8,7 @@ use engine::{Volume, VolumeId};
 use iscsi::{Options, Server};
 use messages::report::{IscsiReport, IscsiSessionReport, SlowCommandReport, UnitReport};
 use messages::{ErrorKind, Failure};
-use scsi::{Absent, AccessList, Identity, Keep, Keeper, Lun, Target, UnitSpec};
+use scsi::{Absent, AccessList, Identity, Lun, ReservationStore, StoreFuture, Target, UnitSpec};
 use seam::real::RealSeam;
 use seam::{Nanos, Seam};
 use tokio::sync::{mpsc, oneshot};
@@ -47,8 +47,8 @@ pub type ReservationQueue = mpsc::UnboundedReceiver<ReservationRecord>;
 /// Saves reservations through the control thread, which owns the state directory.
 struct ControlThreadKeeper(mpsc::UnboundedSender<ReservationRecord>);
 
-impl Keeper for ControlThreadKeeper {
-    fn keep(&self, incarnation: VolumeId, record: Vec<u8>) -> Keep {
+impl ReservationStore for ControlThreadKeeper {
+    fn store(&self, incarnation: VolumeId, record: Vec<u8>) -> StoreFuture {
         let (done, is_done) = oneshot::channel();
         let sent = self.0.send(ReservationRecord { incarnation, record, done });
         Box::pin(async move {
@@ -76,7 +76,8 @@ impl UnitPlan {
         let UnitPlan { lun, identity, access, read_only, declared_lost, kept } = self;
         let physical_4k = volume.geometry().physical_block >= PHYSICAL_4K;
         let target = iscsi.target();
-        let added = target.add(UnitSpec { lun, volume, identity, access, read_only, physical_4k, kept });
+        let added =
+            target.add(UnitSpec { lun, volume, identity, access, read_only, physical_4k, reservation_record: kept });
         added.expect("the state directory assigns each LUN once, and the reservations were checked");
         target.set_lost(lun, declared_lost);
     }
@@ -108,7 +109,7 @@ pub fn server(seam: &RealSeam, spec: IscsiSpec) -> Server<RealSeam> {
 /// The saved reservations of a unit, checked for readability.
 fn read_reservations(unit: &UnitRecord) -> Result<Vec<u8>, scsi::RecordError> {
     let kept = unit.reservation_bytes().ok_or(scsi::RecordError::Damaged)?;
-    scsi::check_kept(&kept).map(|()| kept)
+    scsi::check_record(&kept).map(|()| kept)
 }
 
 /// The volumes as units of the iSCSI target: their numbers, access lists and reservations.
@@ -361,7 +362,7 @@ fn session_report(session: &iscsi::SessionStats, now: Nanos) -> IscsiSessionRepo
         header_digest: session.digests.0,
         data_digest: session.digests.1,
         commands: session.commands,
-        under_way: session.under_way,
+        under_way: session.commands_in_flight,
         aborted: session.aborted,
         read_bytes: session.read_bytes,
         write_bytes: session.write_bytes,

@@ -1,4 +1,4 @@
-//! The vhost-user front end in the daemon: the volumes' sockets with their access rights, and notices to guests.
+//! The vhost-user back end in the daemon: the volumes' sockets with their access rights, and notices to guests.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;

@@ -9,20 +9,20 @@ use nbd_protocol::info::{Info, InfoRequest};
 use nbd_protocol::option::push_option;
 use nbd_protocol::{Broken, Command, OptionKind, OptionReplyHeader, OptionReplyKind, ReplyHeader, Request, Step};
 
-/// Length of a simple reply's head.
-const REPLY_BYTES: usize = 16;
+/// Length of a simple reply's header.
+const REPLY_HEADER_BYTES: usize = 16;
 
 /// A connection to an export.
 pub struct Client {
     reader: BufReader<UnixStream>,
     writer: UnixStream,
     /// Encoded requests that are not sent yet.
-    out: Vec<u8>,
+    send_buffer: Vec<u8>,
     /// Size of the export.
     pub size_bytes: u64,
 }
 
-fn broken(error: Broken) -> io::Error {
+fn invalid_data(error: Broken) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }
 
@@ -31,38 +31,39 @@ impl Client {
     pub fn connect(socket: &Path, export: &str) -> io::Result<Client> {
         let writer = UnixStream::connect(socket)?;
         let reader = BufReader::with_capacity(256 << 10, writer.try_clone()?);
-        let mut client = Client { reader, writer, out: Vec::new(), size_bytes: 0 };
+        let mut client = Client { reader, writer, send_buffer: Vec::new(), size_bytes: 0 };
         let mut greeting = [0; GREETING_BYTES];
         client.reader.read_exact(&mut greeting)?;
-        let Step::Got(flags, _) = decode_greeting(&greeting).map_err(broken)? else {
+        let Step::Got(flags, _) = decode_greeting(&greeting).map_err(invalid_data)? else {
             return Err(io::ErrorKind::UnexpectedEof.into());
         };
-        client.out.extend_from_slice(&client_flags(flags).map_err(broken)?);
-        let wanted = InfoRequest { name: export, wants_block_size: false, wants_name: false, wants_description: false };
-        push_option(&mut client.out, OptionKind::Go, &wanted.encode());
+        client.send_buffer.extend_from_slice(&client_flags(flags).map_err(invalid_data)?);
+        let request =
+            InfoRequest { name: export, wants_block_size: false, wants_name: false, wants_description: false };
+        push_option(&mut client.send_buffer, OptionKind::Go, &request.encode());
         client.send()?;
-        client.size_bytes = client.negotiated()?;
+        client.size_bytes = client.receive_export_size()?;
         Ok(client)
     }
 
-    /// Reads the answers to GO: the export's size.
-    fn negotiated(&mut self) -> io::Result<u64> {
+    /// Reads the replies to NBD_OPT_GO and returns the export's size.
+    fn receive_export_size(&mut self) -> io::Result<u64> {
         let mut size = None;
         loop {
-            let mut head = [0; OptionReplyHeader::BYTES];
-            self.reader.read_exact(&mut head)?;
-            let Step::Got(header, _) = OptionReplyHeader::decode(&head).map_err(broken)? else {
+            let mut header = [0; OptionReplyHeader::BYTES];
+            self.reader.read_exact(&mut header)?;
+            let Step::Got(header, _) = OptionReplyHeader::decode(&header).map_err(invalid_data)? else {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             };
             let mut payload = vec![0; header.len as usize];
             self.reader.read_exact(&mut payload)?;
             match header.kind {
                 OptionReplyKind::Info => {
-                    if let Info::Export { size_bytes, .. } = Info::parse(&payload).map_err(broken)? {
+                    if let Info::Export { size_bytes, .. } = Info::parse(&payload).map_err(invalid_data)? {
                         size = Some(size_bytes);
                     }
                 }
-                OptionReplyKind::Ack => return size.ok_or_else(|| io::Error::other("the server names no size")),
+                OptionReplyKind::Ack => return size.ok_or_else(|| io::Error::other("the server sent no export size")),
                 _ => return Err(io::Error::other(String::from_utf8_lossy(&payload).into_owned())),
             }
         }
@@ -70,37 +71,37 @@ impl Client {
 
     /// Queues a request for [`Client::send`].
     pub fn queue(&mut self, command: Command, cookie: u64, offset: u64, len: u32, data: &[u8]) {
-        self.out.extend_from_slice(&Request { flags: 0, command, cookie, offset, len }.encode());
-        self.out.extend_from_slice(data);
+        self.send_buffer.extend_from_slice(&Request { flags: 0, command, cookie, offset, len }.encode());
+        self.send_buffer.extend_from_slice(data);
     }
 
     /// Sends the queued requests.
     pub fn send(&mut self) -> io::Result<()> {
-        self.writer.write_all(&self.out)?;
-        self.out.clear();
+        self.writer.write_all(&self.send_buffer)?;
+        self.send_buffer.clear();
         Ok(())
     }
 
-    /// True if a reply's head is in the buffer already.
+    /// True if a reply's header is already in the buffer.
     pub fn has_reply(&self) -> bool {
-        self.reader.buffer().len() >= REPLY_BYTES
+        self.reader.buffer().len() >= REPLY_HEADER_BYTES
     }
 
-    /// Reads the head of the next reply and returns its cookie. The data of a read follows.
-    pub fn reply(&mut self) -> io::Result<u64> {
-        let mut head = [0; REPLY_BYTES];
-        self.reader.read_exact(&mut head)?;
-        match ReplyHeader::decode(&head).map_err(broken)? {
+    /// Reads the header of the next reply and returns its cookie. The data of a read follows.
+    pub fn receive_reply(&mut self) -> io::Result<u64> {
+        let mut header = [0; REPLY_HEADER_BYTES];
+        self.reader.read_exact(&mut header)?;
+        match ReplyHeader::decode(&header).map_err(invalid_data)? {
             Step::Got(ReplyHeader::Simple { cookie, error: None }, _) => Ok(cookie),
             Step::Got(ReplyHeader::Simple { error: Some(error), .. }, _) => {
                 Err(io::Error::other(format!("a request failed: {error:?}")))
             }
-            _ => Err(io::Error::other("the server sends what was not agreed on")),
+            _ => Err(io::Error::other("the server sent a reply that was not negotiated")),
         }
     }
 
-    /// Reads data of a reply.
-    pub fn data(&mut self, into: &mut [u8]) -> io::Result<()> {
-        self.reader.read_exact(into)
+    /// Reads the data of a reply into `buffer`.
+    pub fn receive_data(&mut self, buffer: &mut [u8]) -> io::Result<()> {
+        self.reader.read_exact(buffer)
     }
 }

@@ -30,9 +30,9 @@ pub struct Figures {
     pub read_latency_us: Latency,
     /// Latency of writes.
     pub write_latency_us: Latency,
-    /// Reads served whole from memory and flash, as a part of all reads, by the daemon's counters.
+    /// Reads fully served from memory and flash, as a fraction of all reads, by the daemon's counters.
     pub read_hit_ratio: f64,
-    /// Reads served whole with flash taking part, as a part of all reads.
+    /// Reads fully served with at least one block from flash, as a fraction of all reads.
     pub flash_hit_ratio: f64,
 }
 
@@ -41,9 +41,9 @@ pub struct Figures {
 pub struct Reads {
     /// All reads.
     pub all: u64,
-    /// Served whole from memory.
+    /// Fully served from memory.
     pub memory: u64,
-    /// Served whole from memory and flash, with flash taking part.
+    /// Fully served from memory and flash, with at least one block from flash.
     pub flash: u64,
 }
 
@@ -64,8 +64,8 @@ impl Reads {
         self.flash += other.flash;
     }
 
-    fn ratio(self, of: u64) -> f64 {
-        if self.all == 0 { 0.0 } else { of as f64 / self.all as f64 }
+    fn ratio(self, count: u64) -> f64 {
+        if self.all == 0 { 0.0 } else { count as f64 / self.all as f64 }
     }
 }
 
@@ -100,14 +100,14 @@ mod tests {
     #[test]
     fn figures_follow_from_the_latencies() {
         let mut tally = Tally::default();
-        (1..=100).for_each(|micros| tally.note(false, Nanos::from_micros(micros)));
-        tally.note(true, Nanos::from_micros(7));
+        (1..=100).for_each(|micros| tally.record(false, Nanos::from_micros(micros)));
+        tally.record(true, Nanos::from_micros(7));
         let mut twice = Tally::default();
         twice.add(&tally);
-        twice.note(true, Nanos::from_micros(21_000));
+        twice.record(true, Nanos::from_micros(21_000));
         twice.late += 1;
         let figures = Figures::of(&twice, Reads { all: 8, memory: 5, flash: 1 }, 2.0);
-        assert_eq!((figures.requests, figures.iops, twice.quick_writes), (103, 51.5, 1));
+        assert_eq!((figures.requests, figures.iops, twice.fast_writes), (103, 51.5, 1));
         let Latency { mean, p50, p99 } = figures.read_latency_us;
         assert_eq!(mean, 50.5);
         assert!((50.0..57.0).contains(&p50) && (99.0..112.0).contains(&p99), "{p50} and {p99}");

@@ -22,11 +22,11 @@ use std::time::{Duration, Instant};
 use self::figures::{Figures, Reads};
 use self::live::Terminal;
 pub use self::scenario::run as run_scenario;
-use self::screen::Look;
+use self::screen::Sample;
 use self::stage::{CACHED, Control, Stage, UNCACHED};
 use self::summary::{Load, Summary};
 use self::tally::{Meter, Tally};
-use self::workload::{HOT_STRETCHES, Orders};
+use self::workload::{HOT_EXTENTS, WorkloadControl};
 use logging::{Filter, Format, LevelFilter, Log};
 use terminal::render::style::Style;
 use terminal::{Failure, print_json};
@@ -36,12 +36,12 @@ pub const SECONDS: u64 = 30;
 /// Names of the two sides.
 const NAMES: [&str; 2] = ["without cache", "with hotset"];
 /// Sampling interval.
-const LOOK_PAUSE: Duration = Duration::from_millis(500);
-/// Part of the time, at its end, that counts as warm.
-const WARM_PART: f64 = 0.25;
-/// Part of the time after which the hot set begins to move, and the part that moving its half takes.
-const MOVES_AFTER: f64 = 0.35;
-const MOVES_FOR: f64 = 0.1;
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
+/// Fraction of the time, at its end, that counts as warm.
+const WARM_FRACTION: f64 = 0.25;
+/// Fraction of the time after which the hot set begins to move, and the fraction that moving half of it takes.
+const MOVE_START_FRACTION: f64 = 0.35;
+const MOVE_FRACTION: f64 = 0.1;
 
 /// Output of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,25 +68,25 @@ impl Show {
 /// Runs the demo for `seconds`.
 pub fn run(seconds: u64, show: Show) -> Result<(), Failure> {
     let style = Style::of_stdout();
-    let _log = log_problems()?;
-    let stage = Stage::set(stage::parse_configuration)?;
+    let _log = log_warnings()?;
+    let stage = Stage::start(stage::parse_configuration)?;
     let mut control = stage.control()?;
     if show != Show::Json {
         println!("{}\n{}", screen::page(&control.link()?), screen::intro(style));
     }
     let sides = Sides::start(&stage)?;
-    let course = watch(&sides, &mut control, seconds as f64, show, style)?;
-    let (dirty_bytes_at_end, drain_seconds) = sides.end(&mut control)?;
-    let summary = course.summary(dirty_bytes_at_end, drain_seconds);
+    let results = measure(&sides, &mut control, seconds as f64, show, style)?;
+    let (dirty_bytes_at_end, drain_seconds) = sides.stop(&mut control)?;
+    let summary = results.summary(dirty_bytes_at_end, drain_seconds);
     match show {
         Show::Json => print_json(&summary)?,
         Show::Live | Show::Summary => print!("{}", screen::summary(&summary, style)),
     }
-    stage.strike()
+    stage.stop()
 }
 
-/// The log of the demo's daemons, without what they do as they should.
-fn log_problems() -> Result<Log, Failure> {
+/// Logs warnings and errors of the demo's daemons.
+fn log_warnings() -> Result<Log, Failure> {
     logging::start(&Filter::new(LevelFilter::WARN), Format::Text)
         .map_err(|error| Failure::failed(format!("the log cannot be started: {error}")))
 }
@@ -101,28 +101,31 @@ struct Side {
 struct Sides {
     with: Side,
     without: Side,
-    orders: Arc<Orders>,
+    load_control: Arc<WorkloadControl>,
 }
 
 impl Sides {
     fn start(stage: &Stage) -> Result<Sides, Failure> {
-        let orders = Arc::new(Orders::default());
+        let load_control = Arc::new(WorkloadControl::default());
         let side = |export: &'static str| {
-            let (socket, orders, meter) = (stage.socket(), orders.clone(), Meter::default());
-            let counting = meter.clone();
+            let (socket, load_control, meter) = (stage.socket(), load_control.clone(), Meter::default());
+            let client_meter = meter.clone();
             // The same seed for both sides: they get the same requests in the same order.
-            let work = move || workload::run(&socket, export, 1, &counting, &orders);
+            let work = move || workload::run(&socket, export, 1, &client_meter, &load_control);
             let thread = std::thread::Builder::new().name(export.to_owned()).spawn(work);
-            let thread = thread.map_err(|error| Failure::failed(format!("no thread for a client: {error}")))?;
+            let thread = thread
+                .map_err(|error| Failure::failed(format!("the thread of a client cannot be started: {error}")))?;
             Ok(Side { meter, thread })
         };
-        Ok(Sides { with: side(CACHED)?, without: side(UNCACHED)?, orders })
+        Ok(Sides { with: side(CACHED)?, without: side(UNCACHED)?, load_control })
     }
 
-    /// Moves the hot set of both sides as far as it should have moved after this part of the time.
-    fn drift(&self, part: f64) {
-        let moved = (part - MOVES_AFTER) / MOVES_FOR * (HOT_STRETCHES / 2) as f64;
-        self.orders.moved.store((moved.ceil().max(0.0) as u64).min(HOT_STRETCHES / 2), Ordering::Relaxed);
+    /// Moves the hot set of both sides as far as it should have moved after this fraction of the time.
+    fn move_hot_set(&self, fraction: f64) {
+        let moved_extents = (fraction - MOVE_START_FRACTION) / MOVE_FRACTION * (HOT_EXTENTS / 2) as f64;
+        self.load_control
+            .moved_extents
+            .store((moved_extents.ceil().max(0.0) as u64).min(HOT_EXTENTS / 2), Ordering::Relaxed);
     }
 
     /// True if a client has ended early.
@@ -130,10 +133,10 @@ impl Sides {
         self.with.thread.is_finished() || self.without.thread.is_finished()
     }
 
-    /// Ends both clients and drains the cached volume. Returns the dirty bytes at the end, and the seconds that
-    /// draining took.
-    fn end(self, control: &mut Control) -> Result<(u64, f64), Failure> {
-        self.orders.stop.store(true, Ordering::Relaxed);
+    /// Stops both clients and flushes the cached volume. Returns the dirty bytes at the end, and the seconds that
+    /// the flush took.
+    fn stop(self, control: &mut Control) -> Result<(u64, f64), Failure> {
+        self.load_control.stop.store(true, Ordering::Relaxed);
         for side in [self.with, self.without] {
             let ended = side.thread.join().map_err(|_| Failure::failed("a client panicked"))?;
             ended.map_err(|error| Failure::failed(format!("a client failed: {error}")))?;
@@ -145,10 +148,10 @@ impl Sides {
     }
 }
 
-/// Measurements so far, over the whole time and over its warm part.
+/// Measurements so far, over the whole time and over its warm fraction.
 #[derive(Default)]
-struct Course {
-    looks: Vec<Look>,
+struct Results {
+    samples: Vec<Sample>,
     without: Tally,
     with: Tally,
     reads: Reads,
@@ -158,7 +161,7 @@ struct Course {
     warm_seconds: f64,
 }
 
-impl Course {
+impl Results {
     fn summary(self, dirty_bytes_at_end: u64, drain_seconds: f64) -> Summary {
         let without = Figures::of(&self.without, Reads::default(), self.seconds);
         let with = Figures::of(&self.with, self.reads, self.seconds);
@@ -169,38 +172,38 @@ impl Course {
 }
 
 /// Samples both sides until the time is over.
-fn watch(sides: &Sides, control: &mut Control, seconds: f64, show: Show, style: Style) -> Result<Course, Failure> {
-    let mut course = Course::default();
+fn measure(sides: &Sides, control: &mut Control, seconds: f64, show: Show, style: Style) -> Result<Results, Failure> {
+    let mut results = Results::default();
     let mut terminal = Terminal::new(show, style);
     let (began, mut last) = (Instant::now(), Instant::now());
-    while course.seconds < seconds && !sides.has_failed() {
-        let rest = Duration::from_secs_f64(seconds).saturating_sub(began.elapsed());
-        std::thread::sleep(LOOK_PAUSE.min(rest));
+    while results.seconds < seconds && !sides.has_failed() {
+        let remaining = Duration::from_secs_f64(seconds).saturating_sub(began.elapsed());
+        std::thread::sleep(SAMPLE_INTERVAL.min(remaining));
         let report = control.volume(CACHED)?;
         let (without, with) = (sides.without.meter.take(), sides.with.meter.take());
         let now = Instant::now();
-        let passed = (now - last).as_secs_f64();
+        let elapsed_seconds = (now - last).as_secs_f64();
         last = now;
-        course.seconds = (now - began).as_secs_f64();
-        sides.drift(course.seconds / seconds);
+        results.seconds = (now - began).as_secs_f64();
+        sides.move_hot_set(results.seconds / seconds);
         let reads = Reads { all: report.reads, memory: report.memory_hits, flash: report.flash_hits };
-        let news = reads.since(course.reads);
-        course.reads = reads;
-        course.without.add(&without);
-        course.with.add(&with);
-        if course.seconds > seconds * (1.0 - WARM_PART) {
-            course.warm.add(&with);
-            course.warm_reads.add(news);
-            course.warm_seconds += passed;
+        let new_reads = reads.since(results.reads);
+        results.reads = reads;
+        results.without.add(&without);
+        results.with.add(&with);
+        if results.seconds > seconds * (1.0 - WARM_FRACTION) {
+            results.warm.add(&with);
+            results.warm_reads.add(new_reads);
+            results.warm_seconds += elapsed_seconds;
         }
-        course.looks.push(Look {
-            at_seconds: course.seconds,
-            without: Figures::of(&without, Reads::default(), passed),
-            with: Figures::of(&with, news, passed),
+        results.samples.push(Sample {
+            at_seconds: results.seconds,
+            without: Figures::of(&without, Reads::default(), elapsed_seconds),
+            with: Figures::of(&with, new_reads, elapsed_seconds),
             dirty_bytes: report.dirty_bytes,
         });
-        let progress = format!("{:.0} of {seconds:.0} s", course.seconds);
-        terminal.show(&course.looks, NAMES, &progress)?;
+        let progress = format!("{:.0} of {seconds:.0} s", results.seconds);
+        terminal.show(&results.samples, NAMES, &progress)?;
     }
-    Ok(course)
+    Ok(results)
 }

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 
 use super::Show;
-use super::screen::{self, Look};
+use super::screen::{self, Sample};
 use terminal::Failure;
 use terminal::render::style::Style;
 
@@ -23,16 +23,16 @@ impl Terminal {
     }
 
     /// Shows the newest sample of the sides `names`, and the progress.
-    pub fn show(&mut self, looks: &[Look], names: [&str; 2], progress: &str) -> Result<(), Failure> {
+    pub fn show(&mut self, samples: &[Sample], names: [&str; 2], progress: &str) -> Result<(), Failure> {
         let mut out = std::io::stdout().lock();
-        let shown = match (self.live, self.redraw, looks.last()) {
+        let shown = match (self.live, self.redraw, samples.last()) {
             (true, true, _) => {
-                let text = screen::live(looks, names, progress, self.style);
+                let text = screen::live(samples, names, progress, self.style);
                 let up = if self.lines > 0 { format!("\x1b[{}A", self.lines) } else { String::new() };
                 self.lines = text.matches('\n').count();
                 write!(out, "{up}{}", text.replace('\n', "\x1b[K\n"))
             }
-            (true, false, Some(look)) if looks.len().is_multiple_of(2) => writeln!(out, "{}", screen::line(look)),
+            (true, false, Some(sample)) if samples.len().is_multiple_of(2) => writeln!(out, "{}", screen::line(sample)),
             _ => Ok(()),
         };
         shown.and_then(|()| out.flush()).map_err(|error| Failure::failed(error.to_string()))

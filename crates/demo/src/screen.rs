@@ -5,14 +5,14 @@ use messages::token::LoginLink;
 use super::figures::{Figures, Latency};
 use super::stage::{FLASH_BYTES, MEMORY_BYTES, Stage, VOLUME_BYTES};
 use super::summary::Summary;
-use super::workload::{DEPTH, HOT_BYTES, HOT_PERCENT, HOTTEST_PART, READ_PERCENT, REQUEST_BYTES};
+use super::workload::{DEPTH, HOT_BYTES, HOT_PERCENT, HOTTEST_FRACTION, READ_PERCENT, REQUEST_BYTES};
 use terminal::render::bars::bars;
 use terminal::render::style::Style;
 use terminal::render::table::{Side, Table};
 use units::{show_bytes, show_count, show_micros};
 
 /// Samples in the charts at most.
-const COURSE_LOOKS: usize = 60;
+const CHART_SAMPLES_MAX: usize = 60;
 
 /// The line with the link to the web page.
 pub fn page(link: &LoginLink) -> String {
@@ -28,7 +28,7 @@ pub fn intro(style: Style) -> String {
         show_bytes(REQUEST_BYTES),
         show_bytes(HOT_BYTES),
         show_bytes(VOLUME_BYTES),
-        show_bytes(HOT_BYTES / HOTTEST_PART),
+        show_bytes(HOT_BYTES / HOTTEST_FRACTION),
     );
     format!(
         "{}\nTwo identical arrays, simulated in real time: {}, {} disks ({}). One has {} of memory and two flash \
@@ -44,7 +44,7 @@ pub fn intro(style: Style) -> String {
 
 /// One sample of both sides.
 #[derive(Clone, Copy)]
-pub struct Look {
+pub struct Sample {
     /// Seconds since the start.
     pub at_seconds: f64,
     /// The side without a cache.
@@ -56,8 +56,8 @@ pub struct Look {
 }
 
 /// A sample as one line, for an output that cannot be redrawn.
-pub fn line(look: &Look) -> String {
-    let reads = look.with.read_latency_us.p50 > 0.0;
+pub fn line(sample: &Sample) -> String {
+    let reads = sample.with.read_latency_us.p50 > 0.0;
     let what = if reads { "read" } else { "write" };
     let p50 = |figures: &Figures| {
         let latency = if reads { &figures.read_latency_us } else { &figures.write_latency_us };
@@ -65,19 +65,19 @@ pub fn line(look: &Look) -> String {
     };
     format!(
         "{:5.1} s   without: {:>7} IOPS, {what} p50 {:>8}   with: {:>7} IOPS, {what} p50 {:>8}, hits {:>6}, dirty {}",
-        look.at_seconds,
-        show_count(look.without.iops.round() as u64),
-        p50(&look.without),
-        show_count(look.with.iops.round() as u64),
-        p50(&look.with),
-        ratio(look.with.read_hit_ratio),
-        show_bytes(look.dirty_bytes),
+        sample.at_seconds,
+        show_count(sample.without.iops.round() as u64),
+        p50(&sample.without),
+        show_count(sample.with.iops.round() as u64),
+        p50(&sample.with),
+        ratio(sample.with.read_hit_ratio),
+        show_bytes(sample.dirty_bytes),
     )
 }
 
 /// The newest sample, and charts of all, as lines of a screen.
-pub fn live(looks: &[Look], names: [&str; 2], progress: &str, style: Style) -> String {
-    let Some(now) = looks.last() else { return String::new() };
+pub fn live(samples: &[Sample], names: [&str; 2], progress: &str, style: Style) -> String {
+    let Some(now) = samples.last() else { return String::new() };
     let mut table = Table::new(&[
         ("", Side::Left),
         ("requests/s", Side::Right),
@@ -104,15 +104,15 @@ pub fn live(looks: &[Look], names: [&str; 2], progress: &str, style: Style) -> S
     let hits = if now.without.read_hit_ratio > 0.0 { ratio(now.without.read_hit_ratio) } else { "-".to_owned() };
     table.row(cells(names[0], &now.without, hits, "-".to_owned()));
     table.row(cells(names[1], &now.with, ratio(now.with.read_hit_ratio), show_bytes(now.dirty_bytes)));
-    let hits = course(looks, |look| look.with.read_hit_ratio, 1.0);
-    let slowest_of = |of: fn(&Look) -> f64| looks.iter().map(of).fold(0.0, f64::max);
-    let of_reads = |look: &Look| look.with.read_latency_us.mean;
-    let (what, mean): (_, fn(&Look) -> f64) = match slowest_of(of_reads) {
-        0.0 => ("write", |look| look.with.write_latency_us.mean),
+    let hits = chart(samples, |sample| sample.with.read_hit_ratio, 1.0);
+    let slowest_of = |of: fn(&Sample) -> f64| samples.iter().map(of).fold(0.0, f64::max);
+    let of_reads = |sample: &Sample| sample.with.read_latency_us.mean;
+    let (what, mean): (_, fn(&Sample) -> f64) = match slowest_of(of_reads) {
+        0.0 => ("write", |sample| sample.with.write_latency_us.mean),
         _ => ("read", of_reads),
     };
     let slowest = slowest_of(mean);
-    let latency = course(looks, mean, slowest);
+    let latency = chart(samples, mean, slowest);
     let scale = |low: &str, high: String| style.dim(&format!("{low} to {high}"));
     format!(
         "\n{}\nhit ratio     {}  {}\n{:<14}{}  {}\n\n{}\n",
@@ -126,9 +126,9 @@ pub fn live(looks: &[Look], names: [&str; 2], progress: &str, style: Style) -> S
     )
 }
 
-fn course(looks: &[Look], value: impl Fn(&Look) -> f64, full: f64) -> String {
-    let first = looks.len().saturating_sub(COURSE_LOOKS);
-    bars(looks[first..].iter().map(value), full)
+fn chart(samples: &[Sample], value: impl Fn(&Sample) -> f64, full: f64) -> String {
+    let first = samples.len().saturating_sub(CHART_SAMPLES_MAX);
+    bars(samples[first..].iter().map(value), full)
 }
 
 /// A ratio in percent.
@@ -200,16 +200,16 @@ mod tests {
         }
     }
 
-    fn look(at: u64) -> Look {
+    fn sample(at: u64) -> Sample {
         let with = figures(10_000 * at, 20_000.0 / at as f64, at as f64 / 10.0);
-        Look { at_seconds: at as f64, without: figures(7_000, 15_000.0, 0.0), with, dirty_bytes: at << 20 }
+        Sample { at_seconds: at as f64, without: figures(7_000, 15_000.0, 0.0), with, dirty_bytes: at << 20 }
     }
 
     #[test]
     fn live_screen_shows_both_sides_and_the_charts() {
-        let looks: Vec<Look> = (1..=10).map(look).collect();
-        assert_snapshot!(live(&looks, ["without cache", "with hotset"], "10 of 20 s", Style::PLAIN));
-        assert_snapshot!(line(&looks[9]));
+        let samples: Vec<Sample> = (1..=10).map(sample).collect();
+        assert_snapshot!(live(&samples, ["without cache", "with hotset"], "10 of 20 s", Style::PLAIN));
+        assert_snapshot!(line(&samples[9]));
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub fn parse(folder: &Path, text: &str) -> Result<Config, Failure> {
     Config::parse(&folder.join("hotset.toml"), text).map_err(|problems| Failure::failed(problems.to_string()))
 }
 
-/// A daemon with its volumes, in a temporary folder.
+/// A daemon with its volumes, in a temporary directory.
 pub struct Stage {
     daemon: Background,
     folder: TempDir,
@@ -63,9 +63,11 @@ pub struct Stage {
 
 impl Stage {
     /// Starts a daemon with the configuration for the folder; returns when clients can connect.
-    pub fn set(configure: impl FnOnce(&Path) -> Result<Config, Failure>) -> Result<Stage, Failure> {
+    pub fn start(configure: impl FnOnce(&Path) -> Result<Config, Failure>) -> Result<Stage, Failure> {
         let folder = tempfile::Builder::new().prefix("hotset-demo-").tempdir();
-        let folder = folder.map_err(|error| Failure::failed(format!("no folder for the demo: {error}")))?;
+        let folder = folder.map_err(|error| {
+            Failure::failed(format!("the temporary directory of the demo cannot be created: {error}"))
+        })?;
         let daemon = Background::start(configure(folder.path())?)?;
         Ok(Stage { daemon, folder })
     }
@@ -86,31 +88,31 @@ impl Stage {
     }
 
     /// Stops the daemon and removes the folder.
-    pub fn strike(self) -> Result<(), Failure> {
-        self.control()?.ask(&Request::Stop { destage: false })?;
+    pub fn stop(self) -> Result<(), Failure> {
+        self.control()?.request(&Request::Stop { destage: false })?;
         let stopped = self.daemon.join();
-        remove_behind(self.folder);
+        remove_in_background(self.folder);
         stopped
     }
 
     /// Removes the folder, even while the daemon runs, because the daemon ends with this process. Returns the error of
     /// a daemon that has ended.
-    pub fn leave(self) -> Result<(), Failure> {
-        remove_behind(self.folder);
+    pub fn abandon(self) -> Result<(), Failure> {
+        remove_in_background(self.folder);
         if self.daemon.has_ended() { self.daemon.join() } else { Ok(()) }
     }
 }
 
 /// Removes the folder in another process: freeing the scattered blocks of sparse files takes the kernel seconds.
 #[allow(clippy::zombie_processes, reason = "this process ends now, and init reaps the child")]
-fn remove_behind(folder: TempDir) {
+fn remove_in_background(folder: TempDir) {
     let path = folder.keep();
     let mut remove = Command::new("rm");
     remove.args(["-rf", "--"]).arg(&path);
     // Detached, so that a pipe that waits for the demo's end and a Ctrl-C at its end do not affect it.
     remove.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
     if remove.spawn().is_err() {
-        // Any rest stays in the system's temporary folder.
+        // Files that cannot be removed stay in the system's temporary directory.
         let _ = std::fs::remove_dir_all(path);
     }
 }
@@ -123,41 +125,41 @@ impl Control {
         Client::connect(path).map(Control).map_err(|error| Failure::failed(error.to_string()))
     }
 
-    fn ask(&mut self, request: &Request) -> Result<Answer, Failure> {
+    fn request(&mut self, request: &Request) -> Result<Answer, Failure> {
         self.0.request(request, |_| ()).map_err(|error| Failure::failed(error.to_string()))
     }
 
     /// The daemon's report of a volume.
     pub fn volume(&mut self, name: &str) -> Result<VolumeReport, Failure> {
-        match self.ask(&Request::VolumeShow { name: name.to_owned() })? {
+        match self.request(&Request::VolumeShow { name: name.to_owned() })? {
             Answer::Volume(report) => Ok(*report),
-            _ => Err(Failure::failed("the daemon answered something unexpected")),
+            _ => Err(Failure::failed("the daemon sent an unexpected response")),
         }
     }
 
     /// The daemon's status with all volumes.
     pub fn status(&mut self) -> Result<StatusReport, Failure> {
-        match self.ask(&Request::Status {})? {
+        match self.request(&Request::Status {})? {
             Answer::Status(report) => Ok(*report),
-            _ => Err(Failure::failed("the daemon answered something unexpected")),
+            _ => Err(Failure::failed("the daemon sent an unexpected response")),
         }
     }
 
     /// Discards all cached content of a volume, dirty or not.
     pub fn discard(&mut self, name: &str) -> Result<(), Failure> {
-        self.ask(&Request::VolumeInvalidate { name: name.to_owned(), discard_dirty: true }).map(|_| ())
+        self.request(&Request::VolumeInvalidate { name: name.to_owned(), discard_dirty: true }).map(|_| ())
     }
 
     /// The web page's address, with a link that logs a browser in once.
     pub fn link(&mut self) -> Result<LoginLink, Failure> {
-        match self.ask(&Request::TokenLink { role: Role::Administer })? {
+        match self.request(&Request::TokenLink { role: Role::Administer })? {
             Answer::Link(link) => Ok(link),
-            _ => Err(Failure::failed("the daemon answered something unexpected")),
+            _ => Err(Failure::failed("the daemon sent an unexpected response")),
         }
     }
 
-    /// Drains a volume.
+    /// Destages all dirty data of a volume.
     pub fn flush(&mut self, name: &str) -> Result<(), Failure> {
-        self.ask(&Request::VolumeFlush { name: name.to_owned(), in_background: false }).map(|_| ())
+        self.request(&Request::VolumeFlush { name: name.to_owned(), in_background: false }).map(|_| ())
     }
 }

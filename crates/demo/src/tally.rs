@@ -14,7 +14,7 @@ pub struct Tally {
     /// Latencies of writes.
     pub writes: Histogram,
     /// Writes that did not wait for the storage.
-    pub quick_writes: u64,
+    pub fast_writes: u64,
     /// Requests of an earlier act; they are counted nowhere else.
     pub late: u64,
     /// Failed requests; they are counted nowhere else.
@@ -23,10 +23,10 @@ pub struct Tally {
 
 impl Tally {
     /// Counts a request.
-    pub fn note(&mut self, write: bool, latency: Nanos) {
+    pub fn record(&mut self, write: bool, latency: Nanos) {
         if write {
             self.writes.add(latency);
-            self.quick_writes += u64::from(latency < QUICK);
+            self.fast_writes += u64::from(latency < QUICK);
         } else {
             self.reads.add(latency);
         }
@@ -36,34 +36,34 @@ impl Tally {
     pub fn add(&mut self, other: &Tally) {
         self.reads.add_all(&other.reads);
         self.writes.add_all(&other.writes);
-        self.quick_writes += other.quick_writes;
+        self.fast_writes += other.fast_writes;
         self.late += other.late;
         self.errors += other.errors;
     }
 }
 
-/// Counters that a client increments and an observer takes.
+/// Counters that a client increments and an observer reads and resets.
 #[derive(Clone, Default)]
 pub struct Meter(Arc<Mutex<Tally>>);
 
 impl Meter {
-    /// Takes the counters since the last call.
+    /// Returns the counters since the last call and resets them.
     pub fn take(&self) -> Tally {
-        std::mem::take(&mut self.0.lock().expect("no holder panics"))
+        std::mem::take(&mut self.0.lock().expect("no thread panics while it holds the lock"))
     }
 
     /// Counts a request.
-    pub fn note(&self, write: bool, latency: Nanos) {
-        self.0.lock().expect("no holder panics").note(write, latency);
+    pub fn record(&self, write: bool, latency: Nanos) {
+        self.0.lock().expect("no thread panics while it holds the lock").record(write, latency);
     }
 
     /// Counts a request of an earlier act.
-    pub fn note_late(&self) {
-        self.0.lock().expect("no holder panics").late += 1;
+    pub fn record_late(&self) {
+        self.0.lock().expect("no thread panics while it holds the lock").late += 1;
     }
 
     /// Counts a failed request.
-    pub fn note_error(&self) {
-        self.0.lock().expect("no holder panics").errors += 1;
+    pub fn record_error(&self) {
+        self.0.lock().expect("no thread panics while it holds the lock").errors += 1;
     }
 }

@@ -172,7 +172,7 @@ impl Cli {
             Command::CheckConfig { file, any_devices } => commands::check_config::run(&file, any_devices, json),
             Command::Init(options) => commands::init::run(options, json),
             Command::Demo { .. } if socket.is_some() => {
-                Err(Failure::usage("the demo starts daemons of its own and asks no other one; leave --socket out"))
+                Err(Failure::usage("the demo starts its own daemons: omit --socket"))
             }
             Command::Demo { scenario, headless, seconds } => {
                 let show = Show::new(headless, json);
@@ -225,13 +225,13 @@ pub fn main() -> ExitCode {
 
 /// Ends the process quietly when the reader of its output has closed the pipe (`hotset man | head`).
 fn exit_quietly_on_closed_stdout() {
-    let explain = std::panic::take_hook();
+    let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let closed = |text: &str| text.starts_with("failed printing to stdout") && text.contains("Broken pipe");
         if panic.payload_as_str().is_some_and(closed) {
             std::process::exit(EXIT_DONE.into());
         }
-        explain(panic);
+        default_hook(panic);
     }));
 }
 

@@ -22,7 +22,7 @@ fn demo_measures_both_sides_and_checks_every_read() {
 fn first_line_is_a_link_to_the_page() {
     let output = Command::new(env!("CARGO_BIN_EXE_hotset")).args(["demo", "--headless", "--seconds", "2"]).output();
     let text = String::from_utf8(output.expect("the binary was built").stdout).expect("text");
-    let first = text.lines().next().expect("it says something");
+    let first = text.lines().next().expect("the demo prints a line");
     assert!(first.starts_with("http://127.0.0.1:") && first.contains("/login?key="), "{text}");
 }
 
@@ -50,13 +50,13 @@ const PUBLISHED: [Published; 9] = [
 fn every_scenario_matches_its_publication_and_ends_clean() {
     // Three at a time, to limit the load on the machine.
     std::thread::scope(|scope| {
-        for turn in 0..3 {
-            scope.spawn(move || PUBLISHED.iter().skip(turn).step_by(3).for_each(is_shown));
+        for thread in 0..3 {
+            scope.spawn(move || PUBLISHED.iter().skip(thread).step_by(3).for_each(check_scenario));
         }
     });
 }
 
-fn is_shown(&(name, memory, devices, flash, policy, volumes, beside_cached): &Published) {
+fn check_scenario(&(name, memory, devices, flash, policy, volumes, has_own_cache): &Published) {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let mut command = Command::new(env!("CARGO_BIN_EXE_hotset"));
     let args = ["demo", "--scenario", name, "--headless", "--seconds", "3", "--json"];
@@ -66,21 +66,21 @@ fn is_shown(&(name, memory, devices, flash, policy, volumes, beside_cached): &Pu
     let summary: Value = serde_json::from_slice(&output.stdout).expect("JSON and nothing else");
     let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{name}: no count: {value}"));
     let cut = number(&summary["cut"]);
-    let is_cut = |whole: u64, here: &Value| number(here).abs_diff(whole / cut) <= 2 << 20;
+    let is_scaled = |whole: u64, here: &Value| number(here).abs_diff(whole / cut) <= 2 << 20;
     let (with, without) = (&summary["with"], &summary["without"]);
     // A daemon has at least 16 MiB.
-    assert!(is_cut(memory.max(cut * (16 << 20)), &with["memory_bytes"]), "{name}: {with}");
+    assert!(is_scaled(memory.max(cut * (16 << 20)), &with["memory_bytes"]), "{name}: {with}");
     let flash_bytes = with["flash_bytes"].as_array().expect("a list");
     assert_eq!(flash_bytes.len(), devices, "{name}: {with}");
-    assert!(flash_bytes.iter().all(|bytes| is_cut(flash, bytes)), "{name}: {with}");
-    for (side, policy) in [(with, policy), (without, if beside_cached { policy } else { "none" })] {
+    assert!(flash_bytes.iter().all(|bytes| is_scaled(flash, bytes)), "{name}: {with}");
+    for (side, policy) in [(with, policy), (without, if has_own_cache { policy } else { "none" })] {
         let served = side["volumes"].as_array().expect("a list");
         assert_eq!(served.len(), volumes, "{name}: {side}");
         assert!(served.iter().all(|volume| volume["policy"] == policy), "{name}: {side}");
     }
     assert_eq!((&without["flash_bytes"], number(&summary["errors"])), (&Value::Array(Vec::new()), 0), "{name}");
-    let beside = if beside_cached { number(&with["memory_bytes"]) } else { 16 << 20 };
-    assert_eq!(number(&without["memory_bytes"]), beside, "{name}: {summary}");
+    let memory_without = if has_own_cache { number(&with["memory_bytes"]) } else { 16 << 20 };
+    assert_eq!(number(&without["memory_bytes"]), memory_without, "{name}: {summary}");
     let acts = summary["acts"].as_array().expect("a list");
     let served = |side: &str| acts.iter().map(|act| number(&act[side]["requests"])).min().unwrap_or(0);
     assert!(served("with") > 0 && served("without") > 0, "{name}: {summary}");
@@ -98,7 +98,7 @@ fn scenario_prints_its_setting_first_and_published_figures_last() {
     assert!(lines[0].contains("/login?key=") && lines[1].contains("/login?key="), "{text}");
     for part in [
         "hotset demo, vnx-dram: a file of 2 GB in 4 GB of memory",
-        "75 times, and a minute is 27 ms",
+        "divided by 75, and a minute is 27 ms",
         "3 x 9 MiB on RAID 5 of 5 sas10k",
         "192 outstanding",
         "requests a second at 192 outstanding  at least 28600",
@@ -116,5 +116,5 @@ fn impossible_demos_are_refused_with_a_remedy() {
     };
     let unknown = refused(&["demo", "--scenario", "vnx-drum"]);
     assert!(PUBLISHED.iter().all(|(name, ..)| unknown.contains(name)), "{unknown}");
-    assert!(refused(&["demo", "--scenario", "vnx-dram", "--socket", "/run/x.sock"]).contains("leave --socket out"));
+    assert!(refused(&["demo", "--scenario", "vnx-dram", "--socket", "/run/x.sock"]).contains("omit --socket"));
 }

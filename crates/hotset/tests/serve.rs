@@ -81,10 +81,10 @@ impl Daemon<'_> {
     fn wait_for(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
         let began = Instant::now();
         while !done(self) {
-            let ended = self.child.try_wait().expect("it is our child");
+            let exit_status = self.child.try_wait().expect("it is our child");
             assert!(
-                ended.is_none() && began.elapsed() < PATIENCE,
-                "waiting in vain: {what}; {ended:?}\n{}",
+                exit_status.is_none() && began.elapsed() < PATIENCE,
+                "timed out waiting for {what}; exit status {exit_status:?}\n{}",
                 self.log()
             );
             std::thread::sleep(Duration::from_millis(5));
@@ -189,7 +189,7 @@ fn changes_by_command_hold_over_a_restart_until_the_file_changes() {
     assert_eq!(daemon.show("a")["policy"], "write-through");
     assert_eq!(daemon.show("b")["state"], "frozen");
     let checked = check_config(&site.path("hotset.toml"));
-    assert!(checked.contains("a: policy is write-through, write-back in the file"), "{checked}");
+    assert!(checked.contains("a: policy = write-through (file: write-back)"), "{checked}");
     daemon.command(&["volume", "resume", "b"]);
     daemon.stop();
     site.write(
@@ -202,10 +202,10 @@ fn changes_by_command_hold_over_a_restart_until_the_file_changes() {
     daemon.stop();
 }
 
-/// Number of replacements of the state's file since the last call, in the folder that `watch` watches.
-fn replaced(watch: impl AsFd) -> usize {
-    let mut room = [MaybeUninit::uninit(); 4096];
-    let mut reader = inotify::Reader::new(watch, &mut room);
+/// Counts replacements of the state file since the last call, in the directory that `watch` observes.
+fn count_replacements(watch: impl AsFd) -> usize {
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(watch, &mut buffer);
     let is_state = |event: &inotify::Event<'_>| event.file_name().is_some_and(|name| name.to_bytes() == b"state.json");
     let moved = std::iter::from_fn(|| {
         let event = reader.next().ok()?;
@@ -219,16 +219,16 @@ fn state_of_many_volumes_is_written_together() {
     let volume = |n| format!("[[volume]]\nname = \"v{n}\"\nbacking = \"v{n}.img\"\nsize = \"1 MiB\"\n");
     let site = Fixture::new(&(0..100).map(volume).collect::<String>());
     fs::create_dir(site.path("state")).expect("the folder can be written");
-    let watch = inotify::init(inotify::CreateFlags::NONBLOCK).expect("a descriptor is left");
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK).expect("a descriptor is available");
     // Creations are watched, too, because the kernel merges identical events in a row.
     let what = inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::CREATE;
     inotify::add_watch(&watch, site.path("state"), what).expect("it is there");
     let daemon = site.start();
-    assert_eq!(replaced(&watch), 2, "the generation, and the volumes");
+    assert_eq!(count_replacements(&watch), 2, "the generation, and the volumes");
     let state = || fs::read_to_string(site.path("state/state.json")).expect("it was written");
     assert_eq!((state().matches("\"clean\": false").count(), state().matches("\"name\"").count()), (100, 100));
     daemon.stop();
-    let times = replaced(&watch);
+    let times = count_replacements(&watch);
     assert!((1..50).contains(&times), "the state was written {times} times");
     assert_eq!(state().matches("\"clean\": true").count(), 100);
 }
@@ -240,8 +240,8 @@ fn unopenable_volume_does_not_keep_others_from_service() {
     let site = Fixture::new(&format!("[[volume]]\nname = \"gone\"\nbacking = \"nbd://127.0.0.1:1/x\"\n{good}"));
     let daemon = site.start();
     assert!(daemon.log().contains("serving 40 volumes"), "{}", daemon.log());
-    let told: Value = serde_json::from_str(&daemon.command(&["volume", "list", "--json"])).expect("JSON");
-    let refused = told.as_array().expect("volumes").iter().filter(|volume| volume["state"] == "refused");
+    let volumes: Value = serde_json::from_str(&daemon.command(&["volume", "list", "--json"])).expect("JSON");
+    let refused = volumes.as_array().expect("an array").iter().filter(|volume| volume["state"] == "refused");
     assert_eq!(refused.map(|volume| volume["name"].as_str()).collect::<Vec<_>>(), [Some("gone")]);
     let state = fs::read_to_string(site.path("state/state.json")).expect("it was written");
     assert_eq!(state.matches("\"name\"").count(), 40, "{state}");
@@ -265,8 +265,8 @@ fn reload_during_the_start_leaves_volumes_to_the_start() {
     });
     daemon.signal("HUP");
     for name in ["a", "silent"] {
-        let left = format!("volume {name}: skipped: another change of it is in progress");
-        daemon.wait_for(&left, |daemon| daemon.log().contains(&left));
+        let message = format!("volume {name}: skipped: another change of it is in progress");
+        daemon.wait_for(&message, |daemon| daemon.log().contains(&message));
     }
     daemon.wait_for("it serves", |daemon| daemon.log().contains("serving 1 volume "));
     assert_eq!(daemon.show("a")["state"], "active");
@@ -351,7 +351,7 @@ fn case_16_swapped_backing_is_refused_until_adopted() {
     assert_ne!(after["incarnation"], before, "another backing is another volume");
     daemon.stop();
     let daemon = site.start();
-    assert_eq!(daemon.show("a")["state"], "active", "said once is enough");
+    assert_eq!(daemon.show("a")["state"], "active", "the adoption persists over a restart");
     daemon.stop();
 }
 
@@ -383,7 +383,7 @@ fn reload_applies_changes_and_keeps_the_old_on_errors() {
     assert_eq!(daemon.try_command(&["volume", "show", "b"]).status.code(), Some(1));
     site.write("[[volume]]\nname = \"a\"\nbackng = \"a.img\"\n");
     daemon.signal("HUP");
-    daemon.wait_for("a word on the error", |daemon| daemon.log().contains("did you mean \"backing\""));
+    daemon.wait_for("the configuration error in the log", |daemon| daemon.log().contains("did you mean \"backing\""));
     assert!(daemon.log().contains("the old configuration stays in force"), "{}", daemon.log());
     assert_eq!(daemon.show("c")["state"], "active");
     daemon.stop();
@@ -438,27 +438,28 @@ fn service_manager_is_notified_of_readiness_and_stop() {
     let daemon = site.start_with(|command| {
         command.env("NOTIFY_SOCKET", notify);
     });
-    let mut said = String::new();
-    let mut hear = |word: &str| {
-        while !said.contains(word) {
+    let mut received = String::new();
+    let mut expect_message = |message: &str| {
+        while !received.contains(message) {
             let mut bytes = [0; 4096];
-            let len = manager.recv(&mut bytes).unwrap_or_else(|error| panic!("waiting for {word}: {error}; {said}"));
-            said += &format!("{}\n", String::from_utf8_lossy(&bytes[..len]));
+            let len =
+                manager.recv(&mut bytes).unwrap_or_else(|error| panic!("waiting for {message}: {error}; {received}"));
+            received += &format!("{}\n", String::from_utf8_lossy(&bytes[..len]));
         }
     };
-    hear("READY=1");
+    expect_message("READY=1");
     daemon.stop();
-    hear("STOPPING=1");
+    expect_message("STOPPING=1");
 }
 
 #[test]
 fn stop_waits_until_everything_is_on_the_backing() {
     let site = Fixture::with_two();
     let mut daemon = site.start();
-    let said = daemon.command(&["stop", "--destage"]);
-    assert!(said.contains("the backings are complete"), "{said}");
+    let output = daemon.command(&["stop", "--destage"]);
+    assert!(output.contains("the backings are complete"), "{output}");
     assert!(daemon.child.wait().expect("it is our child").success());
-    assert!(!site.path("control.sock").exists() && !site.path("nbd.sock").exists(), "the sockets are gone");
+    assert!(!site.path("control.sock").exists() && !site.path("nbd.sock").exists(), "the sockets are removed");
 }
 
 #[test]
@@ -548,12 +549,12 @@ fn qos_changes_live_and_survives_a_restart() {
         serde_json::from_str(&daemon.command(&["datastore", "list", "--json"])).expect("JSON")
     };
     let members = |daemon: &Daemon<'_>| -> Vec<String> {
-        let told = |one: &Value| {
+        let member_list = |one: &Value| {
             let all = one["members"].as_array().expect("a list").iter();
             let names: Vec<&str> = all.filter_map(|member| member["volume"].as_str()).collect();
             format!("{}: {}", one["name"].as_str().expect("a name"), names.join(" "))
         };
-        listed(daemon).iter().map(told).collect()
+        listed(daemon).iter().map(member_list).collect()
     };
     assert_eq!(
         (qos(&daemon, "a", "shares"), members(&daemon)),
@@ -597,13 +598,13 @@ fn qos_changes_live_and_survives_a_restart() {
     site.write(&format!("{datastores}{rules}{}{b}", volume("a", on_sas)));
     daemon.signal("HUP");
     daemon.wait_for("the file is read", |daemon| daemon.log().contains("[[qos]] rules applied"));
-    for said in [
+    for message in [
         "[[qos]]: 2 taken over",
         "datastore ssd: added",
         "datastore sas: its threshold",
         "volume b: datastore and labels",
     ] {
-        assert!(daemon.log().contains(said), "{said} is missing in\n{}", daemon.log());
+        assert!(daemon.log().contains(message), "{message} is missing in\n{}", daemon.log());
     }
     assert_eq!(
         (qos(&daemon, "a", "shares"), qos(&daemon, "b", "shares"), qos(&daemon, "x", "limit_iops")),
@@ -618,10 +619,10 @@ fn qos_changes_live_and_survives_a_restart() {
     site.write(&format!("{}{rules}{a}{b}", datastores.replace("[[datastore]]\nname = \"ssd\"\n", "")));
     daemon.signal("HUP");
     daemon.wait_for("the file is read again", |daemon| qos(daemon, "a", "limit_iops") == 700);
-    daemon.wait_for("the datastore is gone", |daemon| members(daemon) == ["nl: b", "sas: a"]);
+    daemon.wait_for("the datastore is removed", |daemon| members(daemon) == ["nl: b", "sas: a"]);
     assert!(daemon.command(&["datastore", "show", "sas"]).contains("congested above 10.0 ms"));
     let refused = daemon.try_command(&["datastore", "show", "ssd"]);
-    assert!(errors(&refused).contains("there is no datastore named \"ssd\""), "{}", errors(&refused));
+    assert!(errors(&refused).contains("unknown datastore \"ssd\""), "{}", errors(&refused));
     daemon.stop();
 }
 

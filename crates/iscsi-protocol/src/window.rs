@@ -24,9 +24,9 @@ pub fn is_before(a: u32, b: u32) -> bool {
 }
 
 impl Window {
-    /// A window from the command `first` on, for `room` commands (below 2^31).
-    pub fn new(first: u32, room: u32) -> Window {
-        Window { expected: first, max: first.wrapping_add(room).wrapping_sub(1) }
+    /// A window from the command `first` on, for `commands` commands (below 2^31).
+    pub fn new(first: u32, commands: u32) -> Window {
+        Window { expected: first, max: first.wrapping_add(commands).wrapping_sub(1) }
     }
 
     /// ExpCmdSN.
@@ -51,16 +51,16 @@ impl Window {
         }
     }
 
-    /// Opens the window for `room` commands from the expected one on. The window never shrinks.
-    pub fn open(&mut self, room: u32) {
-        let max = self.expected.wrapping_add(room).wrapping_sub(1);
+    /// Opens the window for `commands` commands from the expected one on. The window never shrinks.
+    pub fn open(&mut self, commands: u32) {
+        let max = self.expected.wrapping_add(commands).wrapping_sub(1);
         if is_before(self.max, max) {
             self.max = max;
         }
     }
 
     /// Number of commands that the window admits.
-    pub fn room(&self) -> u32 {
+    pub fn free_commands(&self) -> u32 {
         self.max.wrapping_sub(self.expected).wrapping_add(1)
     }
 }
@@ -76,7 +76,7 @@ mod tests {
         for number in [u32::MAX - 1, u32::MAX, 0, 1] {
             assert_eq!(window.take(number), CommandOrder::Next);
         }
-        assert_eq!((window.take(2), window.room()), (CommandOrder::Outside, 0));
+        assert_eq!((window.take(2), window.free_commands()), (CommandOrder::Outside, 0));
         window.open(3);
         assert_eq!(
             (window.take(3), window.take(1), window.take(2)),
@@ -88,7 +88,7 @@ mod tests {
     fn window_never_shrinks() {
         let mut window = Window::new(10, 128);
         window.open(0);
-        assert_eq!((window.max(), window.room()), (137, 128));
+        assert_eq!((window.max(), window.free_commands()), (137, 128));
         assert_eq!(window.take(10), CommandOrder::Next);
         window.open(128);
         assert_eq!(window.max(), 138);

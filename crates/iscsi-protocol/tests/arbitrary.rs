@@ -125,7 +125,7 @@ fn random_text_never_logs_in_without_the_secret() {
             match answer.next {
                 Next::Continue => answered += 1,
                 Next::Refused(_) => break,
-                Next::Done(agreed) => panic!("seed {seed} logged in: {agreed:?}"),
+                Next::Done(negotiated) => panic!("seed {seed} logged in: {negotiated:?}"),
             }
         }
     }

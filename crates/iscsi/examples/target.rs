@@ -4,14 +4,14 @@ use std::rc::Rc;
 
 use engine::{Backing, Core, CoreSpec, VolumeId, VolumeSpec};
 use iscsi::{Options, Server};
-use scsi::{AccessList, Identity, Keep, Keeper, Lun, Target, UnitSpec};
+use scsi::{AccessList, Identity, Lun, ReservationStore, StoreFuture, Target, UnitSpec};
 use seam::real::{RealCoreSpec, run_core};
 use seam::{Address, DiskOpen, Seam};
 
 struct NullKeeper;
 
-impl Keeper for NullKeeper {
-    fn keep(&self, _: VolumeId, _: Vec<u8>) -> Keep {
+impl ReservationStore for NullKeeper {
+    fn store(&self, _: VolumeId, _: Vec<u8>) -> StoreFuture {
         Box::pin(async { Ok(()) })
     }
 }
@@ -38,7 +38,7 @@ fn main() {
                     access: AccessList::default(),
                     read_only: false,
                     physical_4k: true,
-                    kept: Vec::new(),
+                    reservation_record: Vec::new(),
                 })
                 .expect("the number is free");
         }

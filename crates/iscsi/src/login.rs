@@ -2,7 +2,7 @@
 
 use std::io;
 
-use iscsi_protocol::login::{Agreed, Login, Next, Refusal, Rules};
+use iscsi_protocol::login::{Login, Negotiated, Next, Refusal, Rules};
 use iscsi_protocol::response::LoginResponse;
 use iscsi_protocol::{Broken, Framing, Request, RequestBody, Response, ResponseBody, Step};
 use seam::{Gather, Incoming, Seam, StreamReader, StreamWriter};
@@ -27,7 +27,7 @@ pub(crate) enum LoginError {
 /// A completed login negotiation whose final response is still to be sent.
 pub(crate) struct LoggedIn {
     /// Negotiated parameters.
-    pub(crate) agreed: Agreed,
+    pub(crate) negotiated: Negotiated,
     /// CmdSN of the first command.
     pub(crate) cmd_sn: u32,
     /// StatSN of the final response.
@@ -46,29 +46,29 @@ pub(crate) async fn log_in<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
 ) -> Result<LoggedIn, LoginError> {
     let (mut login, framing, mut stat_sn) = (Login::default(), Framing::default(), 1);
     loop {
-        let (answer, task_tag, cmd_sn, used) = loop {
+        let (reply, task_tag, cmd_sn, used) = loop {
             match framing.decode(incoming.bytes())? {
                 Step::More(_) => incoming.more().await?,
                 Step::Got(frame, used) => {
                     let request = Request::decode(frame.header, frame.ahs).map_err(|_| LoginError::NoLogin)?;
                     let RequestBody::Login(head) = &request.body else { return Err(LoginError::NoLogin) };
-                    let answer = login.step(rules, head, frame.data, &mut || seam.random());
-                    break (answer, request.task_tag, request.cmd_sn, used);
+                    let reply = login.step(rules, head, frame.data, &mut || seam.random());
+                    break (reply, request.task_tag, request.cmd_sn, used);
                 }
             }
         };
         incoming.consume(used);
-        let logged = |agreed| {
-            let (response, text) = (answer.response, answer.text.clone());
-            LoggedIn { agreed, cmd_sn, stat_sn, task_tag, response, text }
+        let logged_in = |negotiated| {
+            let (response, text) = (reply.response, reply.text.clone());
+            LoggedIn { negotiated, cmd_sn, stat_sn, task_tag, response, text }
         };
-        match answer.next {
-            Next::Done(ref agreed) => return Ok(logged((**agreed).clone())),
+        match reply.next {
+            Next::Done(ref negotiated) => return Ok(logged_in((**negotiated).clone())),
             Next::Refused(refusal) => {
-                send(writer, answer.response, &answer.text, (task_tag, stat_sn, cmd_sn)).await?;
+                send(writer, reply.response, &reply.text, (task_tag, stat_sn, cmd_sn)).await?;
                 return Err(refusal.into());
             }
-            Next::Continue => send(writer, answer.response, &answer.text, (task_tag, stat_sn, cmd_sn)).await?,
+            Next::Continue => send(writer, reply.response, &reply.text, (task_tag, stat_sn, cmd_sn)).await?,
         }
         stat_sn += 1;
     }

@@ -13,22 +13,22 @@ pub struct Options {
     pub access: AccessList,
     /// CHAP users; if empty, logins need no authentication.
     pub chap_users: Vec<ChapUser>,
-    /// Most sessions at once; further logins are refused.
+    /// Maximum number of sessions; further logins are refused.
     pub sessions_max: usize,
-    /// Most connections in the login phase; one more closes the oldest.
+    /// Maximum number of connections in the login phase; one more closes the oldest.
     pub logins_max: usize,
     /// Time limit of the login phase.
     pub login_timeout: Nanos,
-    /// Most commands of a session in flight.
+    /// Maximum number of a session's commands in flight.
     pub commands_max: u32,
-    /// Most bytes of queued replies of a session; beyond it the socket is not read. The replies of all sessions
+    /// Maximum bytes of queued replies of a session; beyond it the socket is not read. The replies of all sessions
     /// together hold at most a quarter of the core's buffers, or one reply if that is more.
     pub held_bytes_max: usize,
     /// Time after which an initiator that does not receive its replies is disconnected, if other sessions wait for the
     /// buffers of these replies.
     pub stall_timeout: Nanos,
-    /// Most bytes of write data of all sessions, shared evenly: solicited data from the R2T until the unit is done with
-    /// them. Unsolicited data may take as much again.
+    /// Maximum bytes of write data of all sessions, divided evenly: solicited data from the R2T until the unit has
+    /// consumed them. Unsolicited data may take as much again.
     pub payload_bytes_max: usize,
     /// Idle time after which an initiator is pinged; after the same time again without an answer the session ends.
     pub ping_after: Nanos,
@@ -72,8 +72,8 @@ impl Options {
     /// Credentials that authenticate `initiator`: the bound ones, or the unbound ones if no user is bound to it. A
     /// bound name cannot be claimed with another user's secret.
     pub(crate) fn credentials_of(&self, initiator: &str) -> Vec<&Credentials> {
-        let is_its = |user: &&ChapUser| !user.initiators.is_empty() && user.initiators.admits(initiator);
-        let bound: Vec<_> = self.chap_users.iter().filter(is_its).collect();
+        let is_bound = |user: &&ChapUser| !user.initiators.is_empty() && user.initiators.admits(initiator);
+        let bound: Vec<_> = self.chap_users.iter().filter(is_bound).collect();
         let unbound = || self.chap_users.iter().filter(|user| user.initiators.is_empty()).collect();
         let users = if bound.is_empty() { unbound() } else { bound };
         users.into_iter().map(|user| &user.credentials).collect()
@@ -82,17 +82,17 @@ impl Options {
 
 /// The only target portal group, and the relative target port identifier.
 pub(crate) const PORTAL_GROUP: u16 = 1;
-/// Most bytes that one R2T requests.
+/// Maximum bytes that an R2T requests.
 pub(crate) const R2T_BYTES: u32 = 256 << 10;
-/// Bytes requested ahead of the unit's need.
-pub(crate) const AHEAD_BYTES: u32 = 1 << 20;
-/// Smallest share of write data of a session, whatever the number of sessions.
-pub(crate) const PAYLOAD_BYTES_MIN: usize = 2 * R2T_BYTES as usize;
+/// Bytes requested in advance of the unit's need.
+pub(crate) const PREFETCH_BYTES: u32 = 1 << 20;
+/// Smallest write-data quota of a session, whatever the number of sessions.
+pub(crate) const PAYLOAD_QUOTA_BYTES_MIN: usize = 2 * R2T_BYTES as usize;
 /// Smallest limit of queued reply bytes of a session.
 pub(crate) const HELD_BYTES_MIN: usize = 256 << 10;
-/// Most immediate commands and task management functions of a session, beyond its command window.
+/// Maximum number of immediate commands and task management functions of a session, beyond its command window.
 pub(crate) const IMMEDIATE_MAX: usize = 16;
-/// Simulated processor time of a PDU without the unit's part: decoding, encoding, and its part of two system calls.
+/// Simulated processor time of a PDU outside the unit: decoding, encoding, and its part of two system calls.
 pub(crate) const PDU_COST: Nanos = Nanos(2_000);
 
 #[cfg(test)]
@@ -112,10 +112,11 @@ mod tests {
             user("lab", &[]),
         ];
         let options = Options { chap_users, ..Options::default() };
-        let of = |name: &str| options.credentials_of(name).iter().map(|one| one.user.as_str()).collect::<Vec<_>>();
-        assert_eq!(of("iqn.1998-01.com.vmware:esx2"), ["esx"]);
-        assert_eq!(of("iqn.1998-01.com.VMware:esx1"), ["esx", "esx1"]);
-        assert_eq!(of("iqn.1991-05.com.microsoft:b"), ["hyper"]);
-        assert_eq!(of("iqn.1991-05.com.microsoft:c"), ["lab"]);
+        let users_of =
+            |name: &str| options.credentials_of(name).iter().map(|one| one.user.as_str()).collect::<Vec<_>>();
+        assert_eq!(users_of("iqn.1998-01.com.vmware:esx2"), ["esx"]);
+        assert_eq!(users_of("iqn.1998-01.com.VMware:esx1"), ["esx", "esx1"]);
+        assert_eq!(users_of("iqn.1991-05.com.microsoft:b"), ["hyper"]);
+        assert_eq!(users_of("iqn.1991-05.com.microsoft:c"), ["lab"]);
     }
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use connection::{Control, Stop};
 use iscsi_protocol::Framing;
-use iscsi_protocol::login::{Agreed, Refusal, Rules, SessionType};
+use iscsi_protocol::login::{Negotiated, Refusal, Rules, SessionType};
 use scsi::{Initiator, Lun, Target};
 use seam::{Address, ByteStream, Incoming, Listener, Nanos, Seam, StreamWriter};
 
@@ -19,14 +19,14 @@ use crate::session::{Session, SessionSpec, Shared, SlowCommand, Task};
 const STOP_POLL: Nanos = Nanos::from_millis(5);
 /// Pause after a failed accept (too many open files).
 const ACCEPT_PAUSE: Nanos = Nanos::from_millis(100);
-/// Time for the last answers after the time for logouts is over.
-const LAST_ANSWERS: Nanos = Nanos::from_secs(1);
-/// Most discovery sessions at once.
-const DISCOVERIES_MAX: usize = 16;
+/// Time for the final responses after the time for logouts.
+const FINAL_RESPONSES_TIMEOUT: Nanos = Nanos::from_secs(1);
+/// Maximum number of concurrent discovery sessions.
+const DISCOVERY_SESSIONS_MAX: usize = 16;
 /// Time for an idle initiator to log out of a stopping server.
-const IDLE_PATIENCE: Nanos = Nanos::from_secs(2);
+const IDLE_LOGOUT_TIMEOUT: Nanos = Nanos::from_secs(2);
 /// Interval of checks for idle initiators.
-const WATCH_PAUSE: Nanos = Nanos::from_secs(5);
+const IDLE_CHECK_INTERVAL: Nanos = Nanos::from_secs(5);
 
 /// Counters of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub struct SessionStats {
     /// Commands received.
     pub commands: u64,
     /// Commands in flight.
-    pub under_way: u64,
+    pub commands_in_flight: u64,
     /// Commands aborted.
     pub aborted: u64,
     /// Bytes read.
@@ -75,11 +75,11 @@ pub struct SessionStats {
 struct Inner<S: Seam> {
     shared: Rc<Shared<S>>,
     stats: Cell<ServerStats>,
-    stopping: Cell<bool>,
+    is_stopping: Cell<bool>,
     listeners: RefCell<Vec<Rc<Control>>>,
     /// Connections in the login phase, oldest first.
     half_open: RefCell<BTreeMap<u64, Rc<Control>>>,
-    watched: Cell<bool>,
+    is_watching: Cell<bool>,
 }
 
 /// The iSCSI server of one core. A clone is another handle to the same server.
@@ -95,21 +95,21 @@ impl<S: Seam> Server<S> {
     /// A server for `target`.
     pub fn new(seam: S, target: Target<S>, options: Options) -> Self {
         let shared = Rc::new(Shared::new(seam, target, options));
-        let listed = Rc::downgrade(&shared);
+        let weak = Rc::downgrade(&shared);
         shared.target.observe(move |nexus, lun, sense| {
-            let sessions = listed.upgrade().map(|shared| shared.sessions()).unwrap_or_default();
-            let its = sessions.iter().find(|session| session.nexus().is_some_and(|own| own.is(nexus)));
-            if let Some(session) = its {
+            let sessions = weak.upgrade().map(|shared| shared.sessions()).unwrap_or_default();
+            let found = sessions.iter().find(|session| session.nexus().is_some_and(|own| own.is(nexus)));
+            if let Some(session) = found {
                 session.send_scsi_event(lun, sense);
             }
         });
         Server(Rc::new(Inner {
             shared,
             stats: Cell::default(),
-            stopping: Cell::new(false),
+            is_stopping: Cell::new(false),
             listeners: RefCell::default(),
             half_open: RefCell::default(),
-            watched: Cell::new(false),
+            is_watching: Cell::new(false),
         }))
     }
 
@@ -133,7 +133,7 @@ impl<S: Seam> Server<S> {
     pub async fn accept(&self, listener: S::Listener) {
         let control = Rc::new(Control::default());
         self.0.listeners.borrow_mut().push(Rc::clone(&control));
-        while !self.0.stopping.get() {
+        while !self.0.is_stopping.get() {
             match control.until(std::future::pending(), listener.accept()).await {
                 Some(Ok(stream)) => {
                     let server = self.clone();
@@ -149,8 +149,8 @@ impl<S: Seam> Server<S> {
 
     /// Serves one connection to its end.
     pub async fn serve(&self, stream: S::Stream) {
-        self.count(|stats| stats.accepted += 1);
-        if self.0.stopping.get() {
+        self.update_stats(|stats| stats.accepted += 1);
+        if self.0.is_stopping.get() {
             return drop(stream.split());
         }
         let number = self.0.stats.get().accepted;
@@ -163,15 +163,15 @@ impl<S: Seam> Server<S> {
         let work = self.log_in(&mut incoming, &mut writer, portal, &control);
         let outcome = control.until(self.0.shared.seam.sleep_until(deadline), work).await;
         drop(logging_in);
-        let Some(Ok(listed)) = outcome else { return self.count(|stats| stats.failed_logins += 1) };
-        self.watch();
+        let Some(Ok(listed)) = outcome else { return self.update_stats(|stats| stats.failed_logins += 1) };
+        self.watch_sessions();
         self.0.shared.clients.add(number, &control);
         let session = Rc::clone(&listed.session);
         session.run(&mut incoming, writer).await;
         self.0.shared.clients.remove(number);
         // The buffers are released before the wait for the last commands.
         drop(incoming);
-        session.end_tasks().await;
+        session.abort_all_tasks().await;
     }
 
     async fn log_in<R: seam::StreamReader<S>, W: StreamWriter<S>>(
@@ -183,13 +183,13 @@ impl<S: Seam> Server<S> {
     ) -> Result<SessionGuard<S>, LoginError> {
         let shared = &self.0.shared;
         let options = &shared.options;
-        let of = |initiator: &str| options.credentials_of(initiator);
-        let must_prove = !options.chap_users.is_empty();
+        let credentials_of = |initiator: &str| options.credentials_of(initiator);
+        let must_authenticate = !options.chap_users.is_empty();
         let rules = Rules {
             target: shared.target.name(),
             portal_group: PORTAL_GROUP,
             admits: &|name| options.access.admits(name),
-            credentials: must_prove.then_some(&of),
+            credentials: must_authenticate.then_some(&credentials_of),
         };
         let logged_in = log_in(&shared.seam, incoming, writer, &rules).await?;
         let listed = match self.admit(&logged_in, portal, control).await {
@@ -210,28 +210,28 @@ impl<S: Seam> Server<S> {
         portal: Option<Address>,
         control: &Rc<Control>,
     ) -> Result<SessionGuard<S>, Refusal> {
-        let (shared, agreed) = (&self.0.shared, &logged_in.agreed);
-        while let Some(before) = self.session_to_reinstate(agreed)? {
-            // The old session's commands must not have an effect after the new session has begun.
-            before.control().ask(Stop::Now);
+        let (shared, negotiated) = (&self.0.shared, &logged_in.negotiated);
+        while let Some(before) = self.session_to_reinstate(negotiated)? {
+            // The old session's commands must not have an effect after the new session has started.
+            before.control().request_stop(Stop::Now);
             shared.seam.sleep(STOP_POLL).await;
         }
-        if self.0.stopping.get() {
+        if self.0.is_stopping.get() {
             return Err(Refusal::Unavailable);
         }
         let mut sessions = shared.sessions.borrow_mut();
         // Discovery sessions have a limit of their own: without authentication they must not displace normal sessions.
-        let is_discovery = agreed.session == SessionType::Discovery;
-        let alike = sessions.values().filter(|session| session.nexus().is_none() == is_discovery).count();
-        if alike >= if is_discovery { DISCOVERIES_MAX } else { shared.options.sessions_max } {
+        let is_discovery = negotiated.session == SessionType::Discovery;
+        let same_kind = sessions.values().filter(|session| session.nexus().is_none() == is_discovery).count();
+        if same_kind >= if is_discovery { DISCOVERY_SESSIONS_MAX } else { shared.options.sessions_max } {
             return Err(Refusal::OutOfResources);
         }
         let last = sessions.last_key_value().map_or(0, |(tsih, _)| *tsih);
         let free =
             (last.wrapping_add(1)..=u16::MAX).chain(1..=last).find(|tsih| *tsih > 0 && !sessions.contains_key(tsih));
         let tsih = free.ok_or(Refusal::OutOfResources)?;
-        let initiator = Initiator::new(&agreed.initiator, agreed.isid);
-        let nexus = (agreed.session == SessionType::Normal).then(|| shared.target.nexus(initiator, PORTAL_GROUP));
+        let initiator = Initiator::new(&negotiated.initiator, negotiated.isid);
+        let nexus = (negotiated.session == SessionType::Normal).then(|| shared.target.nexus(initiator, PORTAL_GROUP));
         let session = Session::new(SessionSpec {
             shared: Rc::clone(shared),
             tsih,
@@ -241,7 +241,7 @@ impl<S: Seam> Server<S> {
                 Address::Tcp(host, port) => format!("{host}:{port}"),
                 Address::Unix(path) => path.display().to_string(),
             }),
-            agreed: agreed.clone(),
+            negotiated: negotiated.clone(),
             cmd_sn: logged_in.cmd_sn,
             stat_sn: logged_in.stat_sn.wrapping_add(1),
             control: Rc::clone(control),
@@ -251,87 +251,88 @@ impl<S: Seam> Server<S> {
     }
 
     /// The session that the login reinstates.
-    fn session_to_reinstate(&self, agreed: &Agreed) -> Result<Option<Rc<Session<S>>>, Refusal> {
-        if agreed.session == SessionType::Discovery {
-            return if agreed.tsih == 0 { Ok(None) } else { Err(Refusal::NoSuchSession) };
+    fn session_to_reinstate(&self, negotiated: &Negotiated) -> Result<Option<Rc<Session<S>>>, Refusal> {
+        if negotiated.session == SessionType::Discovery {
+            return if negotiated.tsih == 0 { Ok(None) } else { Err(Refusal::NoSuchSession) };
         }
-        let same = |session: &&Rc<Session<S>>| session.belongs_to(&agreed.initiator, agreed.isid);
+        let same = |session: &&Rc<Session<S>>| session.belongs_to(&negotiated.initiator, negotiated.isid);
         let found = self.0.shared.sessions.borrow().values().find(same).cloned();
         match &found {
             // A session has one connection and no recovery: only its own connection can reinstate it.
-            Some(session) if agreed.tsih == session.tsih() && agreed.connection != session.connection() => {
+            Some(session) if negotiated.tsih == session.tsih() && negotiated.connection != session.connection() => {
                 Err(Refusal::TooManyConnections)
             }
-            Some(session) if agreed.tsih == 0 || agreed.tsih == session.tsih() => Ok(found),
-            None if agreed.tsih == 0 => Ok(None),
+            Some(session) if negotiated.tsih == 0 || negotiated.tsih == session.tsih() => Ok(found),
+            None if negotiated.tsih == 0 => Ok(None),
             _ => Err(Refusal::NoSuchSession),
         }
     }
 
-    /// Waits until no command to a removed unit is in flight; aborts the rest after `patience`.
-    pub async fn release(&self, lun: Lun, patience: Nanos) {
+    /// Waits until no command to a removed unit is in flight; aborts remaining commands after `drain_timeout`.
+    pub async fn release(&self, lun: Lun, drain_timeout: Nanos) {
         let shared = &self.0.shared;
-        let deadline = shared.seam.now() + patience;
+        let deadline = shared.seam.now() + drain_timeout;
         let is_busy = || shared.sessions.borrow().values().any(|session| session.is_busy_with(lun));
         while is_busy() && shared.seam.now() < deadline {
             shared.seam.sleep(STOP_POLL).await;
         }
-        let is_its = |task: &Task| Lun::decode(task.lun) == Some(lun);
-        let aborted: Vec<_> = shared.sessions().iter().flat_map(|session| session.abort(is_its)).collect();
+        let is_of_unit = |task: &Task| Lun::decode(task.lun) == Some(lun);
+        let aborted: Vec<_> = shared.sessions().iter().flat_map(|session| session.abort(is_of_unit)).collect();
         for task in aborted {
             task.wait_until_ended().await;
         }
     }
 
-    /// Stops the server: accepts no connection, asks all initiators to log out, and completes commands in flight. Takes
-    /// at most `patience` plus a short time for last answers.
-    pub async fn stop(&self, patience: Nanos) {
+    /// Stops the server: accepts no connection, requests logouts of all initiators, and completes commands in flight.
+    /// Takes at most `drain_timeout` plus a short time for final responses.
+    pub async fn stop(&self, drain_timeout: Nanos) {
         let shared = &self.0.shared;
-        self.0.stopping.set(true);
-        self.0.listeners.borrow().iter().for_each(|listener| listener.ask(Stop::Drain));
-        self.0.half_open.borrow().values().for_each(|control| control.ask(Stop::Now));
-        let seconds = u16::try_from(patience.0.div_ceil(1_000_000_000)).unwrap_or(u16::MAX);
-        shared.sessions().iter().for_each(|session| session.ask_to_log_out(seconds));
-        let is_over = || shared.clients.count() == 0;
-        let (mut deadline, idle) = (shared.seam.now() + patience, shared.seam.now() + IDLE_PATIENCE.min(patience));
-        while !is_over() && shared.seam.now() < deadline {
+        self.0.is_stopping.set(true);
+        self.0.listeners.borrow().iter().for_each(|listener| listener.request_stop(Stop::Drain));
+        self.0.half_open.borrow().values().for_each(|control| control.request_stop(Stop::Now));
+        let seconds = u16::try_from(drain_timeout.0.div_ceil(1_000_000_000)).unwrap_or(u16::MAX);
+        shared.sessions().iter().for_each(|session| session.request_logout(seconds));
+        let are_disconnected = || shared.clients.count() == 0;
+        let (mut deadline, idle) =
+            (shared.seam.now() + drain_timeout, shared.seam.now() + IDLE_LOGOUT_TIMEOUT.min(drain_timeout));
+        while !are_disconnected() && shared.seam.now() < deadline {
             shared.seam.sleep(STOP_POLL).await;
             if shared.seam.now() >= idle {
                 shared
                     .sessions()
                     .iter()
                     .filter(|session| session.is_idle())
-                    .for_each(|session| session.control().ask(Stop::Drain));
+                    .for_each(|session| session.control().request_stop(Stop::Drain));
             }
         }
-        shared.clients.ask_all(Stop::Drain);
-        deadline = shared.seam.now() + LAST_ANSWERS;
-        while !is_over() && shared.seam.now() < deadline {
+        shared.clients.request_stop_all(Stop::Drain);
+        deadline = shared.seam.now() + FINAL_RESPONSES_TIMEOUT;
+        while !are_disconnected() && shared.seam.now() < deadline {
             shared.seam.sleep(STOP_POLL).await;
         }
-        shared.clients.ask_all(Stop::Now);
-        while !is_over() || !self.0.listeners.borrow().is_empty() {
+        shared.clients.request_stop_all(Stop::Now);
+        while !are_disconnected() || !self.0.listeners.borrow().is_empty() {
             shared.seam.sleep(STOP_POLL).await;
         }
     }
 
     /// Pings silent initiators while there are sessions.
-    fn watch(&self) {
-        if self.0.watched.replace(true) {
+    fn watch_sessions(&self) {
+        if self.0.is_watching.replace(true) {
             return;
         }
         let server = self.clone();
         self.0.shared.seam.spawn(async move {
             let shared = &server.0.shared;
             while !shared.sessions.borrow().is_empty() {
-                shared.seam.sleep(WATCH_PAUSE).await;
+                shared.seam.sleep(IDLE_CHECK_INTERVAL).await;
                 shared.sessions().iter().for_each(|session| session.check_alive());
             }
-            server.0.watched.set(false);
+            server.0.is_watching.set(false);
         });
     }
 
-    fn count(&self, change: impl FnOnce(&mut ServerStats)) {
+    fn update_stats(&self, change: impl FnOnce(&mut ServerStats)) {
         let mut stats = self.0.stats.get();
         change(&mut stats);
         self.0.stats.set(stats);
@@ -351,7 +352,7 @@ impl<'a, S: Seam> HalfOpen<'a, S> {
         if half_open.len() > server.0.shared.options.logins_max
             && let Some((_, oldest)) = half_open.pop_first()
         {
-            oldest.ask(Stop::Now);
+            oldest.request_stop(Stop::Now);
         }
         HalfOpen { server, number }
     }
@@ -363,7 +364,7 @@ impl<S: Seam> Drop for HalfOpen<'_, S> {
     }
 }
 
-/// A session in the list; on drop it leaves the list and the target.
+/// A listed session; dropping the guard removes it from the list and from the target.
 struct SessionGuard<S: Seam> {
     shared: Rc<Shared<S>>,
     session: Rc<Session<S>>,
@@ -373,7 +374,7 @@ impl<S: Seam> Drop for SessionGuard<S> {
     fn drop(&mut self) {
         self.shared.sessions.borrow_mut().remove(&self.session.tsih());
         if let Some(nexus) = self.session.nexus() {
-            self.shared.target.leave(nexus);
+            self.shared.target.remove_nexus(nexus);
         }
     }
 }

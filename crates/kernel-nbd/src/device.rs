@@ -11,10 +11,10 @@ use rustix::fs::OFlags;
 /// Prefix of the identifier that the kernel stores for a device.
 const PREFIX: &str = "hotset:";
 /// Directory in which udev's rule links devices by volume name.
-const LINKS: &str = "/dev/hotset";
-/// Interval at which the kernel checks a pending request. A request lost with its connection is then sent again; any
-/// other continues to wait.
-const LOOK_AGAIN_MS: &str = "5000";
+const LINK_DIRECTORY: &str = "/dev/hotset";
+/// Interval at which the kernel checks a pending request. A request lost with its connection is sent again; any
+/// other request continues to wait.
+const RECHECK_INTERVAL_MS: &str = "5000";
 
 /// Identifies the volume of a device by name and incarnation, so that another volume of the same name is not confused
 /// with it.
@@ -80,7 +80,7 @@ impl Device {
 
     /// Path of the link that udev's rule makes.
     pub fn link(&self) -> PathBuf {
-        Path::new(LINKS).join(&self.identifier.volume)
+        Path::new(LINK_DIRECTORY).join(&self.identifier.volume)
     }
 
     /// The preferred path: the link by volume name if udev has made it, or else the node.
@@ -93,8 +93,8 @@ impl Device {
         fs::canonicalize(self.link()).is_ok_and(|path| path == self.node())
     }
 
-    /// True while the kernel has the device for the same volume.
-    pub fn is_there(&self) -> bool {
+    /// True while the device exists and belongs to the same volume.
+    pub fn exists(&self) -> bool {
         let text = fs::read_to_string(self.folder().join("backend")).unwrap_or_default();
         Identifier::parse(&text).as_ref() == Some(&self.identifier)
     }
@@ -108,8 +108,8 @@ impl Device {
 
     /// Sets up a newly connected device, and sends the event from which udev names it: the kernel's own event came
     /// before the identifier was stored.
-    pub fn set_up(&self) -> io::Result<()> {
-        fs::write(self.folder().join("queue/io_timeout"), LOOK_AGAIN_MS)?;
+    pub fn configure(&self) -> io::Result<()> {
+        fs::write(self.folder().join("queue/io_timeout"), RECHECK_INTERVAL_MS)?;
         fs::write(self.folder().join("uevent"), "change")
     }
 
@@ -128,17 +128,20 @@ impl Device {
     pub fn user(&self) -> Option<InUse> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-        let parts = self.parts();
-        mounted(&mounts, &parts).or_else(|| swapped(&swaps, &parts)).or_else(|| held(&parts)).or_else(|| opened(&parts))
+        let nodes = self.nodes();
+        mount_user(&mounts, &nodes)
+            .or_else(|| swap_user(&swaps, &nodes))
+            .or_else(|| stacked_user(&nodes))
+            .or_else(|| open_user(&nodes))
     }
 
     /// The device and its partitions.
-    fn parts(&self) -> Vec<Part> {
+    fn nodes(&self) -> Vec<BlockNode> {
         let name = self.name();
         let partitions = fs::read_dir(self.folder()).into_iter().flatten().flatten();
         let partitions = partitions.filter(|entry| entry.file_name().to_string_lossy().starts_with(&name));
         let folders = std::iter::once(self.folder()).chain(partitions.map(|entry| entry.path()));
-        folders.filter_map(Part::of).collect()
+        folders.filter_map(BlockNode::of).collect()
     }
 
     fn folder(&self) -> PathBuf {
@@ -151,53 +154,53 @@ impl Device {
 pub struct InUse(pub String);
 
 /// A device or one of its partitions.
-struct Part {
+struct BlockNode {
     folder: PathBuf,
     node: PathBuf,
     /// Major and minor, as `7:0`.
     number: String,
 }
 
-impl Part {
-    fn of(folder: PathBuf) -> Option<Part> {
+impl BlockNode {
+    fn of(folder: PathBuf) -> Option<BlockNode> {
         let number = fs::read_to_string(folder.join("dev")).ok()?.trim().to_owned();
         let node = Path::new("/dev").join(folder.file_name()?);
-        Some(Part { folder, node, number })
+        Some(BlockNode { folder, node, number })
     }
 }
 
-fn mounted(mounts: &str, parts: &[Part]) -> Option<InUse> {
+fn mount_user(mounts: &str, nodes: &[BlockNode]) -> Option<InUse> {
     let point = mounts.lines().find_map(|line| {
-        let mut words = line.split(' ').skip(2);
-        let (number, point) = (words.next()?, words.nth(1)?);
-        parts.iter().any(|part| part.number == number).then(|| point.replace("\\040", " "))
+        let mut fields = line.split(' ').skip(2);
+        let (number, point) = (fields.next()?, fields.nth(1)?);
+        nodes.iter().any(|node| node.number == number).then(|| point.replace("\\040", " "))
     })?;
     Some(InUse(format!("it is mounted on {point}; `umount {point}` first")))
 }
 
-fn swapped(swaps: &str, parts: &[Part]) -> Option<InUse> {
-    let is_ours = |path: &str| parts.iter().any(|part| part.node == Path::new(path));
-    let path = swaps.lines().filter_map(|line| line.split_whitespace().next()).find(|path| is_ours(path))?;
+fn swap_user(swaps: &str, nodes: &[BlockNode]) -> Option<InUse> {
+    let has_node = |path: &str| nodes.iter().any(|node| node.node == Path::new(path));
+    let path = swaps.lines().filter_map(|line| line.split_whitespace().next()).find(|path| has_node(path))?;
     Some(InUse(format!("the system swaps to it; `swapoff {path}` first")))
 }
 
-fn held(parts: &[Part]) -> Option<InUse> {
+fn stacked_user(nodes: &[BlockNode]) -> Option<InUse> {
     let holders =
-        parts.iter().flat_map(|part| fs::read_dir(part.folder.join("holders")).into_iter().flatten().flatten());
+        nodes.iter().flat_map(|node| fs::read_dir(node.folder.join("holders")).into_iter().flatten().flatten());
     let holder = holders.map(|entry| entry.file_name()).next()?;
-    Some(InUse(format!("/dev/{} is built on it; take that away first", holder.to_string_lossy())))
+    Some(InUse(format!("/dev/{} is built on it; remove that first", holder.to_string_lossy())))
 }
 
-fn opened(parts: &[Part]) -> Option<InUse> {
+fn open_user(nodes: &[BlockNode]) -> Option<InUse> {
     let own = std::process::id();
     for process in fs::read_dir("/proc").ok()?.flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
         // The process may have ended meanwhile, or its descriptors may be unreadable for this user.
         let mut files = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
-        let is_ours = |path: PathBuf| parts.iter().any(|part| part.node == path);
-        if pid != own && files.any(|file| fs::read_link(file.path()).is_ok_and(is_ours)) {
+        let has_node = |path: PathBuf| nodes.iter().any(|node| node.node == path);
+        if pid != own && files.any(|file| fs::read_link(file.path()).is_ok_and(has_node)) {
             let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-            return Some(InUse(format!("process {pid} ({}) has it open; end that first", name.trim())));
+            return Some(InUse(format!("process {pid} ({}) has it open; stop that process first", name.trim())));
         }
     }
     None
@@ -223,7 +226,7 @@ mod tests {
 
     #[test]
     fn device_of_a_volume_is_found_among_others() {
-        let folder = tempfile::tempdir().expect("a folder can be made");
+        let folder = tempfile::tempdir().expect("a temporary directory can be created");
         for (name, text) in [
             ("sda", None),
             ("nbd0", None),
@@ -231,34 +234,34 @@ mod tests {
             ("nbd12", Some("hotset:00c0ffee00c0ffee/web01\n")),
             ("nbd3", Some("hotset:00c0ffee00c0ffee/web01-old\n")),
         ] {
-            fs::create_dir(folder.path().join(name)).expect("the folder can be written");
+            fs::create_dir(folder.path().join(name)).expect("the directory is writable");
             if let Some(text) = text {
-                fs::write(folder.path().join(name).join("backend"), text).expect("the folder can be written");
+                fs::write(folder.path().join(name).join("backend"), text).expect("the directory is writable");
             }
         }
-        let found = find_in(folder.path(), "web01").expect("it can be read");
+        let found = find_in(folder.path(), "web01").expect("the directory can be read");
         assert_eq!(found, Some(Device { index: 12, identifier: identifier("web01") }));
-        assert_eq!(find_in(folder.path(), "web").expect("it can be read"), None);
+        assert_eq!(find_in(folder.path(), "web").expect("the directory can be read"), None);
     }
 
-    fn parts() -> Vec<Part> {
-        let part = |name: &str, number: &str| Part {
+    fn nodes() -> Vec<BlockNode> {
+        let node = |name: &str, number: &str| BlockNode {
             folder: PathBuf::from("/nowhere"),
             node: Path::new("/dev").join(name),
             number: number.to_owned(),
         };
-        vec![part("nbd1", "43:16"), part("nbd1p2", "43:18")]
+        vec![node("nbd1", "43:16"), node("nbd1p2", "43:18")]
     }
 
     #[test]
     fn users_of_a_device_or_its_partitions_are_named() {
         let mounts = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
                       61 22 43:18 / /srv/my\\040files rw,relatime - ext4 /dev/nbd1p2 rw\n";
-        let said = mounted(mounts, &parts()).expect("a partition is mounted").0;
-        assert!(said.contains("mounted on /srv/my files"), "{said}");
-        assert_eq!(mounted("22 1 43:1 / / rw - ext4 /dev/nbd0p1 rw\n", &parts()), None);
+        let reason = mount_user(mounts, &nodes()).expect("a partition is mounted").0;
+        assert!(reason.contains("mounted on /srv/my files"), "{reason}");
+        assert_eq!(mount_user("22 1 43:1 / / rw - ext4 /dev/nbd0p1 rw\n", &nodes()), None);
         let swaps = "Filename\tType\tSize\tUsed\tPriority\n/dev/nbd1p2  partition\t1048572\t0\t-2\n";
-        assert!(swapped(swaps, &parts()).expect("it is swap").0.contains("swapoff /dev/nbd1p2"));
-        assert_eq!(swapped(&swaps.replace("nbd1p2", "nbd1p22"), &parts()), None);
+        assert!(swap_user(swaps, &nodes()).expect("the device is swap space").0.contains("swapoff /dev/nbd1p2"));
+        assert_eq!(swap_user(&swaps.replace("nbd1p2", "nbd1p22"), &nodes()), None);
     }
 }

@@ -14,7 +14,7 @@ use nbd_protocol::option::push_option;
 use nbd_protocol::{Broken, Decoded, OptionKind, OptionReplyHeader, OptionReplyKind, Step};
 
 /// Time-out of each step; the daemon is on this machine.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Most replies to one option.
 const REPLIES_MAX: usize = 64;
 /// Smallest request if the server states none, as in the protocol.
@@ -48,28 +48,28 @@ enum Socket {
 
 /// The best of the daemon's listening addresses: a Unix socket is preferred.
 pub fn best_address(listen: &[String]) -> Option<&str> {
-    let of = |scheme: &str| listen.iter().find(|address| address.starts_with(scheme));
-    of("unix:").or_else(|| of("tcp:")).map(String::as_str)
+    let address_of = |scheme: &str| listen.iter().find(|address| address.starts_with(scheme));
+    address_of("unix:").or_else(|| address_of("tcp:")).map(String::as_str)
 }
 
 /// Connects to `address` (`unix:PATH`, `tcp:HOST:PORT`) and selects `export`.
-pub fn take(address: &str, export: &str) -> io::Result<Link> {
+pub fn connect_to_export(address: &str, export: &str) -> io::Result<Link> {
     let mut socket = connect(address)?;
-    let facts = facts(socket.stream(), export, OptionKind::Go)?;
-    socket.forget_patience()?;
-    Ok(Link { socket, size_bytes: facts.size_bytes, flags: facts.flags, block_bytes: facts.block_bytes })
+    let properties = negotiate(socket.stream(), export, OptionKind::Go)?;
+    socket.clear_timeouts()?;
+    Ok(Link { socket, size_bytes: properties.size_bytes, flags: properties.flags, block_bytes: properties.block_bytes })
 }
 
-/// Queries the present size of `export`.
-pub fn size_bytes(address: &str, export: &str) -> io::Result<u64> {
+/// Queries the current size of `export`.
+pub fn query_size_bytes(address: &str, export: &str) -> io::Result<u64> {
     let mut socket = connect(address)?;
     let stream = socket.stream();
-    let facts = facts(stream, export, OptionKind::Info)?;
+    let properties = negotiate(stream, export, OptionKind::Info)?;
     let mut out = Vec::new();
     push_option(&mut out, OptionKind::Abort, &[]);
     // The size is known; the server's reaction to the abort does not matter.
     let _ = stream.write_all(&out);
-    Ok(facts.size_bytes)
+    Ok(properties.size_bytes)
 }
 
 trait Stream: Read + Write {}
@@ -84,7 +84,7 @@ impl Socket {
     }
 
     /// Removes the time-outs: the kernel waits without a limit.
-    fn forget_patience(&self) -> io::Result<()> {
+    fn clear_timeouts(&self) -> io::Result<()> {
         match self {
             Socket::Unix(stream) => stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None)),
             Socket::Tcp(stream) => stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None)),
@@ -95,32 +95,32 @@ impl Socket {
 fn connect(address: &str) -> io::Result<Socket> {
     if let Some(path) = address.strip_prefix("unix:") {
         let stream = UnixStream::connect(Path::new(path))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         return Ok(Socket::Unix(stream));
     }
-    let place = address.strip_prefix("tcp:").ok_or(io::ErrorKind::Unsupported)?;
-    let stream = TcpStream::connect(place)?;
+    let host_and_port = address.strip_prefix("tcp:").ok_or(io::ErrorKind::Unsupported)?;
+    let stream = TcpStream::connect(host_and_port)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     Ok(Socket::Tcp(stream))
 }
 
-struct Facts {
+struct ExportProperties {
     size_bytes: u64,
     flags: u16,
     block_bytes: u32,
 }
 
 /// Runs the handshake up to the answer to `option`, which is `Go` or `Info`.
-fn facts(stream: &mut dyn Stream, export: &str, option: OptionKind) -> io::Result<Facts> {
+fn negotiate(stream: &mut dyn Stream, export: &str, option: OptionKind) -> io::Result<ExportProperties> {
     let greeting = read::<GREETING_BYTES>(stream)?;
     let mut out = client_flags(whole(decode_greeting(&greeting))?).map_err(broken)?.to_vec();
     let wanted = InfoRequest { name: export, wants_block_size: true, wants_name: false, wants_description: false };
     push_option(&mut out, option, &wanted.encode());
     stream.write_all(&out)?;
-    let mut agreed = None;
+    let mut export_info = None;
     let mut block_bytes = SECTOR_BYTES;
     for _ in 0..REPLIES_MAX {
         let head = read::<{ OptionReplyHeader::BYTES }>(stream)?;
@@ -129,13 +129,13 @@ fn facts(stream: &mut dyn Stream, export: &str, option: OptionKind) -> io::Resul
         stream.read_exact(&mut payload)?;
         match header.kind {
             OptionReplyKind::Info => match Info::parse(&payload).map_err(broken)? {
-                Info::Export { size_bytes, flags } => agreed = Some((size_bytes, flags)),
+                Info::Export { size_bytes, flags } => export_info = Some((size_bytes, flags)),
                 Info::BlockSize { min, .. } => block_bytes = min.max(SECTOR_BYTES),
                 _ => (),
             },
             OptionReplyKind::Ack => {
-                let (size_bytes, flags) = agreed.ok_or_else(|| io::Error::other("the daemon names no size"))?;
-                return Ok(Facts { size_bytes, flags, block_bytes });
+                let (size_bytes, flags) = export_info.ok_or_else(|| io::Error::other("the daemon reports no size"))?;
+                return Ok(ExportProperties { size_bytes, flags, block_bytes });
             }
             OptionReplyKind::ErrTlsRequired => {
                 let text = "the daemon requires TLS of NBD clients, which the kernel does not support; set [nbd] tls = \
@@ -145,7 +145,7 @@ fn facts(stream: &mut dyn Stream, export: &str, option: OptionKind) -> io::Resul
             _ => return Err(io::Error::other(String::from_utf8_lossy(&payload).into_owned())),
         }
     }
-    Err(io::Error::other("the daemon's answer does not end"))
+    Err(io::Error::other("the daemon sends an endless reply"))
 }
 
 fn read<const N: usize>(stream: &mut dyn Stream) -> io::Result<[u8; N]> {
@@ -174,19 +174,19 @@ mod tests {
     use nbd_protocol::option::push_option_reply;
     use std::os::unix::net::UnixListener;
 
-    /// A server that sends these answers to the first option, followed by one byte that belongs to the kernel.
-    fn server(answers: Vec<(OptionReplyKind, Vec<u8>)>) -> (tempfile::TempDir, String) {
-        let folder = tempfile::tempdir().expect("a folder can be made");
+    /// A server that sends these replies to the first option, followed by one byte that belongs to the kernel.
+    fn server(replies: Vec<(OptionReplyKind, Vec<u8>)>) -> (tempfile::TempDir, String) {
+        let folder = tempfile::tempdir().expect("a temporary directory can be created");
         let path = folder.path().join("nbd.sock");
         let listener = UnixListener::bind(&path).expect("the socket is new");
         std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().expect("a client comes");
+            let (mut stream, _) = listener.accept().expect("a client connects");
             let mut out = greeting().to_vec();
-            for (kind, payload) in answers {
+            for (kind, payload) in replies {
                 push_option_reply(&mut out, OptionKind::Go, kind, &payload);
             }
             out.push(b'!');
-            stream.write_all(&out).expect("the client listens");
+            stream.write_all(&out).expect("the client reads");
             // Keeps the connection open until the client has closed it.
             let _ = stream.read_to_end(&mut Vec::new());
         });
@@ -196,15 +196,15 @@ mod tests {
 
     #[test]
     fn handshake_leaves_the_next_byte_to_the_kernel() {
-        let facts = [
+        let infos = [
             Info::Export { size_bytes: 1 << 30, flags: HAS_FLAGS | READ_ONLY },
             Info::Other(77),
             Info::BlockSize { min: 4096, preferred: 4096, max: 1 << 20 },
         ];
-        let mut answers: Vec<_> = facts.iter().map(|fact| (OptionReplyKind::Info, fact.encode())).collect();
-        answers.push((OptionReplyKind::Ack, Vec::new()));
-        let (_folder, address) = server(answers);
-        let mut link = take(&address, "v").expect("it is offered");
+        let mut replies: Vec<_> = infos.iter().map(|info| (OptionReplyKind::Info, info.encode())).collect();
+        replies.push((OptionReplyKind::Ack, Vec::new()));
+        let (_folder, address) = server(replies);
+        let mut link = connect_to_export(&address, "v").expect("the export is offered");
         assert_eq!((link.size_bytes, link.flags, link.block_bytes), (1 << 30, HAS_FLAGS | READ_ONLY, 4096));
         assert_eq!(read::<1>(link.socket.stream()).expect("a byte follows"), *b"!");
     }
@@ -212,19 +212,19 @@ mod tests {
     #[test]
     fn refused_export_reports_the_reason() {
         let (_folder, address) = server(vec![(OptionReplyKind::ErrUnknown, b"no export is named \"v\"".to_vec())]);
-        let Err(error) = take(&address, "v") else { panic!("it was refused") };
+        let Err(error) = connect_to_export(&address, "v") else { panic!("the export must be refused") };
         assert_eq!(error.to_string(), "no export is named \"v\"");
         let (_folder, address) = server(vec![(OptionReplyKind::ErrTlsRequired, Vec::new())]);
-        let Err(error) = take(&address, "v") else { panic!("it was refused") };
+        let Err(error) = connect_to_export(&address, "v") else { panic!("the export must be refused") };
         assert!(error.to_string().contains("TLS"), "{error}");
     }
 
     #[test]
     fn server_with_endless_replies_is_abandoned() {
-        let fact = (OptionReplyKind::Info, Info::Other(77).encode());
-        let (_folder, address) = server(vec![fact; REPLIES_MAX + 1]);
-        let Err(error) = take(&address, "v") else { panic!("the handshake must fail") };
-        assert!(error.to_string().contains("does not end"), "{error}");
+        let reply = (OptionReplyKind::Info, Info::Other(77).encode());
+        let (_folder, address) = server(vec![reply; REPLIES_MAX + 1]);
+        let Err(error) = connect_to_export(&address, "v") else { panic!("the handshake must fail") };
+        assert!(error.to_string().contains("endless reply"), "{error}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use netlink_sys::{AsyncSocket, AsyncSocketExt, Socket, SocketAddr, TokioSocket};
 use super::netlink::{Attributes, Message, Reply, replies};
 
 /// Time after which requests without a connection fail; a restart that replays a full flash log takes far less.
-pub const DEAD_CONNECTION: Duration = Duration::from_secs(600);
+pub const DEAD_CONNECTION_TIMEOUT: Duration = Duration::from_secs(600);
 /// Slow requests never time out: the daemon's disks may be slow, and a request that is sent twice may take effect
 /// twice.
 const NO_TIMEOUT: u64 = 0;
@@ -60,10 +60,10 @@ pub enum KernelError {
     #[error("this kernel has no NBD client; load it with `modprobe nbd`")]
     NoModule,
     /// The process lacks root privileges.
-    #[error("only root may make block devices; run it as root")]
+    #[error("only root can create block devices: run the command as root")]
     NotAllowed,
     /// Any other error.
-    #[error("the kernel refuses to {what}: {error}; `dmesg` may say why")]
+    #[error("the kernel refuses to {what}: {error}; `dmesg` may show the reason")]
     Refused {
         /// The operation.
         what: &'static str,
@@ -99,15 +99,15 @@ impl Kernel {
     pub fn open() -> Result<Kernel, KernelError> {
         let socket = open_socket().map_err(|error| KernelError::Refused { what: "open a netlink socket", error })?;
         let mut kernel = Kernel { socket, family: CONTROLLER, group: 0, sequence: 0 };
-        let asked = kernel.message(GET_FAMILY).text(FAMILY_NAME, FAMILY);
+        let request = kernel.message(GET_FAMILY).text(FAMILY_NAME, FAMILY);
         let (mut family, mut group) = (None, None);
-        let answer = kernel.ask("tell of its NBD client", asked, |attributes| {
+        let result = kernel.request("report its NBD client", request, |attributes| {
             family = family.or(attributes.u16(FAMILY_ID));
             let groups = attributes.nested(FAMILY_GROUPS).into_iter().map(|(_, inside)| Attributes::of(inside));
             let events = groups.into_iter().find(|group| group.find(GROUP_NAME) == Some(&terminated(GROUP)[..]));
             group = group.or(events.and_then(|events| events.u32(GROUP_ID)));
         });
-        match (answer, family, group) {
+        match (result, family, group) {
             (Ok(()), Some(family), Some(group)) => Ok(Kernel { family, group, ..kernel }),
             (Ok(()), _, _) => Err(KernelError::NoModule),
             (Err(KernelError::Refused { error, .. }), _, _) if error.raw_os_error() == Some(ENOENT) => {
@@ -121,9 +121,9 @@ impl Kernel {
     pub fn connect(&mut self, export: &Export<'_>) -> Result<u32, KernelError> {
         let request = connect_request(self.message(CONNECT), export);
         let mut index = None;
-        self.ask("make a device", request, |attributes| index = index.or(attributes.u32(INDEX)))?;
+        self.request("create a device", request, |attributes| index = index.or(attributes.u32(INDEX)))?;
         index.ok_or_else(|| KernelError::Refused {
-            what: "name the new device",
+            what: "report the number of the new device",
             error: io::ErrorKind::InvalidData.into(),
         })
     }
@@ -133,20 +133,20 @@ impl Kernel {
     pub fn reconnect(&mut self, index: u32, export: &Export<'_>) -> Result<(), KernelError> {
         let request = self.message(RECONFIGURE).u32(INDEX, index);
         let request = with_socket(request.text(BACKEND_IDENTIFIER, export.identifier), export.socket);
-        self.ask("take a new connection", request, |_| ())
+        self.request("accept a new connection", request, |_| ())
     }
 
     /// Changes the size of a device.
     pub fn resize(&mut self, index: u32, identifier: &str, size_bytes: u64) -> Result<(), KernelError> {
         let request = self.message(RECONFIGURE).u32(INDEX, index);
         let request = request.text(BACKEND_IDENTIFIER, identifier).u64(SIZE_BYTES, size_bytes);
-        self.ask("take the new size", request, |_| ())
+        self.request("accept the new size", request, |_| ())
     }
 
     /// Disconnects a device.
     pub fn disconnect(&mut self, index: u32) -> Result<(), KernelError> {
         let request = self.message(DISCONNECT).u32(INDEX, index);
-        self.ask("disconnect the device", request, |_| ())
+        self.request("disconnect the device", request, |_| ())
     }
 
     /// Subscribes to events of devices.
@@ -157,7 +157,7 @@ impl Kernel {
             socket.socket_ref().add_membership(self.group)?;
             Ok(socket)
         };
-        let socket = open().map_err(|error| KernelError::Refused { what: "tell of lost connections", error })?;
+        let socket = open().map_err(|error| KernelError::Refused { what: "report lost connections", error })?;
         Ok(Events { socket, family: self.family })
     }
 
@@ -167,11 +167,11 @@ impl Kernel {
     }
 
     /// Sends a request and reads replies until its end. The kernel has queued all replies when the send returns.
-    fn ask(
+    fn request(
         &mut self,
         what: &'static str,
         request: Message,
-        mut on_told: impl FnMut(Attributes<'_>),
+        mut on_message: impl FnMut(Attributes<'_>),
     ) -> Result<(), KernelError> {
         let refused = |error: io::Error| match error.raw_os_error() {
             Some(EPERM) => KernelError::NotAllowed,
@@ -183,9 +183,9 @@ impl Kernel {
             self.socket.recv(&mut bytes, 0).map_err(refused)?;
             for reply in replies(&bytes) {
                 match reply {
-                    Reply::Told { attributes, .. } => on_told(attributes),
-                    Reply::Ended(0) => return Ok(()),
-                    Reply::Ended(error) => return Err(refused(io::Error::from_raw_os_error(error))),
+                    Reply::Message { attributes, .. } => on_message(attributes),
+                    Reply::End(0) => return Ok(()),
+                    Reply::End(error) => return Err(refused(io::Error::from_raw_os_error(error))),
                 }
             }
         }
@@ -201,11 +201,11 @@ pub struct Events {
 impl Events {
     /// Waits until the device may have lost its connection. An overflow of the event queue counts as a loss, because an
     /// event may be missing.
-    pub async fn lost(&self, index: u32) -> io::Result<()> {
+    pub async fn wait_for_link_dead(&self, index: u32) -> io::Result<()> {
         loop {
             let mut bytes = Vec::with_capacity(DATAGRAM_BYTES_MAX);
             match self.socket.recv(&mut bytes).await {
-                Ok(_) if says_lost(&bytes, self.family, index) => return Ok(()),
+                Ok(_) if is_link_dead_event(&bytes, self.family, index) => return Ok(()),
                 Err(error) if error.raw_os_error() == Some(ENOBUFS) => return Ok(()),
                 Err(error) => return Err(error),
                 Ok(_) => (),
@@ -214,13 +214,13 @@ impl Events {
     }
 }
 
-fn says_lost(bytes: &[u8], family: u16, index: u32) -> bool {
-    let of_family = bytes.get(4..6) == Some(&family.to_ne_bytes());
-    let lost = |reply: Reply<'_>| match reply {
-        Reply::Told { command: LINK_DEAD, attributes } => attributes.u32(INDEX) == Some(index),
+fn is_link_dead_event(bytes: &[u8], family: u16, index: u32) -> bool {
+    let is_of_family = bytes.get(4..6) == Some(&family.to_ne_bytes());
+    let is_link_dead = |reply: Reply<'_>| match reply {
+        Reply::Message { command: LINK_DEAD, attributes } => attributes.u32(INDEX) == Some(index),
         _ => false,
     };
-    of_family && replies(bytes).any(lost)
+    is_of_family && replies(bytes).any(is_link_dead)
 }
 
 /// Opens a non-blocking socket: the kernel's replies are available as soon as the request is sent.
@@ -239,13 +239,13 @@ fn connect_request(message: Message, export: &Export<'_>) -> Message {
         .u64(TIMEOUT, NO_TIMEOUT)
         .u64(SERVER_FLAGS, export.flags.into())
         .u64(CLIENT_FLAGS, 0)
-        .u64(DEAD_CONN_TIMEOUT, DEAD_CONNECTION.as_secs())
+        .u64(DEAD_CONN_TIMEOUT, DEAD_CONNECTION_TIMEOUT.as_secs())
         .text(BACKEND_IDENTIFIER, export.identifier);
     with_socket(message, export.socket)
 }
 
 fn with_socket(message: Message, socket: BorrowedFd<'_>) -> Message {
-    let number = u32::try_from(socket.as_raw_fd()).expect("an open descriptor is no negative number");
+    let number = u32::try_from(socket.as_raw_fd()).expect("an open descriptor is not negative");
     message.nested(SOCKETS, |sockets| sockets.nested(SOCKET_ITEM, |item| item.u32(SOCKET_FD, number)))
 }
 
@@ -259,12 +259,12 @@ mod tests {
     use super::*;
     use std::os::fd::AsFd;
 
-    const OURS: u16 = 0x1d;
+    const NBD_FAMILY: u16 = 0x1d;
 
     /// The attributes that the kernel would read from a request.
     fn attributes(request: &[u8]) -> Attributes<'_> {
         match replies(request).next() {
-            Some(Reply::Told { attributes, .. }) => attributes,
+            Some(Reply::Message { attributes, .. }) => attributes,
             other => panic!("no request: {other:?}"),
         }
     }
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn connect_request_has_all_attributes_and_no_timeout() {
-        let socket = std::fs::File::open("/dev/null").expect("it is there");
+        let socket = std::fs::File::open("/dev/null").expect("/dev/null exists");
         let export = Export {
             socket: socket.as_fd(),
             size_bytes: 5 << 40,
@@ -283,8 +283,8 @@ mod tests {
             flags: 0x56d,
             identifier: "hotset:00c0ffee00c0ffee/web01",
         };
-        let request = connect_request(Message::new(OURS, CONNECT, VERSION, 1), &export).finish();
-        let told = attributes(&request);
+        let request = connect_request(Message::new(NBD_FAMILY, CONNECT, VERSION, 1), &export).finish();
+        let sent = attributes(&request);
         let numbers = [
             (SIZE_BYTES, 5 << 40),
             (BLOCK_SIZE_BYTES, 512),
@@ -294,20 +294,25 @@ mod tests {
             (DEAD_CONN_TIMEOUT, 600),
         ];
         for (kind, expected) in numbers {
-            assert_eq!(number(told.find(kind)), Some(expected), "attribute {kind}");
+            assert_eq!(number(sent.find(kind)), Some(expected), "attribute {kind}");
         }
-        assert_eq!(told.find(BACKEND_IDENTIFIER), Some(&b"hotset:00c0ffee00c0ffee/web01\0"[..]));
-        let item = told.nested(SOCKETS).nested(SOCKET_ITEM);
+        assert_eq!(sent.find(BACKEND_IDENTIFIER), Some(&b"hotset:00c0ffee00c0ffee/web01\0"[..]));
+        let item = sent.nested(SOCKETS).nested(SOCKET_ITEM);
         assert_eq!(item.u32(SOCKET_FD), u32::try_from(socket.as_raw_fd()).ok());
-        assert_eq!(told.find(INDEX), None, "the kernel chooses the number");
+        assert_eq!(sent.find(INDEX), None, "the kernel chooses the device number");
     }
 
     #[test]
     fn lost_connection_matches_its_device_and_family_only() {
         let event = |family, command, index| Message::new(family, command, VERSION, 0).u32(INDEX, index).finish();
-        assert!(says_lost(&event(OURS, LINK_DEAD, 3), OURS, 3));
-        for other in [event(OURS, LINK_DEAD, 4), event(OURS + 1, LINK_DEAD, 3), event(OURS, CONNECT, 3), Vec::new()] {
-            assert!(!says_lost(&other, OURS, 3), "{other:?}");
+        assert!(is_link_dead_event(&event(NBD_FAMILY, LINK_DEAD, 3), NBD_FAMILY, 3));
+        for other in [
+            event(NBD_FAMILY, LINK_DEAD, 4),
+            event(NBD_FAMILY + 1, LINK_DEAD, 3),
+            event(NBD_FAMILY, CONNECT, 3),
+            Vec::new(),
+        ] {
+            assert!(!is_link_dead_event(&other, NBD_FAMILY, 3), "{other:?}");
         }
     }
 }

@@ -1,15 +1,15 @@
 //! `hotset attach` and `hotset detach`: a volume as a block device of this machine, `/dev/nbdN`, with the link
 //! `/dev/hotset/NAME`.
 //!
-//! A process per volume keeps the volume attached (`keeper.rs`), under systemd as an instance of
+//! One attach process per volume (`attachment.rs`) maintains the device, under systemd as an instance of
 //! `hotset-attach@.service`.
 
+mod attachment;
+mod daemon;
 mod device;
 mod handshake;
-mod keeper;
 mod kernel;
 mod netlink;
-mod served;
 mod systemd;
 
 use std::fs::File;
@@ -24,8 +24,8 @@ use serde_json::json;
 use config::control_socket;
 use terminal::{Failure, print_json};
 
-/// Time for short-term users of a device, such as udev after every change, to close it.
-const GLANCE_PATIENCE: Duration = Duration::from_secs(2);
+/// Time for short-term users of a device, such as udev after each change, to close it.
+const SHORT_USE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Attaches the volume `name` to the daemon at `socket`, or at the configured socket. A systemd unit keeps it attached,
 /// or this process if `in_foreground`, until SIGTERM.
@@ -33,24 +33,25 @@ pub fn attach(socket: Option<&Path>, name: &str, in_foreground: bool, json: bool
     // Errors that can be detected here are reported here, not in the unit's journal.
     kernel()?;
     if in_foreground {
-        return keeper::keep(&control_socket(socket), name, |device| show(device, json));
+        return attachment::run(&control_socket(socket), name, |device| show(device, json));
     }
-    if !systemd::is_here() {
+    if !systemd::is_running() {
         return Err(Failure::failed(format!(
             "systemd is not running: let your service manager run `hotset attach --foreground {name}`"
         )));
     }
     if socket.is_some() {
         return Err(Failure::usage(format!(
-            "systemd's unit asks the daemon that /etc/hotset/hotset.toml names; leave --socket out, or run \
+            "the systemd unit uses the daemon of /etc/hotset/hotset.toml: omit --socket, or run \
              `hotset attach --foreground {name}`"
         )));
     }
     let unit = systemd::unit(name)?;
-    served::reach(&control_socket(None), name).map_err(|why| Failure::failed(why.to_string()))?;
+    daemon::connect_to_volume(&control_socket(None), name).map_err(|why| Failure::failed(why.to_string()))?;
     systemd::enable(&unit)?;
-    let nothing = || Failure::failed(format!("{unit} is running, but there is no device; see `journalctl -u {unit}`"));
-    show(&find(name)?.ok_or_else(nothing)?, json)
+    let no_device =
+        || Failure::failed(format!("{unit} is running, but the device does not exist; see `journalctl -u {unit}`"));
+    show(&find(name)?.ok_or_else(no_device)?, json)
 }
 
 /// Detaches the volume `name`, with or without a flush; the daemon continues to serve it.
@@ -58,18 +59,18 @@ pub fn detach(socket: Option<&Path>, name: &str, flushed: bool, json: bool) -> R
     let Some(device) = find(name)? else {
         // A unit that waits for its daemon has no device yet.
         systemd::disable(name)?;
-        return Err(Failure::failed(format!("{name} is not attached, and will not be at the next boot")));
+        return Err(Failure::failed(format!("{name} is not attached and will not be attached at boot")));
     };
     let file = claim(&device)?;
     // A flush would wait for a daemon that may never return.
-    if flushed && let Err(why) = served::is_served(&control_socket(socket), &device.identifier) {
+    if flushed && let Err(why) = daemon::check_served(&control_socket(socket), &device.identifier) {
         return Err(Failure::failed(format!(
             "{} cannot be flushed: {why}; `hotset detach --no-flush {name}` discards unflushed writes",
             device.node().display()
         )));
     }
-    // Disconnected before the keeper ends, so that the device cannot be mounted in between. The keeper then finds its
-    // device gone.
+    // Disconnected before the attach process ends, so that the device cannot be mounted in between. That process then
+    // finds that its device does not exist.
     disconnect(&mut kernel()?, &device, file, flushed)?;
     systemd::disable(name)?;
     if json {
@@ -95,9 +96,9 @@ fn show(device: &Device, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Opens the device exclusively; a user that holds it for longer than [`GLANCE_PATIENCE`] is reported.
+/// Opens the device exclusively; a user that holds it for longer than [`SHORT_USE_TIMEOUT`] is reported.
 fn claim(device: &Device) -> Result<File, Failure> {
-    let end = Instant::now() + GLANCE_PATIENCE;
+    let end = Instant::now() + SHORT_USE_TIMEOUT;
     loop {
         let claimed = match device.user() {
             Some(user) => Err(user),
@@ -113,10 +114,10 @@ fn claim(device: &Device) -> Result<File, Failure> {
     }
 }
 
-/// Disconnects a device that only `file` holds, with or without a flush; it is gone when the call returns. A device
-/// that belongs to another volume by now stays.
+/// Disconnects a device that only `file` holds, with or without a flush. The device does not exist when the call
+/// returns. A device that belongs to another volume by now is not disconnected.
 fn disconnect(kernel: &mut Kernel, device: &Device, file: File, flushed: bool) -> Result<(), Failure> {
-    if !device.is_there() {
+    if !device.exists() {
         return Ok(());
     }
     if flushed {

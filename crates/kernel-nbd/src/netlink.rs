@@ -8,7 +8,7 @@ const HEAD_BYTES: usize = 20;
 /// Length of an attribute's header.
 const ATTRIBUTE_BYTES: usize = 4;
 /// Type of the message that ends a request.
-const KIND_ERROR: u16 = 2;
+const ERROR: u16 = 2;
 /// Flags of a request with acknowledgement.
 const FLAGS: u16 = 0x1 | 0x4;
 /// Mask of an attribute's number; the bits above it describe the encoding of the value.
@@ -51,11 +51,11 @@ impl Message {
     pub fn nested(mut self, kind: u16, inside: impl FnOnce(Message) -> Message) -> Message {
         let start = self.0.len();
         self.0.extend_from_slice(&[0; ATTRIBUTE_BYTES]);
-        let mut whole = inside(self);
-        let len = whole.0.len() - start;
-        whole.0[start..start + 2].copy_from_slice(&length(len).to_ne_bytes());
-        whole.0[start + 2..start + 4].copy_from_slice(&kind.to_ne_bytes());
-        whole
+        let mut message = inside(self);
+        let len = message.0.len() - start;
+        message.0[start..start + 2].copy_from_slice(&length(len).to_ne_bytes());
+        message.0[start + 2..start + 4].copy_from_slice(&kind.to_ne_bytes());
+        message
     }
 
     fn bytes(mut self, kind: u16, value: &[u8]) -> Message {
@@ -83,9 +83,9 @@ fn length(len: usize) -> u16 {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
     /// The end of the request: 0, or an `errno` number.
-    Ended(i32),
+    End(i32),
     /// A reply or an event.
-    Told {
+    Message {
         /// Command of the message.
         command: u8,
         /// Attributes of the message.
@@ -101,11 +101,11 @@ pub fn replies(bytes: &[u8]) -> impl Iterator<Item = Reply<'_>> {
         let message = rest.get(..len).filter(|message| message.len() >= HEAD_BYTES)?;
         rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
         let kind = u16::from_ne_bytes([message[4], message[5]]);
-        if kind == KIND_ERROR {
+        if kind == ERROR {
             let error = i32::from_ne_bytes(*message[16..].first_chunk()?);
-            return Some(Reply::Ended(error.checked_neg()?));
+            return Some(Reply::End(error.checked_neg()?));
         }
-        Some(Reply::Told { command: message[16], attributes: Attributes(&message[HEAD_BYTES..]) })
+        Some(Reply::Message { command: message[16], attributes: Attributes(&message[HEAD_BYTES..]) })
     })
 }
 
@@ -114,7 +114,7 @@ pub fn replies(bytes: &[u8]) -> impl Iterator<Item = Reply<'_>> {
 pub struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Attributes<'a> {
-    /// The attributes nested in the value of an attribute.
+    /// Attributes nested in the value of an attribute.
     pub fn of(value: &'a [u8]) -> Attributes<'a> {
         Attributes(value)
     }
@@ -142,17 +142,17 @@ impl<'a> Attributes<'a> {
 
 impl<'a> IntoIterator for Attributes<'a> {
     type Item = (u16, &'a [u8]);
-    type IntoIter = Each<'a>;
+    type IntoIter = AttributeIter<'a>;
 
-    fn into_iter(self) -> Each<'a> {
-        Each(self.0)
+    fn into_iter(self) -> AttributeIter<'a> {
+        AttributeIter(self.0)
     }
 }
 
 /// Iterator over the number and value of each attribute.
-pub struct Each<'a>(&'a [u8]);
+pub struct AttributeIter<'a>(&'a [u8]);
 
-impl<'a> Iterator for Each<'a> {
+impl<'a> Iterator for AttributeIter<'a> {
     type Item = (u16, &'a [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     /// A message as the kernel sends it.
-    fn told(kind: u16, command: u8, attributes: &[u8]) -> Vec<u8> {
+    fn kernel_message(kind: u16, command: u8, attributes: &[u8]) -> Vec<u8> {
         let mut message = Message::new(kind, command, 1, 7).finish();
         message.extend_from_slice(attributes);
         let len = message.len() as u32;
@@ -201,12 +201,12 @@ mod tests {
     #[test]
     fn replies_and_ends_are_distinguished_in_one_datagram() {
         let attributes = Message::new(0, 0, 0, 0).u32(1, 3).finish()[HEAD_BYTES..].to_vec();
-        let mut bytes = told(0x1d, 1, &attributes);
-        let mut end = told(KIND_ERROR, 0, &[0; 16]);
+        let mut bytes = kernel_message(0x1d, 1, &attributes);
+        let mut end = kernel_message(ERROR, 0, &[0; 16]);
         end[16..20].copy_from_slice(&(-22_i32).to_ne_bytes());
         bytes.extend_from_slice(&end);
         let all: Vec<_> = replies(&bytes).collect();
-        let [Reply::Told { command: 1, attributes }, Reply::Ended(22)] = all[..] else { panic!("{all:?}") };
+        let [Reply::Message { command: 1, attributes }, Reply::End(22)] = all[..] else { panic!("{all:?}") };
         assert_eq!((attributes.u32(1), attributes.u32(2), attributes.u16(1)), (Some(3), None, None));
         assert_eq!(attributes.nested(9).into_iter().count(), 0);
     }
@@ -214,19 +214,19 @@ mod tests {
     #[test]
     fn truncated_or_inconsistent_messages_end_the_list() {
         let attributes = Message::new(0, 0, 0, 0).text(2, "nbd").nested(7, |inside| inside.u32(1, 1)).finish();
-        let whole = told(0x10, 1, &attributes[HEAD_BYTES..]);
+        let whole = kernel_message(0x10, 1, &attributes[HEAD_BYTES..]);
         for len in 0..whole.len() {
             assert_eq!(replies(&whole[..len]).count(), 0, "cut to {len} bytes");
         }
-        for lie in [0_u32, 3, 19, u32::MAX] {
+        for forged_len in [0_u32, 3, 19, u32::MAX] {
             let mut bytes = whole.clone();
-            bytes[..4].copy_from_slice(&lie.to_ne_bytes());
-            assert_eq!(replies(&bytes).count(), 0, "a length of {lie}");
+            bytes[..4].copy_from_slice(&forged_len.to_ne_bytes());
+            assert_eq!(replies(&bytes).count(), 0, "a message length of {forged_len}");
         }
-        for lie in [0_u16, 3, u16::MAX] {
+        for forged_len in [0_u16, 3, u16::MAX] {
             let mut bytes = whole[HEAD_BYTES..].to_vec();
-            bytes[..2].copy_from_slice(&lie.to_ne_bytes());
-            assert_eq!(Attributes(&bytes).into_iter().count(), 0, "an attribute's length of {lie}");
+            bytes[..2].copy_from_slice(&forged_len.to_ne_bytes());
+            assert_eq!(Attributes(&bytes).into_iter().count(), 0, "an attribute length of {forged_len}");
         }
     }
 }

@@ -11,7 +11,7 @@ use connection::{Control, Stop};
 /// All connections in the handshake phase of a server.
 pub(crate) struct HalfOpen {
     /// Limit for local clients, and for remote ones.
-    max: usize,
+    count_max: usize,
     next: Cell<u64>,
     handshakes: RefCell<BTreeMap<u64, Handshake>>,
 }
@@ -19,27 +19,27 @@ pub(crate) struct HalfOpen {
 struct Handshake {
     control: Rc<Control>,
     is_local: bool,
-    has_spoken: bool,
+    has_replied: bool,
 }
 
 impl HalfOpen {
     /// An empty set.
-    pub(crate) fn new(max: usize) -> HalfOpen {
-        HalfOpen { max, next: Cell::new(0), handshakes: RefCell::default() }
+    pub(crate) fn new(count_max: usize) -> HalfOpen {
+        HalfOpen { count_max, next: Cell::new(0), handshakes: RefCell::default() }
     }
 
-    /// Adds a connection; beyond the limit of its kind one connection is asked to end.
+    /// Adds a connection; beyond the limit of its kind one connection is disconnected.
     pub(crate) fn enter(&self, control: &Rc<Control>, is_local: bool) -> HandshakeGuard<'_> {
         let number = self.next.get();
         self.next.set(number + 1);
         let mut handshakes = self.handshakes.borrow_mut();
-        handshakes.insert(number, Handshake { control: Rc::clone(control), is_local, has_spoken: false });
-        let alike = || handshakes.iter().filter(|(_, other)| other.is_local == is_local);
-        if alike().count() > self.max {
-            let silent = alike().find(|(_, other)| !other.has_spoken);
-            let evicted = silent.or_else(|| alike().next()).map(|(number, _)| *number);
+        handshakes.insert(number, Handshake { control: Rc::clone(control), is_local, has_replied: false });
+        let same_kind = || handshakes.iter().filter(|(_, other)| other.is_local == is_local);
+        if same_kind().count() > self.count_max {
+            let silent = same_kind().find(|(_, other)| !other.has_replied);
+            let evicted = silent.or_else(|| same_kind().next()).map(|(number, _)| *number);
             if let Some(evicted) = evicted.and_then(|number| handshakes.remove(&number)) {
-                evicted.control.ask(Stop::Now);
+                evicted.control.request_stop(Stop::Now);
             }
         }
         HandshakeGuard { half_open: self, number }
@@ -50,9 +50,9 @@ impl HalfOpen {
         self.handshakes.borrow().len()
     }
 
-    /// Asks all connections to end.
-    pub(crate) fn end(&self) {
-        self.handshakes.borrow().values().for_each(|handshake| handshake.control.ask(Stop::Now));
+    /// Disconnects all connections.
+    pub(crate) fn disconnect_all(&self) {
+        self.handshakes.borrow().values().for_each(|handshake| handshake.control.request_stop(Stop::Now));
     }
 }
 
@@ -66,7 +66,7 @@ impl HandshakeGuard<'_> {
     /// Records that the client has sent its flags.
     pub(crate) fn record_reply(&self) {
         if let Some(handshake) = self.half_open.handshakes.borrow_mut().get_mut(&self.number) {
-            handshake.has_spoken = true;
+            handshake.has_replied = true;
         }
     }
 }
@@ -85,21 +85,21 @@ mod tests {
     fn oldest_silent_handshake_of_its_kind_is_evicted_first() {
         let half_open = HalfOpen::new(2);
         let controls: Vec<Rc<Control>> = (0..6).map(|_| Rc::default()).collect();
-        let ended = || controls.iter().map(|control| control.stop() == Stop::Now).collect::<Vec<_>>();
+        let stopped = || controls.iter().map(|control| control.stop() == Stop::Now).collect::<Vec<_>>();
         let local = half_open.enter(&controls[0], true);
-        let spoken = half_open.enter(&controls[1], false);
-        spoken.record_reply();
+        let replied = half_open.enter(&controls[1], false);
+        replied.record_reply();
         let _silent = half_open.enter(&controls[2], false);
-        assert_eq!(ended(), [false; 6]);
+        assert_eq!(stopped(), [false; 6]);
         let third = half_open.enter(&controls[3], false);
-        assert_eq!(ended(), [false, false, true, false, false, false]);
+        assert_eq!(stopped(), [false, false, true, false, false, false]);
         third.record_reply();
         let fourth = half_open.enter(&controls[4], false);
         // The newest connection is the only silent one, so the flood closes its own connections.
-        assert_eq!(ended(), [false, false, true, false, true, false]);
-        drop((fourth, spoken));
+        assert_eq!(stopped(), [false, false, true, false, true, false]);
+        drop((fourth, replied));
         let _fifth = half_open.enter(&controls[5], false);
-        assert_eq!((ended()[5], half_open.count()), (false, 3));
+        assert_eq!((stopped()[5], half_open.count()), (false, 3));
         drop(local);
         assert_eq!(half_open.count(), 2);
     }

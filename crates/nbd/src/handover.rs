@@ -1,4 +1,4 @@
-//! Handover of a client between two requests from one server to its successor: the stream and the negotiated terms.
+//! Handover of a client at a request boundary from a server to its successor: the stream and the negotiated terms.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,20 +6,21 @@ use std::str::FromStr;
 use engine::VolumeId;
 use seam::Seam;
 
-use crate::negotiation::Agreed;
+use crate::negotiation::Negotiated;
 use crate::{Export, Exports};
 
 /// A client of a stopped server: all of its requests are answered, and no byte of the next one was received.
-pub struct Handed<S: Seam> {
+pub struct HandedOverClient<S: Seam> {
     /// The client's connection.
     pub stream: S::Stream,
     /// The negotiated terms.
-    pub terms: Terms,
+    pub terms: NegotiatedTerms,
 }
 
-/// Negotiated terms of a client. Their text form is short and valid in a file name; [`Terms::FORMAT`] is its version.
+/// Negotiated terms of a client. Their text form is short and valid in a file name;
+/// [`NegotiatedTerms::FORMAT`] is its version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct NegotiatedTerms {
     /// Incarnation of the volume, independent of the volume's name.
     pub incarnation: VolumeId,
     /// Size of the export as negotiated.
@@ -36,63 +37,63 @@ pub struct Terms {
 
 /// Reason why a client cannot be taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoWay {
+pub enum TakeOverError {
     /// No export has the volume's incarnation.
     #[error("its volume is not served")]
     NoVolume,
     /// The volume is smaller than negotiated.
-    #[error("its volume became smaller")]
+    #[error("its volume shrank")]
     Smaller,
     /// The volume's write protection changed.
-    #[error("its volume became read-only, or is so no longer")]
+    #[error("the write protection of its volume changed")]
     ReadOnly,
 }
 
-impl Terms {
+impl NegotiatedTerms {
     /// Prefix of the text form; a new format gets a new number.
     pub const FORMAT: &str = "nbd1";
 
     /// The terms of a connection.
-    pub(crate) fn of<S: Seam>(agreed: &Agreed<S>, unreported_loss: bool) -> Terms {
-        let (spec, size_bytes) = (agreed.export.volume.spec(), agreed.export.volume.size_bytes());
+    pub(crate) fn of<S: Seam>(negotiated: &Negotiated<S>, unreported_loss: bool) -> NegotiatedTerms {
+        let (spec, size_bytes) = (negotiated.export.volume.spec(), negotiated.export.volume.size_bytes());
         let (incarnation, read_only) = (spec.incarnation, spec.read_only);
-        let (structured, allocation) = (agreed.structured, agreed.allocation);
-        Terms { incarnation, size_bytes, read_only, structured, allocation, unreported_loss }
+        let (structured, allocation) = (negotiated.structured, negotiated.allocation);
+        NegotiatedTerms { incarnation, size_bytes, read_only, structured, allocation, unreported_loss }
     }
 
     /// The same terms with the volume as exported now.
-    pub(crate) fn renew<S: Seam>(&self, exports: &dyn Exports<S>) -> Result<Agreed<S>, NoWay> {
-        let export: Export<S> = exports.find_by_incarnation(self.incarnation).ok_or(NoWay::NoVolume)?;
+    pub(crate) fn renew<S: Seam>(&self, exports: &dyn Exports<S>) -> Result<Negotiated<S>, TakeOverError> {
+        let export: Export<S> = exports.find_by_incarnation(self.incarnation).ok_or(TakeOverError::NoVolume)?;
         if export.volume.size_bytes() < self.size_bytes {
-            return Err(NoWay::Smaller);
+            return Err(TakeOverError::Smaller);
         }
         if export.volume.spec().read_only != self.read_only {
-            return Err(NoWay::ReadOnly);
+            return Err(TakeOverError::ReadOnly);
         }
-        Ok(Agreed { export, structured: self.structured, allocation: self.allocation })
+        Ok(Negotiated { export, structured: self.structured, allocation: self.allocation })
     }
 }
 
-impl fmt::Display for Terms {
+impl fmt::Display for NegotiatedTerms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let flags = [self.read_only, self.structured, self.allocation].map(u8::from);
-        write!(f, "{}-{:016x}-{:x}-", Terms::FORMAT, self.incarnation, self.size_bytes)?;
+        write!(f, "{}-{:016x}-{:x}-", NegotiatedTerms::FORMAT, self.incarnation, self.size_bytes)?;
         flags.iter().try_for_each(|flag| write!(f, "{flag}"))?;
-        // Left out if false, so that a version without this flag can read the text.
+        // Omitted if false, so that a version without this flag can read the text.
         if self.unreported_loss { f.write_str("1") } else { Ok(()) }
     }
 }
 
-/// The text is not in the format of [`Terms`].
+/// The text is not in the format of [`NegotiatedTerms`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseTermsError;
 
-impl FromStr for Terms {
+impl FromStr for NegotiatedTerms {
     type Err = ParseTermsError;
 
-    fn from_str(text: &str) -> Result<Terms, ParseTermsError> {
+    fn from_str(text: &str) -> Result<NegotiatedTerms, ParseTermsError> {
         let parts: Vec<&str> = text.split('-').collect();
-        let [Terms::FORMAT, incarnation, size, flags] = parts[..] else { return Err(ParseTermsError) };
+        let [NegotiatedTerms::FORMAT, incarnation, size, flags] = parts[..] else { return Err(ParseTermsError) };
         let number = |text: &str| u64::from_str_radix(text, 16).map_err(|_| ParseTermsError);
         let flag = |flag: u8| match flag {
             b'0' => Ok(false),
@@ -107,7 +108,7 @@ impl FromStr for Terms {
         let [read_only, structured, allocation] = flags;
         let (incarnation, size_bytes) = (VolumeId(number(incarnation)?), number(size)?);
         let (read_only, structured, allocation) = (flag(read_only)?, flag(structured)?, flag(allocation)?);
-        Ok(Terms { incarnation, size_bytes, read_only, structured, allocation, unreported_loss })
+        Ok(NegotiatedTerms { incarnation, size_bytes, read_only, structured, allocation, unreported_loss })
     }
 }
 
@@ -120,15 +121,15 @@ mod tests {
         for bits in 0..16u8 {
             let [read_only, structured, allocation, unreported_loss] = [1, 2, 4, 8].map(|bit| bits & bit != 0);
             let (incarnation, size_bytes) = (VolumeId(u64::MAX - u64::from(bits)), 1 << (40 + bits));
-            let terms = Terms { incarnation, size_bytes, read_only, structured, allocation, unreported_loss };
+            let terms = NegotiatedTerms { incarnation, size_bytes, read_only, structured, allocation, unreported_loss };
             assert_eq!(terms.to_string().parse(), Ok(terms));
         }
-        let sound = "nbd1-00000000000000ff-4000-010";
-        assert!(sound.parse::<Terms>().is_ok());
-        let broken =
+        let valid = "nbd1-00000000000000ff-4000-010";
+        assert!(valid.parse::<NegotiatedTerms>().is_ok());
+        let malformed =
             ["", "nbd1", "nbd2-ff-4000-010", "nbd1-ff-4000-01", "nbd1-ff-4000-012", "nbd1-xx-4000-010", "nbd1-ff--010"];
-        for text in broken.into_iter().map(str::to_owned).chain([format!("{sound}-0"), format!("{sound}0")]) {
-            assert_eq!(text.parse::<Terms>(), Err(ParseTermsError), "{text}");
+        for text in malformed.into_iter().map(str::to_owned).chain([format!("{valid}-0"), format!("{valid}0")]) {
+            assert_eq!(text.parse::<NegotiatedTerms>(), Err(ParseTermsError), "{text}");
         }
     }
 }

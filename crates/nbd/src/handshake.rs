@@ -8,7 +8,7 @@ use nbd_protocol::{Broken, Decoded, OptionHeader, OptionReplyKind, Step};
 use seam::{Gather, Incoming, Seam, StreamReader, StreamWriter};
 
 use crate::Exports;
-use crate::negotiation::{Agreed, Negotiation, Next, TlsState};
+use crate::negotiation::{Negotiated, Negotiation, Next, TlsState};
 
 /// Bytes of the receive buffer: the longest accepted option and some room.
 pub(crate) const HANDSHAKE_BYTES: usize = nbd_protocol::limits::OPTION_PAYLOAD_BYTES_MAX + 1024;
@@ -27,7 +27,7 @@ pub(crate) enum HandshakeError {
 /// End of the option phase.
 pub(crate) enum Outcome<S: Seam> {
     /// The transmission phase follows.
-    Transmit(Agreed<S>),
+    Transmit(Negotiated<S>),
     /// A TLS handshake follows, then options again.
     StartTls,
     /// The connection ends.
@@ -40,11 +40,11 @@ pub(crate) async fn greet<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     writer: &mut W,
 ) -> Result<bool, HandshakeError> {
     send(writer, &greeting()).await?;
-    Ok(take(incoming, decode_client_flags).await?.no_zeroes)
+    Ok(receive(incoming, decode_client_flags).await?.no_zeroes)
 }
 
 /// Answers options until one ends the phase.
-pub(crate) async fn options<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
+pub(crate) async fn negotiate_options<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     incoming: &mut Incoming<S, R>,
     writer: &mut W,
     exports: &dyn Exports<S>,
@@ -54,7 +54,7 @@ pub(crate) async fn options<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     let mut negotiation = Negotiation::new(no_zeroes, tls);
     let mut out = Vec::new();
     loop {
-        let header = take(incoming, OptionHeader::decode).await?;
+        let header = receive(incoming, OptionHeader::decode).await?;
         let len = header.len as usize;
         let next = if header.is_too_big() {
             skip(incoming, len).await?;
@@ -72,14 +72,14 @@ pub(crate) async fn options<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
         out.clear();
         match next {
             Next::Continue => (),
-            Next::Transmit(agreed) => return Ok(Outcome::Transmit(agreed)),
+            Next::Transmit(negotiated) => return Ok(Outcome::Transmit(negotiated)),
             Next::StartTls => return Ok(Outcome::StartTls),
             Next::Close => return Ok(Outcome::Closed),
         }
     }
 }
 
-async fn take<S: Seam, R: StreamReader<S>, T>(
+async fn receive<S: Seam, R: StreamReader<S>, T>(
     incoming: &mut Incoming<S, R>,
     decode: impl Fn(&[u8]) -> Decoded<T>,
 ) -> Result<T, HandshakeError> {

@@ -17,7 +17,7 @@ mod shared_limits;
 mod tls;
 
 pub use exports::{Export, ExportEntry, Exports};
-pub use handover::{Handed, NoWay, ParseTermsError, Terms};
+pub use handover::{HandedOverClient, NegotiatedTerms, ParseTermsError, TakeOverError};
 pub use options::Options;
 pub use server::{Server, ServerStats};
 pub use tls::Tls;

@@ -13,7 +13,7 @@ use crate::{Export, Exports};
 pub(crate) const ALLOCATION_CONTEXT: u32 = 1;
 
 /// Result of the negotiation.
-pub(crate) struct Agreed<S: Seam> {
+pub(crate) struct Negotiated<S: Seam> {
     /// The export.
     pub(crate) export: Export<S>,
     /// True if structured replies are negotiated.
@@ -27,7 +27,7 @@ pub(crate) enum Next<S: Seam> {
     /// A further option.
     Continue,
     /// The transmission phase.
-    Transmit(Agreed<S>),
+    Transmit(Negotiated<S>),
     /// A TLS handshake, then options from the start.
     StartTls,
     /// The end, once the reply is sent.
@@ -72,13 +72,14 @@ impl Negotiation {
     ) -> Next<S> {
         use OptionReplyKind::*;
         let kind = header.kind;
-        let mut answer = |reply: OptionReplyKind, text: &str| push_option_reply(out, kind, reply, text.as_bytes());
+        let mut reply =
+            |reply_kind: OptionReplyKind, text: &str| push_option_reply(out, kind, reply_kind, text.as_bytes());
         let before_tls = matches!(kind, OptionKind::StartTls | OptionKind::Abort);
         if self.tls == TlsState::Required && !before_tls {
             if kind == OptionKind::ExportName {
                 return Next::Close;
             }
-            answer(ErrTlsRequired, "this server requires TLS");
+            reply(ErrTlsRequired, "this server requires TLS");
             return Next::Continue;
         }
         match kind {
@@ -86,11 +87,11 @@ impl Negotiation {
             OptionKind::Go | OptionKind::Info => return self.info(kind, payload, exports, out),
             OptionKind::SetMetaContext | OptionKind::ListMetaContext => self.meta(kind, payload, exports, out),
             OptionKind::Abort => {
-                answer(Ack, "");
+                reply(Ack, "");
                 return Next::Close;
             }
             OptionKind::List | OptionKind::StructuredReply | OptionKind::StartTls if !payload.is_empty() => {
-                answer(ErrInvalid, "this option has no payload");
+                reply(ErrInvalid, "this option has no payload");
             }
             OptionKind::List => {
                 for listed in exports.list() {
@@ -100,17 +101,17 @@ impl Negotiation {
             }
             OptionKind::StructuredReply => {
                 self.structured = true;
-                answer(Ack, "");
+                reply(Ack, "");
             }
             OptionKind::StartTls => match self.tls {
-                TlsState::Off => answer(ErrPolicy, "TLS is not configured"),
-                TlsState::On => answer(ErrInvalid, "TLS is in use already"),
+                TlsState::Off => reply(ErrPolicy, "TLS is not configured"),
+                TlsState::On => reply(ErrInvalid, "TLS is in use already"),
                 TlsState::Offered | TlsState::Required => {
-                    answer(Ack, "");
+                    reply(Ack, "");
                     return Next::StartTls;
                 }
             },
-            OptionKind::ExtendedHeaders | OptionKind::Unknown(_) => answer(ErrUnsupported, "unsupported option"),
+            OptionKind::ExtendedHeaders | OptionKind::Unknown(_) => reply(ErrUnsupported, "unsupported option"),
         }
         Next::Continue
     }
@@ -120,7 +121,7 @@ impl Negotiation {
         // This option cannot report an error: the connection is closed.
         let Some(export) = found else { return Next::Close };
         greeting::push_export(out, export.volume.size_bytes(), self.export_flags(&export), self.no_zeroes);
-        Next::Transmit(self.agreed(export, payload))
+        Next::Transmit(self.outcome(export, payload))
     }
 
     fn info<S: Seam>(&self, kind: OptionKind, payload: &[u8], exports: &dyn Exports<S>, out: &mut Vec<u8>) -> Next<S> {
@@ -153,7 +154,7 @@ impl Negotiation {
         }
         push_option_reply(out, kind, OptionReplyKind::Ack, b"");
         match kind {
-            OptionKind::Go => Next::Transmit(self.agreed(export, request.name.as_bytes())),
+            OptionKind::Go => Next::Transmit(self.outcome(export, request.name.as_bytes())),
             _ => Next::Continue,
         }
     }
@@ -186,9 +187,9 @@ impl Negotiation {
         push_option_reply(out, kind, OptionReplyKind::Ack, b"");
     }
 
-    fn agreed<S: Seam>(&self, export: Export<S>, name: &[u8]) -> Agreed<S> {
+    fn outcome<S: Seam>(&self, export: Export<S>, name: &[u8]) -> Negotiated<S> {
         let allocation = self.allocation_for.as_ref().is_some_and(|chosen| chosen.as_bytes() == name);
-        Agreed { export, structured: self.structured, allocation }
+        Negotiated { export, structured: self.structured, allocation }
     }
 
     fn export_flags<S: Seam>(&self, export: &Export<S>) -> u16 {

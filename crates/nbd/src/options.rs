@@ -7,23 +7,24 @@ use crate::Tls;
 /// Options of a server. The defaults fit a daemon that serves some hundred clients.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Most clients in the transmission phase; a further client is disconnected.
+    /// Maximum number of clients in the transmission phase; a further client is disconnected.
     pub connections_max: usize,
-    /// Places among them that are reserved for local clients (Unix sockets).
+    /// Number of these that is reserved for local clients (Unix sockets).
     pub local_connections: usize,
-    /// Most clients in the handshake phase, local and remote each; beyond it the oldest silent client is disconnected.
+    /// Maximum number of clients in the handshake phase, local and remote each; beyond it the oldest silent client is
+    /// disconnected.
     pub handshakes_max: usize,
     /// Time limit of the handshake phase.
     pub handshake_timeout: Nanos,
-    /// Most requests of a client in flight; beyond it the socket is not read.
+    /// Maximum number of a client's requests in flight; beyond it the socket is not read.
     pub requests_max: usize,
-    /// Most bytes of a client's requests and replies; beyond it the socket is not read. The replies of all clients
+    /// Maximum bytes of a client's requests and replies; beyond it the socket is not read. The replies of all clients
     /// together hold at most a quarter of the core's buffers, or one reply if that is more.
     pub held_bytes_max: usize,
     /// Time after which a client that does not receive its replies is disconnected, if other clients wait for the
     /// buffers of these replies.
     pub stall_timeout: Nanos,
-    /// Most bytes of write data waiting for the engine, of all clients, shared evenly.
+    /// Maximum bytes of write data waiting for the engine, of all clients, divided evenly.
     pub payload_bytes_max: usize,
     /// TLS; `None` if it is not configured.
     pub tls: Option<Tls>,
@@ -56,11 +57,11 @@ pub(crate) const READ_PIECE_BYTES: usize = 256 << 10;
 pub(crate) const WRITE_PIECE_BYTES: usize = 128 << 10;
 /// Shortest write of whole blocks whose data are received directly into blocks; for a shorter write a copy costs less
 /// than a system call.
-pub(crate) const STRAIGHT_BYTES_MIN: usize = 32 << 10;
+pub(crate) const DIRECT_WRITE_BYTES_MIN: usize = 32 << 10;
 /// Bytes received at once.
 pub(crate) const RECEIVE_BYTES: usize = 256 << 10;
-/// Most extents in one reply to a block status request.
+/// Maximum number of extents in a reply to a block status request.
 pub(crate) const EXTENTS_MAX: usize = 1024;
-/// Simulated processor time of a request without the engine's part: decoding, encoding, and its part of two system
+/// Simulated processor time of a request outside the engine: decoding, encoding, and its part of two system
 /// calls.
 pub(crate) const REQUEST_COST: Nanos = Nanos(1_500);

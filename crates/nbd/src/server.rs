@@ -10,9 +10,9 @@ use seam::{ByteStream, Incoming, Listener, Nanos, Seam, StreamReader, StreamWrit
 
 use crate::connection::Connection;
 use crate::half_open::{HalfOpen, HandshakeGuard};
-use crate::handover::{Handed, NoWay, Terms};
+use crate::handover::{HandedOverClient, NegotiatedTerms, TakeOverError};
 use crate::handshake::{self, HANDSHAKE_BYTES, HandshakeError, Outcome};
-use crate::negotiation::{Agreed, TlsState};
+use crate::negotiation::{Negotiated, TlsState};
 use crate::options::RECEIVE_BYTES;
 use crate::shared_limits::SharedLimits;
 use crate::{Exports, Options};
@@ -40,12 +40,12 @@ struct Inner<S: Seam> {
     exports: Rc<dyn Exports<S>>,
     limits: Rc<SharedLimits>,
     /// Export and control of each client in the transmission phase, by client number.
-    users: RefCell<BTreeMap<u64, (String, Rc<Control>)>>,
+    transmitting_clients: RefCell<BTreeMap<u64, (String, Rc<Control>)>>,
     half_open: HalfOpen,
     stats: Cell<ServerStats>,
-    stopping: Cell<bool>,
+    is_stopping: Cell<bool>,
     /// Clients to hand over to a successor.
-    handed: RefCell<Vec<Handed<S>>>,
+    handed: RefCell<Vec<HandedOverClient<S>>>,
     listeners: RefCell<Vec<Rc<Control>>>,
 }
 
@@ -67,10 +67,10 @@ impl<S: Seam> Server<S> {
             seam,
             exports: Rc::new(exports),
             limits,
-            users: RefCell::default(),
+            transmitting_clients: RefCell::default(),
             half_open,
             stats: Cell::default(),
-            stopping: Cell::new(false),
+            is_stopping: Cell::new(false),
             handed: RefCell::default(),
             listeners: RefCell::default(),
         }))
@@ -83,7 +83,7 @@ impl<S: Seam> Server<S> {
 
     /// Number of clients of an export.
     pub fn clients_of(&self, export: &str) -> usize {
-        self.0.users.borrow().values().filter(|(used, _)| used == export).count()
+        self.0.transmitting_clients.borrow().values().filter(|(used, _)| used == export).count()
     }
 
     /// Accepts connections from `listener`, a task each, until the server is stopped.
@@ -99,7 +99,7 @@ impl<S: Seam> Server<S> {
     async fn accept_from(&self, listener: S::Listener, is_remote: bool) {
         let control = Rc::new(Control::default());
         self.0.listeners.borrow_mut().push(Rc::clone(&control));
-        while !self.0.stopping.get() {
+        while !self.0.is_stopping.get() {
             let accepted = control.until(std::future::pending(), listener.accept()).await;
             match accepted {
                 Some(Ok(stream)) => {
@@ -122,20 +122,20 @@ impl<S: Seam> Server<S> {
     async fn serve_from(&self, stream: S::Stream, is_remote: bool) {
         let is_local = stream.local_address().is_none();
         let full = self.is_full(is_local);
-        self.count(|stats| if full { stats.refused += 1 } else { stats.accepted += 1 });
-        if full || self.0.stopping.get() {
+        self.update_stats(|stats| if full { stats.refused += 1 } else { stats.accepted += 1 });
+        if full || self.0.is_stopping.get() {
             return drop(stream.split());
         }
         let id = self.0.stats.get().accepted;
         self.serve_connection(stream, id, (is_local, is_remote), &Rc::default()).await;
-        self.leave(id);
+        self.remove_client(id);
     }
 
     /// True while no further client is accepted.
     fn is_full(&self, is_local: bool) -> bool {
         let options = &self.0.limits.options;
-        let kept = if is_local { 0 } else { options.local_connections.min(options.connections_max / 2) };
-        self.0.limits.clients.count() >= options.connections_max - kept
+        let reserved_for_local = if is_local { 0 } else { options.local_connections.min(options.connections_max / 2) };
+        self.0.limits.clients.count() >= options.connections_max - reserved_for_local
     }
 
     /// Current connections.
@@ -144,73 +144,73 @@ impl<S: Seam> Server<S> {
     }
 
     /// Takes over a client of a predecessor in a task of its own, or disconnects it.
-    pub fn take_over(&self, client: Handed<S>) -> Result<(), NoWay> {
-        let agreed = match client.terms.renew(&*self.0.exports) {
-            Ok(agreed) => agreed,
+    pub fn take_over(&self, client: HandedOverClient<S>) -> Result<(), TakeOverError> {
+        let negotiated = match client.terms.renew(&*self.0.exports) {
+            Ok(negotiated) => negotiated,
             Err(why) => {
                 drop(client.stream.split());
                 return Err(why);
             }
         };
-        self.count(|stats| stats.accepted += 1);
+        self.update_stats(|stats| stats.accepted += 1);
         let (server, id, control) = (self.clone(), self.0.stats.get().accepted, Rc::default());
         self.0.limits.clients.add(id, &control);
         self.0.seam.spawn(async move {
             let (reader, writer) = client.stream.split();
             let incoming = Incoming::new(reader, RECEIVE_BYTES);
             let unreported_loss = client.terms.unreported_loss;
-            server.transmit_or_hand_over(agreed, incoming, writer, (id, &control, unreported_loss)).await;
-            server.leave(id);
+            server.transmit_or_hand_over(negotiated, incoming, writer, (id, &control, unreported_loss)).await;
+            server.remove_client(id);
         });
         Ok(())
     }
 
-    fn leave(&self, id: u64) {
-        self.0.users.borrow_mut().remove(&id);
+    fn remove_client(&self, id: u64) {
+        self.0.transmitting_clients.borrow_mut().remove(&id);
         self.0.limits.clients.remove(id);
     }
 
     /// Disconnects all current clients of an export and waits for their end: requests in flight are completed and
-    /// answered, for at most `patience`. Clients that connect meanwhile stay.
-    pub async fn disconnect(&self, export: &str, patience: Nanos) {
-        let mut leaving = self.0.users.borrow().clone();
-        leaving.retain(|_, (used, _)| used == export);
-        let is_over = || !leaving.keys().any(|number| self.0.limits.clients.has(*number));
-        leaving.values().for_each(|(_, client)| client.ask(Stop::Drain));
-        let deadline = self.0.seam.now() + patience;
-        while !is_over() && self.0.seam.now() < deadline {
+    /// answered, for at most `drain_timeout`. Clients that connect meanwhile stay.
+    pub async fn disconnect(&self, export: &str, drain_timeout: Nanos) {
+        let mut disconnecting = self.0.transmitting_clients.borrow().clone();
+        disconnecting.retain(|_, (used, _)| used == export);
+        let are_gone = || !disconnecting.keys().any(|number| self.0.limits.clients.has(*number));
+        disconnecting.values().for_each(|(_, client)| client.request_stop(Stop::Drain));
+        let deadline = self.0.seam.now() + drain_timeout;
+        while !are_gone() && self.0.seam.now() < deadline {
             self.0.seam.sleep(STOP_POLL).await;
         }
-        leaving.values().for_each(|(_, client)| client.ask(Stop::Now));
-        while !is_over() {
+        disconnecting.values().for_each(|(_, client)| client.request_stop(Stop::Now));
+        while !are_gone() {
             self.0.seam.sleep(STOP_POLL).await;
         }
     }
 
     /// Accepts no further client and disconnects all: requests in flight are completed and answered, for at most
-    /// `patience`.
-    pub async fn stop(&self, patience: Nanos) {
-        self.end(Stop::Drain, patience).await;
+    /// `drain_timeout`.
+    pub async fn stop(&self, drain_timeout: Nanos) {
+        self.shut_down(Stop::Drain, drain_timeout).await;
     }
 
     /// As [`Server::stop`], but returns the clients that a successor can take over: clients without TLS in the
-    /// transmission phase, whose begun requests are complete and whose replies have been received.
-    pub async fn hand_over(&self, patience: Nanos) -> Vec<Handed<S>> {
-        self.end(Stop::HandOver, patience).await;
+    /// transmission phase, whose partly sent requests are complete and whose replies have been received.
+    pub async fn hand_over(&self, drain_timeout: Nanos) -> Vec<HandedOverClient<S>> {
+        self.shut_down(Stop::HandOver, drain_timeout).await;
         self.0.handed.take()
     }
 
-    async fn end(&self, how: Stop, patience: Nanos) {
-        self.0.stopping.set(true);
-        self.0.listeners.borrow().iter().for_each(|listener| listener.ask(Stop::Drain));
-        let deadline = self.0.seam.now() + patience;
-        // Clients in the handshake phase have nothing to lose.
-        self.0.half_open.end();
-        self.0.limits.clients.ask_all(how);
+    async fn shut_down(&self, how: Stop, drain_timeout: Nanos) {
+        self.0.is_stopping.set(true);
+        self.0.listeners.borrow().iter().for_each(|listener| listener.request_stop(Stop::Drain));
+        let deadline = self.0.seam.now() + drain_timeout;
+        // Clients in the handshake phase have no requests in flight.
+        self.0.half_open.disconnect_all();
+        self.0.limits.clients.request_stop_all(how);
         while self.connections() > 0 && self.0.seam.now() < deadline {
             self.0.seam.sleep(STOP_POLL).await;
         }
-        self.0.limits.clients.ask_all(Stop::Now);
+        self.0.limits.clients.request_stop_all(Stop::Now);
         while self.connections() > 0 || !self.0.listeners.borrow().is_empty() {
             self.0.seam.sleep(STOP_POLL).await;
         }
@@ -238,14 +238,14 @@ impl<S: Seam> Server<S> {
         let outcome = control.until(self.0.seam.sleep_until(deadline), negotiated).await;
         let (no_zeroes, outcome) = match outcome {
             Some(Ok(done)) => done,
-            Some(Err(_)) | None => return self.count(|stats| stats.failed_handshakes += 1),
+            Some(Err(_)) | None => return self.update_stats(|stats| stats.failed_handshakes += 1),
         };
         let tls = match (outcome, tls) {
-            (Outcome::Transmit(agreed), _) => {
-                if self.begin(handshake_guard, id, is_local, control) {
+            (Outcome::Transmit(negotiated), _) => {
+                if self.enter_transmission(handshake_guard, id, is_local, control) {
                     incoming.grow(RECEIVE_BYTES);
-                    let unreported_loss = has_unreported_loss(&agreed, is_remote);
-                    self.transmit_or_hand_over(agreed, incoming, writer, (id, control, unreported_loss)).await;
+                    let unreported_loss = has_unreported_loss(&negotiated, is_remote);
+                    self.transmit_or_hand_over(negotiated, incoming, writer, (id, control, unreported_loss)).await;
                 }
                 return;
             }
@@ -255,38 +255,45 @@ impl<S: Seam> Server<S> {
 
         // Clear text received after the StartTls option must not be treated as TLS data.
         let Some(reader) = incoming.into_reader() else {
-            return self.count(|stats| stats.failed_handshakes += 1);
+            return self.update_stats(|stats| stats.failed_handshakes += 1);
         };
         let secured = async {
             let (reader, mut writer) = tls.accept(reader, writer).await?;
             let mut incoming = Incoming::new(reader, HANDSHAKE_BYTES);
             let exports = &*self.0.exports;
-            let outcome = handshake::options(&mut incoming, &mut writer, exports, no_zeroes, TlsState::On).await?;
+            let outcome =
+                handshake::negotiate_options(&mut incoming, &mut writer, exports, no_zeroes, TlsState::On).await?;
             Ok::<_, HandshakeError>((outcome, incoming, writer))
         };
         match control.until(self.0.seam.sleep_until(deadline), secured).await {
-            Some(Ok((Outcome::Transmit(agreed), mut incoming, writer))) => {
-                if self.begin(handshake_guard, id, is_local, control) {
+            Some(Ok((Outcome::Transmit(negotiated), mut incoming, writer))) => {
+                if self.enter_transmission(handshake_guard, id, is_local, control) {
                     incoming.grow(RECEIVE_BYTES);
                     // A TLS connection cannot be handed over: the successor lacks the keys.
-                    let unreported_loss = has_unreported_loss(&agreed, is_remote);
-                    drop(self.transmit(agreed, incoming, writer, (id, control, unreported_loss)).await);
+                    let unreported_loss = has_unreported_loss(&negotiated, is_remote);
+                    drop(self.transmit(negotiated, incoming, writer, (id, control, unreported_loss)).await);
                 }
             }
             Some(Ok(_)) => (),
-            Some(Err(_)) | None => self.count(|stats| stats.failed_handshakes += 1),
+            Some(Err(_)) | None => self.update_stats(|stats| stats.failed_handshakes += 1),
         }
     }
 
-    /// Moves a connection from the handshake phase to the transmission phase, if there is room.
-    fn begin(&self, handshake_guard: HandshakeGuard<'_>, id: u64, is_local: bool, control: &Rc<Control>) -> bool {
+    /// Moves a connection from the handshake phase to the transmission phase, unless the limit of clients is reached.
+    fn enter_transmission(
+        &self,
+        handshake_guard: HandshakeGuard<'_>,
+        id: u64,
+        is_local: bool,
+        control: &Rc<Control>,
+    ) -> bool {
         drop(handshake_guard);
-        let has_room = !self.is_full(is_local);
-        match has_room {
+        let is_admitted = !self.is_full(is_local);
+        match is_admitted {
             true => self.0.limits.clients.add(id, control),
-            false => self.count(|stats| stats.refused += 1),
+            false => self.update_stats(|stats| stats.refused += 1),
         }
-        has_room
+        is_admitted
     }
 
     async fn negotiate<R: StreamReader<S>, W: StreamWriter<S>>(
@@ -298,52 +305,53 @@ impl<S: Seam> Server<S> {
     ) -> Result<(bool, Outcome<S>), HandshakeError> {
         let no_zeroes = handshake::greet(incoming, writer).await?;
         handshake_guard.record_reply();
-        Ok((no_zeroes, handshake::options(incoming, writer, &*self.0.exports, no_zeroes, tls).await?))
+        Ok((no_zeroes, handshake::negotiate_options(incoming, writer, &*self.0.exports, no_zeroes, tls).await?))
     }
 
     async fn transmit<R: StreamReader<S>, W: StreamWriter<S>>(
         &self,
-        agreed: Agreed<S>,
+        negotiated: Negotiated<S>,
         incoming: Incoming<S, R>,
         writer: W,
         (id, control, unreported_loss): (u64, &Rc<Control>, bool),
     ) -> Option<(R, W, bool)> {
-        self.0.users.borrow_mut().insert(id, (agreed.export.name.clone(), Rc::clone(control)));
+        self.0.transmitting_clients.borrow_mut().insert(id, (negotiated.export.name.clone(), Rc::clone(control)));
         let limits = Rc::clone(&self.0.limits);
-        let connection = Connection::new(self.0.seam.clone(), agreed, Rc::clone(control), limits, unreported_loss);
+        let connection = Connection::new(self.0.seam.clone(), negotiated, Rc::clone(control), limits, unreported_loss);
         let (reader, writer) = Rc::clone(&connection).run(incoming, writer).await?;
         Some((reader, writer, connection.has_unreported_loss()))
     }
 
     async fn transmit_or_hand_over(
         &self,
-        agreed: Agreed<S>,
+        negotiated: Negotiated<S>,
         incoming: Incoming<S, <S::Stream as ByteStream<S>>::Reader>,
         writer: <S::Stream as ByteStream<S>>::Writer,
         (id, control, unreported_loss): (u64, &Rc<Control>, bool),
     ) {
-        let terms = Terms::of(&agreed, unreported_loss);
-        let transmitted = self.transmit(agreed, incoming, writer, (id, control, unreported_loss)).await;
+        let terms = NegotiatedTerms::of(&negotiated, unreported_loss);
+        let transmitted = self.transmit(negotiated, incoming, writer, (id, control, unreported_loss)).await;
         let Some((reader, writer, unreported_loss)) = transmitted else { return };
-        let terms = Terms { unreported_loss, ..terms };
+        let terms = NegotiatedTerms { unreported_loss, ..terms };
         // If the halves cannot be joined again, the connection ends.
         if control.stop() == Stop::HandOver
             && let Ok(stream) = S::Stream::join(reader, writer)
         {
-            self.0.handed.borrow_mut().push(Handed { stream, terms });
+            self.0.handed.borrow_mut().push(HandedOverClient { stream, terms });
         }
     }
 
-    fn count(&self, change: impl FnOnce(&mut ServerStats)) {
+    fn update_stats(&self, change: impl FnOnce(&mut ServerStats)) {
         let mut stats = self.0.stats.get();
         change(&mut stats);
         self.0.stats.set(stats);
     }
 }
 
-/// True for a client that may have outlived a daemon whose acknowledged writes are lost; new clients look the same.
-fn has_unreported_loss<S: Seam>(agreed: &Agreed<S>, is_remote: bool) -> bool {
-    match agreed.export.volume.spec().unflushed_loss {
+/// True if the client may have outlived a daemon whose acknowledged writes are lost. A new client cannot
+/// be distinguished from one that reconnected, so both get the error.
+fn has_unreported_loss<S: Seam>(negotiated: &Negotiated<S>, is_remote: bool) -> bool {
+    match negotiated.export.volume.spec().unflushed_loss {
         UnflushedLoss::None => false,
         UnflushedLoss::RemoteClients => is_remote,
         UnflushedLoss::AllClients => true,

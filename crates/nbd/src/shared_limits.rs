@@ -25,7 +25,7 @@ impl SharedLimits {
     /// Limit of a connection's requests and replies in bytes; beyond it the socket is not read. Waiting requests hold
     /// no buffers.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.clients.share_bytes().max(READ_PIECE_BYTES)
+        self.clients.client_quota_bytes().max(READ_PIECE_BYTES)
     }
 
     /// Limit of a connection's waiting write data, in bytes.

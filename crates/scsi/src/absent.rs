@@ -1,4 +1,4 @@
-//! Units whose volumes are not attached now. Initiators get "not ready" and wait; "no unit" would make them give up the
+//! Units whose volumes are not attached. Initiators get "not ready" and wait; "no unit" would make them give up the
 //! paths.
 
 use crate::access::AccessList;
@@ -7,12 +7,12 @@ use crate::lun::Lun;
 use crate::nexus::Nexus;
 use crate::sense::{Asc, Key, Sense};
 
-/// A unit whose volume is not attached now.
+/// A unit whose volume is not attached.
 #[derive(Clone, Debug)]
 pub struct Absent {
-    /// Its logical unit number.
+    /// Logical unit number.
     pub lun: Lun,
-    /// Its identity in INQUIRY.
+    /// Identity in INQUIRY.
     pub identity: Identity,
     /// Initiators that may see the unit.
     pub access: AccessList,

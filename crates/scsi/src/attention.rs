@@ -69,7 +69,7 @@ impl Attentions {
     }
 
     /// Removes an attention that need not be reported any more.
-    pub fn forget(&mut self, attention: Attention) {
+    pub fn remove(&mut self, attention: Attention) {
         self.0.retain(|other| *other != attention);
     }
 
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(attentions.take(), Some(Attention::ModeChanged));
         attentions.raise(Attention::Reset);
         attentions.raise(Attention::CapacityChanged);
-        attentions.forget(Attention::CapacityChanged);
+        attentions.remove(Attention::CapacityChanged);
         assert_eq!((attentions.take(), attentions.take()), (Some(Attention::Reset), None));
     }
 }

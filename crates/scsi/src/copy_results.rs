@@ -1,4 +1,4 @@
-//! Results of copies, kept for RECEIVE COPY RESULTS.
+//! Results of copies, held for RECEIVE COPY RESULTS.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -7,8 +7,8 @@ use crate::failure::Failure;
 use crate::nexus::Nexus;
 use crate::sense::{Asc, Sense};
 
-/// Most results that a unit keeps; the oldest is dropped first.
-const KEPT_MAX: usize = 256;
+/// Maximum number of results that a unit holds; the oldest is dropped first.
+const RESULTS_MAX: usize = 256;
 
 /// Progress of a copy, final once the copy has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,13 +24,13 @@ pub struct Copies(RefCell<BTreeMap<(u64, u8), Entry>>);
 
 struct Entry {
     status: CopyStatus,
-    under_way: bool,
+    in_progress: bool,
 }
 
 /// Answer of RECEIVE COPY RESULTS (COPY STATUS).
 pub struct CopyReport {
     status: CopyStatus,
-    under_way: bool,
+    in_progress: bool,
 }
 
 impl Copies {
@@ -38,39 +38,39 @@ impl Copies {
     pub fn begin(&self, nexus: &Nexus, id: u8) -> Result<(), Failure> {
         let mut copies = self.0.borrow_mut();
         let key = (nexus.0.number, id);
-        if copies.get(&key).is_some_and(|entry| entry.under_way) {
+        if copies.get(&key).is_some_and(|entry| entry.in_progress) {
             return Err(Sense::illegal(Asc::OPERATION_IN_PROGRESS).into());
         }
-        if copies.len() >= KEPT_MAX {
-            let oldest = copies.iter().find(|(_, entry)| !entry.under_way).map(|(key, _)| *key);
+        if copies.len() >= RESULTS_MAX {
+            let oldest = copies.iter().find(|(_, entry)| !entry.in_progress).map(|(key, _)| *key);
             if let Some(oldest) = oldest {
                 copies.remove(&oldest);
             }
         }
-        copies.insert(key, Entry { status: CopyStatus::default(), under_way: true });
+        copies.insert(key, Entry { status: CopyStatus::default(), in_progress: true });
         Ok(())
     }
 
-    /// Drops the copies of all initiators for which `is_here` is false.
-    pub fn keep_only(&self, is_here: impl Fn(&u64) -> bool) {
-        self.0.borrow_mut().retain(|(nexus, _), _| is_here(nexus));
+    /// Drops the copies of all initiators for which `is_connected` is false.
+    pub fn retain_nexuses(&self, is_connected: impl Fn(&u64) -> bool) {
+        self.0.borrow_mut().retain(|(nexus, _), _| is_connected(nexus));
     }
 
     /// Records the progress of a copy.
-    pub fn progress(&self, nexus: &Nexus, id: u8, status: CopyStatus) {
+    pub fn record_progress(&self, nexus: &Nexus, id: u8, status: CopyStatus) {
         if let Some(entry) = self.0.borrow_mut().get_mut(&(nexus.0.number, id)) {
             entry.status = status;
         }
     }
 
-    /// Records the end of a copy and keeps `status` if there is one.
-    pub fn end(&self, nexus: &Nexus, id: u8, status: Option<CopyStatus>) {
+    /// Records the end of a copy and holds `status` if there is one.
+    pub fn finish(&self, nexus: &Nexus, id: u8, status: Option<CopyStatus>) {
         let key = (nexus.0.number, id);
         // The initiator may have logged out meanwhile.
         if self.0.borrow_mut().remove(&key).is_some()
             && let Some(status) = status
         {
-            self.0.borrow_mut().insert(key, Entry { status, under_way: false });
+            self.0.borrow_mut().insert(key, Entry { status, in_progress: false });
         }
     }
 
@@ -79,23 +79,23 @@ impl Copies {
         let mut copies = self.0.borrow_mut();
         let key = (nexus.0.number, id);
         let entry = copies.get(&key)?;
-        let report = CopyReport { status: entry.status, under_way: entry.under_way };
-        if !report.under_way {
+        let report = CopyReport { status: entry.status, in_progress: entry.in_progress };
+        if !report.in_progress {
             copies.remove(&key);
         }
         Some(report)
     }
 
     /// Drops the copies of an initiator that logs out.
-    pub fn leave(&self, nexus: &Nexus) {
+    pub fn remove_nexus(&self, nexus: &Nexus) {
         self.0.borrow_mut().retain(|(number, _), _| *number != nexus.0.number);
     }
 }
 
 impl CopyReport {
-    /// The answer's bytes.
+    /// Encodes the report.
     pub fn bytes(&self) -> Vec<u8> {
-        let state = match (self.under_way, self.status.failed) {
+        let state = match (self.in_progress, self.status.failed) {
             (true, _) => 0,
             (false, false) => 1,
             (false, true) => 2,

@@ -49,14 +49,14 @@ impl<S: Seam> Target<S> {
             Ok(status) => status,
             Err(Failure::Check(sense)) => Status::CheckCondition(sense.bytes(format)),
             Err(Failure::Conflict) => Status::ReservationConflict,
-            Err(Failure::Gone) => Status::Aborted,
+            Err(Failure::Cancelled) => Status::Aborted,
         };
         Outcome { status, transfer_bytes: task.transfer_bytes() }
     }
 
     /// The unit of a command of this kind, if no attention, conflict or error prevents the command.
     fn ready_unit<'a>(&self, nexus: &Nexus, command: &Command<'a>, kind: Kind) -> Option<(Rc<Unit<S>>, Cdb<'a>)> {
-        let (opcode, cdb) = Opcode::of(command.cdb).ok()?;
+        let (opcode, cdb) = Opcode::find(command.cdb).ok()?;
         let unit = Lun::decode(command.lun).and_then(|lun| self.visible(nexus, lun))?;
         let ready = opcode.kind == kind
             && opcode.check(&cdb).is_ok()

@@ -7,32 +7,32 @@ use std::task::Waker;
 
 use seam::{Piece, Seam};
 
-/// Most bytes that a unit passes to [`DataIn::send`] at once, for which a transport must have room.
+/// Maximum bytes that a unit passes to [`DataIn::send`] at once, which a transport must be able to buffer.
 pub const SENT_AT_ONCE_BYTES_MAX: usize = 256 << 10;
 
-/// The initiator or its session is gone, or the command was aborted.
+/// The session of the initiator has ended, or the command was aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the initiator is gone or has aborted the command")]
-pub struct Gone;
+#[error("the initiator disconnected or aborted the command")]
+pub struct Cancelled;
 
 /// Data from the initiator.
 pub trait DataOut {
     /// Appends the next `len` bytes of the command's data to `into`. A unit reads in order and never beyond the
     /// expected length; it may read less.
-    fn take(&mut self, len: usize, into: &mut Vec<u8>) -> impl Future<Output = Result<(), Gone>>;
+    fn take(&mut self, len: usize, into: &mut Vec<u8>) -> impl Future<Output = Result<(), Cancelled>>;
 }
 
 /// Data to the initiator.
 pub trait DataIn<S: Seam> {
-    /// Waits until there is room for `len` bytes of blocks (at most [`SENT_AT_ONCE_BYTES_MAX`]). A unit waits here
+    /// Waits until `len` bytes of blocks (at most [`SENT_AT_ONCE_BYTES_MAX`]) can be buffered. A unit waits here
     /// before it reads, so that a command of a slow initiator holds no memory.
-    fn room(&mut self, len: usize) -> impl Future<Output = Result<(), Gone>>;
+    fn reserve_buffers(&mut self, len: usize) -> impl Future<Output = Result<(), Cancelled>>;
 
     /// Sends the next pieces and empties `pieces`.
-    fn send(&mut self, pieces: &mut Vec<Piece<S::Block>>) -> impl Future<Output = Result<(), Gone>>;
+    fn send(&mut self, pieces: &mut Vec<Piece<S::Block>>) -> impl Future<Output = Result<(), Cancelled>>;
 
     /// Sends the next bytes of a small answer (at most 64 KiB).
-    fn send_bytes(&mut self, bytes: &[u8]) -> impl Future<Output = Result<(), Gone>>;
+    fn send_bytes(&mut self, bytes: &[u8]) -> impl Future<Output = Result<(), Cancelled>>;
 }
 
 /// Data lengths that the initiator expects for a command.

@@ -3,7 +3,7 @@
 use engine::RequestError;
 use seam::DiskError;
 
-use crate::exchange::Gone;
+use crate::exchange::Cancelled;
 use crate::sense::{Asc, Key, Sense};
 
 /// Cause of a command's failure.
@@ -14,7 +14,7 @@ pub enum Failure {
     /// RESERVATION CONFLICT.
     Conflict,
     /// The command was cancelled; no status is sent.
-    Gone,
+    Cancelled,
 }
 
 impl From<Sense> for Failure {
@@ -23,9 +23,9 @@ impl From<Sense> for Failure {
     }
 }
 
-impl From<Gone> for Failure {
-    fn from(_: Gone) -> Self {
-        Failure::Gone
+impl From<Cancelled> for Failure {
+    fn from(_: Cancelled) -> Self {
+        Failure::Cancelled
     }
 }
 

@@ -83,14 +83,14 @@ impl Kind {
 
 /// Name of a CDB's command, for messages.
 pub fn name_of(cdb: &[u8]) -> &'static str {
-    Opcode::of(cdb).map_or("unknown", |(opcode, _)| opcode.kind.name())
+    Opcode::find(cdb).map_or("unknown", |(opcode, _)| opcode.kind.name())
 }
 
 /// Effect of another initiator's reservation on a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reserved {
     /// Always allowed.
-    Free,
+    None,
     /// Conflicts only with RESERVE(6) and RESERVE(10).
     Ready,
     /// The command reads.
@@ -120,11 +120,11 @@ pub struct Opcode {
 }
 
 /// Time-outs of commands answered from memory.
-const QUICK: (u32, u32) = (1, 10);
+const MEMORY: (u32, u32) = (1, 10);
 /// Time-outs of commands that wait for disks.
 const DISK: (u32, u32) = (5, 60);
 /// Time-outs of commands that may wait for a flush of all dirty data.
-const LONG: (u32, u32) = (30, 600);
+const FLUSH: (u32, u32) = (30, 600);
 
 const fn cmd(usage: &'static [u8], kind: Kind, reserved: Reserved, seconds: (u32, u32)) -> Opcode {
     Opcode { usage, action: None, kind, reserved, seconds }
@@ -146,46 +146,46 @@ const DPO_CHECK: u8 = 0x16;
 /// All commands, sorted by operation code and service action.
 #[rustfmt::skip]
 pub static OPCODES: &[Opcode] = &[
-    cmd(&[0x00, 0, 0, 0, 0, 0], Kind::TestUnitReady, Reserved::Ready, QUICK),
-    cmd(&[0x03, 0x01, 0, 0, F, 0], Kind::RequestSense, Reserved::Free, QUICK),
+    cmd(&[0x00, 0, 0, 0, 0, 0], Kind::TestUnitReady, Reserved::Ready, MEMORY),
+    cmd(&[0x03, 0x01, 0, 0, F, 0], Kind::RequestSense, Reserved::None, MEMORY),
     cmd(&[0x08, 0x1f, F, F, F, 0], Kind::Read, Reserved::Read, DISK),
     cmd(&[0x0a, 0x1f, F, F, F, 0], Kind::Write, Reserved::Write, DISK),
-    cmd(&[0x12, 0x01, F, F, F, 0], Kind::Inquiry, Reserved::Free, QUICK),
-    cmd(&[0x15, 0x11, 0, 0, F, 0], Kind::ModeSelect, Reserved::Write, QUICK),
-    cmd(&[0x16, 0, 0, 0, 0, 0], Kind::ReserveUnit, Reserved::Session, QUICK),
-    cmd(&[0x17, 0, 0, 0, 0, 0], Kind::ReleaseUnit, Reserved::Release, QUICK),
-    cmd(&[0x1a, 0x08, F, F, F, 0], Kind::ModeSense, Reserved::Read, QUICK),
-    cmd(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], Kind::StartStop, Reserved::Write, LONG),
-    cmd(&[0x1e, 0, 0, 0, 0x03, 0], Kind::PreventAllow, Reserved::Write, QUICK),
-    cmd(&[0x25, 0, F, F, F, F, 0, 0, 0x01, 0], Kind::ReadCapacity10, Reserved::Free, QUICK),
+    cmd(&[0x12, 0x01, F, F, F, 0], Kind::Inquiry, Reserved::None, MEMORY),
+    cmd(&[0x15, 0x11, 0, 0, F, 0], Kind::ModeSelect, Reserved::Write, MEMORY),
+    cmd(&[0x16, 0, 0, 0, 0, 0], Kind::ReserveUnit, Reserved::Session, MEMORY),
+    cmd(&[0x17, 0, 0, 0, 0, 0], Kind::ReleaseUnit, Reserved::Release, MEMORY),
+    cmd(&[0x1a, 0x08, F, F, F, 0], Kind::ModeSense, Reserved::Read, MEMORY),
+    cmd(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], Kind::StartStop, Reserved::Write, FLUSH),
+    cmd(&[0x1e, 0, 0, 0, 0x03, 0], Kind::PreventAllow, Reserved::Write, MEMORY),
+    cmd(&[0x25, 0, F, F, F, F, 0, 0, 0x01, 0], Kind::ReadCapacity10, Reserved::None, MEMORY),
     cmd(&[0x28, DPO_FUA, F, F, F, F, GROUP, F, F, 0], Kind::Read, Reserved::Read, DISK),
     cmd(&[0x2a, DPO_FUA, F, F, F, F, GROUP, F, F, 0], Kind::Write, Reserved::Write, DISK),
     cmd(&[0x2e, DPO_CHECK, F, F, F, F, GROUP, F, F, 0], Kind::WriteAndVerify, Reserved::Write, DISK),
     cmd(&[0x2f, DPO_CHECK, F, F, F, F, GROUP, F, F, 0], Kind::Verify, Reserved::Read, DISK),
     cmd(&[0x34, 0x02, F, F, F, F, GROUP, F, F, 0], Kind::PreFetch, Reserved::Read, DISK),
-    cmd(&[0x35, 0x06, F, F, F, F, GROUP, F, F, 0], Kind::SynchronizeCache, Reserved::Write, LONG),
-    cmd(&[0x41, 0x08, F, F, F, F, GROUP, F, F, 0], Kind::WriteSame, Reserved::Write, LONG),
-    cmd(&[0x42, 0, 0, 0, 0, 0, GROUP, F, F, 0], Kind::Unmap, Reserved::Write, LONG),
-    cmd(&[0x4d, 0, F, F, 0, F, F, F, F, 0], Kind::LogSense, Reserved::Free, QUICK),
-    cmd(&[0x55, 0x11, 0, 0, 0, 0, 0, F, F, 0], Kind::ModeSelect, Reserved::Write, QUICK),
-    cmd(&[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], Kind::ReserveUnit, Reserved::Session, QUICK),
-    cmd(&[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], Kind::ReleaseUnit, Reserved::Release, QUICK),
-    cmd(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], Kind::ModeSense, Reserved::Read, QUICK),
-    action(&[0x5e, 0x00, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, QUICK),
-    action(&[0x5e, 0x01, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, QUICK),
-    action(&[0x5e, 0x02, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, QUICK),
-    action(&[0x5e, 0x03, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, QUICK),
+    cmd(&[0x35, 0x06, F, F, F, F, GROUP, F, F, 0], Kind::SynchronizeCache, Reserved::Write, FLUSH),
+    cmd(&[0x41, 0x08, F, F, F, F, GROUP, F, F, 0], Kind::WriteSame, Reserved::Write, FLUSH),
+    cmd(&[0x42, 0, 0, 0, 0, 0, GROUP, F, F, 0], Kind::Unmap, Reserved::Write, FLUSH),
+    cmd(&[0x4d, 0, F, F, 0, F, F, F, F, 0], Kind::LogSense, Reserved::None, MEMORY),
+    cmd(&[0x55, 0x11, 0, 0, 0, 0, 0, F, F, 0], Kind::ModeSelect, Reserved::Write, MEMORY),
+    cmd(&[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], Kind::ReserveUnit, Reserved::Session, MEMORY),
+    cmd(&[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], Kind::ReleaseUnit, Reserved::Release, MEMORY),
+    cmd(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], Kind::ModeSense, Reserved::Read, MEMORY),
+    action(&[0x5e, 0x00, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, MEMORY),
+    action(&[0x5e, 0x01, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, MEMORY),
+    action(&[0x5e, 0x02, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, MEMORY),
+    action(&[0x5e, 0x03, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, MEMORY),
     action(&[0x5f, 0x00, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
     action(&[0x5f, 0x01, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
     action(&[0x5f, 0x02, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
     action(&[0x5f, 0x03, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
     action(&[0x5f, 0x04, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
-    action(&[0x5f, 0x05, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, LONG),
+    action(&[0x5f, 0x05, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, FLUSH),
     action(&[0x5f, 0x06, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
     action(&[0x5f, 0x07, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
-    action(&[0x83, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::ExtendedCopy, Reserved::Write, LONG),
-    action(&[0x84, 0x00, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::CopyStatus, Reserved::Read, QUICK),
-    action(&[0x84, 0x03, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::CopyParameters, Reserved::Read, QUICK),
+    action(&[0x83, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::ExtendedCopy, Reserved::Write, FLUSH),
+    action(&[0x84, 0x00, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::CopyStatus, Reserved::Read, MEMORY),
+    action(&[0x84, 0x03, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::CopyParameters, Reserved::Read, MEMORY),
     cmd(&[0x88, DPO_FUA, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Read, Reserved::Read, DISK),
     cmd(&[0x89, DPO_FUA, F, F, F, F, F, F, F, F, 0, 0, 0, F, GROUP, 0], Kind::CompareAndWrite, Reserved::Write, DISK),
     cmd(&[0x8a, DPO_FUA, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Write, Reserved::Write, DISK),
@@ -193,14 +193,14 @@ pub static OPCODES: &[Opcode] = &[
     cmd(&[0x8e, DPO_CHECK, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::WriteAndVerify, Reserved::Write, DISK),
     cmd(&[0x8f, DPO_CHECK, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Verify, Reserved::Read, DISK),
     cmd(&[0x90, 0x02, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::PreFetch, Reserved::Read, DISK),
-    cmd(&[0x91, 0x06, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::SynchronizeCache, Reserved::Write, LONG),
-    cmd(&[0x93, 0x09, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::WriteSame, Reserved::Write, LONG),
-    action(&[0x9e, 0x10, F, F, F, F, F, F, F, F, F, F, F, F, 0x01, 0], Kind::ReadCapacity16, Reserved::Free, QUICK),
+    cmd(&[0x91, 0x06, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::SynchronizeCache, Reserved::Write, FLUSH),
+    cmd(&[0x93, 0x09, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::WriteSame, Reserved::Write, FLUSH),
+    action(&[0x9e, 0x10, F, F, F, F, F, F, F, F, F, F, F, F, 0x01, 0], Kind::ReadCapacity16, Reserved::None, MEMORY),
     action(&[0x9e, 0x12, F, F, F, F, F, F, F, F, F, F, F, F, 0, 0], Kind::LbaStatus, Reserved::Read, DISK),
-    cmd(&[0xa0, 0, F, 0, 0, 0, F, F, F, F, 0, 0], Kind::ReportLuns, Reserved::Free, QUICK),
-    action(&[0xa3, 0xea, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::ReportPortGroups, Reserved::Free, QUICK),
-    action(&[0xa3, 0x0c, 0x87, F, F, F, F, F, F, F, 0, 0], Kind::ReportOpcodes, Reserved::Read, QUICK),
-    action(&[0xa3, 0x0d, 0x80, 0, 0, 0, F, F, F, F, 0, 0], Kind::ReportTaskManagement, Reserved::Read, QUICK),
+    cmd(&[0xa0, 0, F, 0, 0, 0, F, F, F, F, 0, 0], Kind::ReportLuns, Reserved::None, MEMORY),
+    action(&[0xa3, 0xea, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::ReportPortGroups, Reserved::None, MEMORY),
+    action(&[0xa3, 0x0c, 0x87, F, F, F, F, F, F, F, 0, 0], Kind::ReportOpcodes, Reserved::Read, MEMORY),
+    action(&[0xa3, 0x0d, 0x80, 0, 0, 0, F, F, F, F, 0, 0], Kind::ReportTaskManagement, Reserved::Read, MEMORY),
     cmd(&[0xa8, DPO_FUA, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Read, Reserved::Read, DISK),
     cmd(&[0xaa, DPO_FUA, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Write, Reserved::Write, DISK),
     cmd(&[0xae, DPO_CHECK, F, F, F, F, F, F, F, F, GROUP, 0], Kind::WriteAndVerify, Reserved::Write, DISK),
@@ -214,7 +214,7 @@ impl Opcode {
     }
 
     /// Finds the command of a CDB and cuts the CDB to its length.
-    pub fn of(cdb: &[u8]) -> Result<(&'static Opcode, Cdb<'_>), Failure> {
+    pub fn find(cdb: &[u8]) -> Result<(&'static Opcode, Cdb<'_>), Failure> {
         let code = *cdb.first().ok_or_else(|| Sense::illegal(Asc::INVALID_OPCODE))?;
         let from = OPCODES.partition_point(|opcode| opcode.code() < code);
         let same: &[Opcode] = &OPCODES[from..];
@@ -235,9 +235,9 @@ impl Opcode {
     pub fn check(&self, cdb: &Cdb<'_>) -> Result<(), Failure> {
         for (at, (byte, usage)) in cdb.0.iter().zip(self.usage).enumerate().skip(1) {
             let allowed = if at == 1 && self.action.is_some() { usage | ACTION_MASK } else { *usage };
-            let wrong = byte & !allowed;
-            if wrong != 0 {
-                return Err(invalid_field(at, Some(7 - wrong.leading_zeros() as u8)));
+            let invalid_bits = byte & !allowed;
+            if invalid_bits != 0 {
+                return Err(invalid_field(at, Some(7 - invalid_bits.leading_zeros() as u8)));
             }
         }
         Ok(())
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn command_accepts_exactly_its_usage_bits() {
         for opcode in OPCODES {
-            let (found, cdb) = Opcode::of(opcode.usage).expect("the command is listed");
+            let (found, cdb) = Opcode::find(opcode.usage).expect("the command is listed");
             assert!(std::ptr::eq(found, opcode));
             assert_eq!(opcode.check(&cdb), Ok(()));
             for at in 1..opcode.usage.len() {
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn unknown_opcodes_and_short_cdbs_are_refused() {
-        let asc = |cdb: &[u8]| match Opcode::of(cdb) {
+        let asc = |cdb: &[u8]| match Opcode::find(cdb) {
             Err(Failure::Check(sense)) => sense.asc,
             other => panic!("{other:?}"),
         };

@@ -11,7 +11,7 @@ use crate::access::AccessList;
 use crate::attention::Attention;
 use crate::lun::Lun;
 use crate::nexus::{self, Initiator, Nexus};
-use crate::reservations::{Keeper, RecordError, Registrant};
+use crate::reservations::{RecordError, Registrant, ReservationStore};
 use crate::sense::Format;
 use crate::unit::{Provisioned, Unit, UnitSpec};
 
@@ -23,14 +23,14 @@ pub enum AddError {
     Taken(Lun),
     /// The stored reservation record is unusable.
     #[error(transparent)]
-    Kept(#[from] RecordError),
+    Record(#[from] RecordError),
 }
 
 pub(crate) struct Inner<S: Seam> {
     pub seam: S,
     pub name: String,
     pub ports: u16,
-    pub keeper: Rc<dyn Keeper>,
+    pub reservation_store: Rc<dyn ReservationStore>,
     pub units: RefCell<BTreeMap<Lun, Rc<Unit<S>>>>,
     absent: RefCell<BTreeMap<Lun, Absent>>,
     nexuses: RefCell<BTreeMap<u64, Nexus>>,
@@ -38,7 +38,7 @@ pub(crate) struct Inner<S: Seam> {
     observer: RefCell<Option<Observer>>,
 }
 
-/// Callback for changes that initiators want to know at once: nexus, unit, and sense data.
+/// Callback for changes that are reported to initiators at once: nexus, unit, and sense data.
 type Observer = Box<dyn Fn(&Nexus, Lun, &[u8])>;
 
 /// A removed unit with the modes and reservations of its initiators.
@@ -55,13 +55,13 @@ impl<S: Seam> Clone for Target<S> {
 
 impl<S: Seam> Target<S> {
     /// A target without units. `name`: its port name (for iSCSI `iqn.…`); `ports`: number of ports, numbered from 1;
-    /// `keeper`: storage for registrations that survive a restart.
-    pub fn new(seam: S, name: &str, ports: u16, keeper: Rc<dyn Keeper>) -> Self {
+    /// `reservation_store`: storage for registrations that survive a restart.
+    pub fn new(seam: S, name: &str, ports: u16, reservation_store: Rc<dyn ReservationStore>) -> Self {
         Target(Rc::new(Inner {
             seam,
             name: name.to_owned(),
             ports,
-            keeper,
+            reservation_store,
             units: RefCell::default(),
             absent: RefCell::default(),
             nexuses: RefCell::default(),
@@ -70,7 +70,7 @@ impl<S: Seam> Target<S> {
         }))
     }
 
-    /// Its name.
+    /// Name of the target port.
     pub fn name(&self) -> &str {
         &self.0.name
     }
@@ -87,7 +87,7 @@ impl<S: Seam> Target<S> {
 
     /// Restores a removed unit. Initiators that logged out meanwhile lose their session reservations.
     pub fn put_back(&self, removed: Removed<S>) {
-        removed.0.keep_only(&self.0.nexuses.borrow());
+        removed.0.retain_nexuses(&self.0.nexuses.borrow());
         self.insert(removed.0);
     }
 
@@ -110,10 +110,10 @@ impl<S: Seam> Target<S> {
 
     /// Numbers of the units that the initiator may see, including absent ones.
     pub(crate) fn luns_of(&self, nexus: &Nexus) -> Vec<Lun> {
-        let here = self.units().into_iter().filter(|unit| unit.admits(nexus)).map(|unit| unit.lun);
+        let present = self.units().into_iter().filter(|unit| unit.admits(nexus)).map(|unit| unit.lun);
         let absent = self.0.absent.borrow();
         let absent = absent.values().filter(|absent| absent.admits(nexus)).map(|absent| absent.lun);
-        let mut luns: Vec<Lun> = here.chain(absent).collect();
+        let mut luns: Vec<Lun> = present.chain(absent).collect();
         luns.sort_unstable();
         luns
     }
@@ -127,13 +127,13 @@ impl<S: Seam> Target<S> {
         let access = unit.access.borrow().clone();
         self.0.absent.borrow_mut().remove(&unit.lun);
         self.0.units.borrow_mut().insert(unit.lun, unit);
-        self.luns_changed(|name| access.admits(name));
+        self.raise_luns_changed(|name| access.admits(name));
     }
 
     /// Removes a unit; running commands end by themselves.
     pub fn remove(&self, lun: Lun) -> Option<Removed<S>> {
         let unit = self.0.units.borrow_mut().remove(&lun)?;
-        self.luns_changed(|name| unit.access.borrow().admits(name));
+        self.raise_luns_changed(|name| unit.access.borrow().admits(name));
         Some(Removed(unit))
     }
 
@@ -153,7 +153,7 @@ impl<S: Seam> Target<S> {
         }
         let old = unit.access.replace(access);
         let new = unit.access.borrow();
-        self.luns_changed(|name| old.admits(name) != new.admits(name));
+        self.raise_luns_changed(|name| old.admits(name) != new.admits(name));
     }
 
     /// Reports that the size of a unit's volume changed.
@@ -165,7 +165,7 @@ impl<S: Seam> Target<S> {
         }
     }
 
-    /// Records that a unit's backing is declared lost for good, or that it has returned.
+    /// Records that a unit's backing is declared permanently lost, or that it has returned.
     pub fn set_lost(&self, lun: Lun, lost: bool) {
         if let Some(unit) = self.unit(lun) {
             unit.lost.set(lost);
@@ -187,7 +187,7 @@ impl<S: Seam> Target<S> {
         Lun::decode(lun).is_some_and(|lun| self.visible(nexus, lun).is_some())
     }
 
-    /// Raises "commands cleared" for the other initiators after one has ended all commands to a unit.
+    /// Raises "commands cleared" for the other initiators after one has cancelled all commands to a unit.
     pub fn commands_cleared(&self, nexus: &Nexus, lun: [u8; 8]) {
         if let Some(unit) = Lun::decode(lun).and_then(|lun| self.visible(nexus, lun)) {
             self.raise_for_others(&unit, nexus, Attention::CommandsCleared);
@@ -195,7 +195,7 @@ impl<S: Seam> Target<S> {
     }
 
     /// Records a login. An initiator port has one nexus per target port at a time: session reinstatement calls
-    /// [`Target::leave`] first.
+    /// [`Target::remove_nexus`] first.
     pub fn nexus(&self, initiator: Initiator, port: u16) -> Nexus {
         let number = self.0.next.get();
         self.0.next.set(number + 1);
@@ -208,10 +208,10 @@ impl<S: Seam> Target<S> {
     }
 
     /// Records a logout or the loss of an initiator. Its commands have ended already.
-    pub fn leave(&self, nexus: &Nexus) {
+    pub fn remove_nexus(&self, nexus: &Nexus) {
         self.0.nexuses.borrow_mut().remove(&nexus.0.number);
         for unit in self.units() {
-            unit.leave(nexus);
+            unit.remove_nexus(nexus);
         }
     }
 
@@ -247,7 +247,7 @@ impl<S: Seam> Target<S> {
     /// once none of the commands can have an effect; true if the unit exists.
     pub async fn clear_commands(&self, nexus: &Nexus, lun: [u8; 8]) -> bool {
         let Some(unit) = Lun::decode(lun).and_then(|lun| self.visible(nexus, lun)) else { return false };
-        if unit.tasks.end(|_| true, None).await {
+        if unit.tasks.cancel_and_wait(|_| true, None).await {
             self.commands_cleared(nexus, lun);
         }
         true
@@ -274,9 +274,9 @@ impl<S: Seam> Target<S> {
     }
 
     /// Raises an attention for all other initiators that see a unit.
-    pub(crate) fn raise_for_others(&self, unit: &Unit<S>, but: &Nexus, attention: Attention) {
+    pub(crate) fn raise_for_others(&self, unit: &Unit<S>, except: &Nexus, attention: Attention) {
         for nexus in self.0.nexuses.borrow().values() {
-            if nexus.0.number != but.0.number && unit.admits(nexus) {
+            if nexus.0.number != except.0.number && unit.admits(nexus) {
                 unit.raise(nexus, attention);
             }
         }
@@ -292,13 +292,13 @@ impl<S: Seam> Target<S> {
     /// Numbers of the registrants' nexuses.
     pub(crate) fn nexuses_of(&self, registrants: &[Registrant]) -> Vec<u64> {
         let nexuses = self.0.nexuses.borrow();
-        let of = nexuses.values().filter(|nexus| registrants.iter().any(|registrant| registrant.is(nexus)));
-        of.map(|nexus| nexus.0.number).collect()
+        let matching = nexuses.values().filter(|nexus| registrants.iter().any(|registrant| registrant.is(nexus)));
+        matching.map(|nexus| nexus.0.number).collect()
     }
 
     /// Raises "LUNs changed" on every visible unit for the initiators whose visible units changed.
-    fn luns_changed(&self, concerns: impl Fn(&str) -> bool) {
-        for nexus in self.0.nexuses.borrow().values().filter(|nexus| concerns(&nexus.initiator().name)) {
+    fn raise_luns_changed(&self, is_affected: impl Fn(&str) -> bool) {
+        for nexus in self.0.nexuses.borrow().values().filter(|nexus| is_affected(&nexus.initiator().name)) {
             for unit in self.units().iter().filter(|unit| unit.admits(nexus)) {
                 unit.raise(nexus, Attention::LunsChanged);
             }

@@ -11,7 +11,7 @@ use crate::exchange::Cancel;
 /// The running commands of a unit.
 #[derive(Default)]
 pub struct Tasks {
-    under_way: RefCell<BTreeMap<u64, Entry>>,
+    running: RefCell<BTreeMap<u64, Entry>>,
     next: Cell<u64>,
     waiting: RefCell<Vec<Waker>>,
 }
@@ -21,39 +21,39 @@ struct Entry {
     cancel: Cancel,
     /// True if the command changes nothing or waits for its initiator: it checks for cancellation before its next
     /// effect.
-    harmless: bool,
+    is_harmless: bool,
 }
 
 impl Tasks {
-    /// Registers a command. `changes`: the command may change the medium.
-    pub fn begin(self: &Rc<Self>, nexus: u64, cancel: &Cancel, changes: bool) -> Running {
+    /// Registers a command. `may_change`: the command may change the medium.
+    pub fn begin(self: &Rc<Self>, nexus: u64, cancel: &Cancel, may_change: bool) -> RunningCommand {
         let number = self.next.get();
         self.next.set(number + 1);
-        let entry = Entry { nexus, cancel: cancel.clone(), harmless: !changes };
-        self.under_way.borrow_mut().insert(number, entry);
-        Running { tasks: Rc::clone(self), number, changes }
+        let entry = Entry { nexus, cancel: cancel.clone(), is_harmless: !may_change };
+        self.running.borrow_mut().insert(number, entry);
+        RunningCommand { tasks: Rc::clone(self), number, may_change }
     }
 
-    /// Cancels the commands of the nexuses `of`, except `but`, and waits until none can have an effect. True if any
-    /// matched.
-    pub async fn end(&self, of: impl Fn(u64) -> bool, but: Option<u64>) -> bool {
-        let ended = self.cancel(of, but);
+    /// Cancels the commands of the nexuses that match, except the command `except`, and waits until none can have an
+    /// effect. True if any matched.
+    pub async fn cancel_and_wait(&self, matches: impl Fn(u64) -> bool, except: Option<u64>) -> bool {
+        let ended = self.cancel(matches, except);
         self.wait_until_harmless(&ended).await;
         !ended.is_empty()
     }
 
-    /// Cancels the commands of the nexuses `of`, except `but`; returns their numbers.
-    pub fn cancel(&self, of: impl Fn(u64) -> bool, but: Option<u64>) -> Vec<u64> {
-        let under_way = self.under_way.borrow();
-        let which = under_way.iter().filter(|(number, entry)| of(entry.nexus) && Some(**number) != but);
+    /// Cancels the commands of the nexuses that match, except the command `except`; returns their numbers.
+    pub fn cancel(&self, matches: impl Fn(u64) -> bool, except: Option<u64>) -> Vec<u64> {
+        let running = self.running.borrow();
+        let which = running.iter().filter(|(number, entry)| matches(entry.nexus) && Some(**number) != except);
         which.inspect(|(_, entry)| entry.cancel.cancel()).map(|(number, _)| *number).collect()
     }
 
     /// Waits until none of the commands `ended` can have an effect.
     pub async fn wait_until_harmless(&self, ended: &[u64]) {
         poll_fn(|context| {
-            let under_way = self.under_way.borrow();
-            if ended.iter().all(|number| under_way.get(number).is_none_or(|entry| entry.harmless)) {
+            let running = self.running.borrow();
+            if ended.iter().all(|number| running.get(number).is_none_or(|entry| entry.is_harmless)) {
                 return Poll::Ready(());
             }
             let mut waiting = self.waiting.borrow_mut();
@@ -73,35 +73,35 @@ impl Tasks {
 }
 
 /// A running command; dropping it removes the command.
-pub struct Running {
+pub struct RunningCommand {
     tasks: Rc<Tasks>,
     number: u64,
-    changes: bool,
+    may_change: bool,
 }
 
-impl Running {
+impl RunningCommand {
     /// The command's number.
     pub fn number(&self) -> u64 {
         self.number
     }
 
     /// Records that the command starts or stops waiting for its initiator.
-    pub fn set_waiting_for_initiator(&self, outside: bool) {
-        if !self.changes {
+    pub fn set_waiting_for_initiator(&self, is_waiting: bool) {
+        if !self.may_change {
             return;
         }
-        let mut under_way = self.tasks.under_way.borrow_mut();
-        under_way.get_mut(&self.number).expect("a command is registered until it is dropped").harmless = outside;
-        drop(under_way);
-        if outside {
+        let mut running = self.tasks.running.borrow_mut();
+        running.get_mut(&self.number).expect("a command is registered until it is dropped").is_harmless = is_waiting;
+        drop(running);
+        if is_waiting {
             self.tasks.wake();
         }
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
-        self.tasks.under_way.borrow_mut().remove(&self.number);
+        self.tasks.running.borrow_mut().remove(&self.number);
         self.tasks.wake();
     }
 }
@@ -121,7 +121,7 @@ mod tests {
         let _reading = tasks.begin(1, &reads, false);
         let _other = tasks.begin(2, &other, true);
         let ending = tasks.begin(1, &own, true);
-        let mut end = pin!(tasks.end(|nexus| nexus == 1, Some(ending.number())));
+        let mut end = pin!(tasks.cancel_and_wait(|nexus| nexus == 1, Some(ending.number())));
         let mut poll = || end.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(poll().is_pending());
         assert!(writes.is_cancelled() && reads.is_cancelled() && !other.is_cancelled() && !own.is_cancelled());
@@ -133,10 +133,10 @@ mod tests {
     fn ending_commands_does_not_wait_for_completed_ones() {
         let tasks = Rc::new(Tasks::default());
         let writing = tasks.begin(1, &Cancel::default(), true);
-        let mut end = pin!(tasks.end(|_| true, None));
+        let mut end = pin!(tasks.cancel_and_wait(|_| true, None));
         assert!(end.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         drop(writing);
         assert_eq!(end.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(true));
-        assert!(tasks.under_way.borrow().is_empty());
+        assert!(tasks.running.borrow().is_empty());
     }
 }

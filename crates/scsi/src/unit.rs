@@ -18,7 +18,7 @@ use crate::reservations::{RecordError, Reservations};
 use crate::sense::{Asc, Format, Key, Sense};
 use crate::tasks::Tasks;
 
-/// Most background prefetches of a unit at once.
+/// Maximum number of concurrent background prefetches of a unit.
 const PREFETCHING_MAX: usize = 8;
 
 /// Specification of a unit.
@@ -35,8 +35,8 @@ pub struct UnitSpec<S: Seam> {
     pub read_only: bool,
     /// True if a physical block is eight logical blocks (512e).
     pub physical_4k: bool,
-    /// Stored record of persistent reservations ([`crate::Keeper`]); empty if there is none.
-    pub kept: Vec<u8>,
+    /// Stored record of persistent reservations ([`crate::ReservationStore`]); empty if there is none.
+    pub reservation_record: Vec<u8>,
 }
 
 /// Space of a thin unit.
@@ -73,7 +73,7 @@ pub struct Unit<S: Seam> {
     read_only: Cell<bool>,
     volume: Volume<S>,
     pub mode: Cell<Mode>,
-    /// True if the backing is declared lost for good: initiators give up the paths.
+    /// True if the backing is declared permanently lost, so that initiators give up the paths.
     pub lost: Cell<bool>,
     pub provisioned: Cell<Option<Provisioned>>,
     pub locks: RangeLocks,
@@ -101,7 +101,7 @@ impl<S: Seam> Unit<S> {
             provisioned: Cell::new(None),
             locks: RangeLocks::default(),
             tasks: Rc::default(),
-            reservations: Reservations::restore(spec.kept)?,
+            reservations: Reservations::restore(spec.reservation_record)?,
             copies: Copies::default(),
             prefetching: Rc::default(),
             attentions: RefCell::default(),
@@ -182,18 +182,18 @@ impl<S: Seam> Unit<S> {
     }
 
     /// Removes a pending attention of a nexus.
-    pub fn forget_attention(&self, nexus: &Nexus, attention: Attention) {
+    pub fn remove_attention(&self, nexus: &Nexus, attention: Attention) {
         let mut attentions = self.attentions.borrow_mut();
         if let Some(of_nexus) = attentions.get_mut(&nexus.0.number) {
-            of_nexus.forget(attention);
+            of_nexus.remove(attention);
             if of_nexus.is_empty() {
                 attentions.remove(&nexus.0.number);
             }
         }
     }
 
-    /// If acknowledged writes were lost with an earlier daemon: fails each nexus' first command that asks for
-    /// durability. Initiators repeat commands after a unit attention or a medium error and would believe the second
+    /// If acknowledged writes were lost with an earlier daemon: fails each nexus' first command that requires
+    /// durability. Initiators repeat commands after a unit attention or a medium error and would trust the second
     /// answer, so neither is used.
     pub fn report_loss(&self, nexus: &Nexus) -> Result<(), Failure> {
         let is_lost = self.volume.spec().unflushed_loss != UnflushedLoss::None;
@@ -204,24 +204,24 @@ impl<S: Seam> Unit<S> {
     }
 
     /// Permission for a background prefetch, held until it is dropped; `None` at the limit.
-    pub fn prefetch(&self) -> Option<Rc<()>> {
+    pub fn begin_prefetch(&self) -> Option<Rc<()>> {
         (Rc::strong_count(&self.prefetching) <= PREFETCHING_MAX).then(|| Rc::clone(&self.prefetching))
     }
 
     /// Drops the state of nexuses that are not in `nexuses`.
-    pub fn keep_only(&self, nexuses: &BTreeMap<u64, Nexus>) {
-        let is_here = |number: &u64| nexuses.contains_key(number);
-        self.attentions.borrow_mut().retain(|number, _| is_here(number));
-        self.loss_reported.borrow_mut().retain(is_here);
-        self.reservations.keep_only(is_here);
-        self.copies.keep_only(is_here);
+    pub fn retain_nexuses(&self, nexuses: &BTreeMap<u64, Nexus>) {
+        let is_connected = |number: &u64| nexuses.contains_key(number);
+        self.attentions.borrow_mut().retain(|number, _| is_connected(number));
+        self.loss_reported.borrow_mut().retain(is_connected);
+        self.reservations.retain_nexuses(is_connected);
+        self.copies.retain_nexuses(is_connected);
     }
 
     /// Drops the state of a nexus that logs out.
-    pub fn leave(&self, nexus: &Nexus) {
+    pub fn remove_nexus(&self, nexus: &Nexus) {
         self.attentions.borrow_mut().remove(&nexus.0.number);
         self.loss_reported.borrow_mut().remove(&nexus.0.number);
-        self.reservations.leave(nexus);
-        self.copies.leave(nexus);
+        self.reservations.remove_nexus(nexus);
+        self.copies.remove_nexus(nexus);
     }
 }

@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use machine::Machine;
-use plan::Wishes;
+use plan::UserChoices;
 use serde_json::json;
 
 use config::Config;
@@ -32,18 +32,18 @@ pub struct Options {
 
 /// Examines the machine, and writes or prints a configuration.
 pub fn run(options: Options, json: bool) -> Result<(), Failure> {
-    // Checked again when it is written; this early check saves a useless wait.
+    // The write checks again; this early check saves the examination.
     if let Some(out) = options.out.as_deref().filter(|out| out.symlink_metadata().is_ok()) {
-        return Err(there_already(out));
+        return Err(file_exists(out));
     }
-    let wrong = if options.look_at.is_empty() { Failure::failed } else { Failure::usage };
-    let machine = Machine::look(&options.look_at).map_err(wrong)?;
-    let looked_at_by_name = !options.look_at.is_empty();
-    let wishes = Wishes { volumes: options.volumes, flash: options.flash, looked_at_by_name };
-    let plan = plan::plan(&machine, &wishes)?;
+    let as_failure = if options.look_at.is_empty() { Failure::failed } else { Failure::usage };
+    let machine = Machine::examine(&options.look_at).map_err(as_failure)?;
+    let examined_by_name = !options.look_at.is_empty();
+    let choices = UserChoices { volumes: options.volumes, flash: options.flash, examined_by_name };
+    let plan = plan::plan(&machine, &choices)?;
     let text = text::text(&plan);
-    let place = options.out.as_deref().unwrap_or(Path::new(DEFAULT_CONFIG));
-    if let Err(problems) = Config::parse(place, &text) {
+    let path = options.out.as_deref().unwrap_or(Path::new(DEFAULT_CONFIG));
+    if let Err(problems) = Config::parse(path, &text) {
         return Err(Failure::failed(format!(
             "the proposed configuration is invalid, which is a defect of Hotset:\n{problems}\n{text}"
         )));
@@ -56,7 +56,7 @@ pub fn run(options: Options, json: bool) -> Result<(), Failure> {
     }
     match &options.out {
         None => print!("{text}"),
-        Some(out) => println!("{}: {}; its comments say why", out.display(), text::summary(&plan)),
+        Some(out) => println!("{}: {}; its comments give the reasons", out.display(), text::summary(&plan)),
     }
     Ok(())
 }
@@ -64,23 +64,23 @@ pub fn run(options: Options, json: bool) -> Result<(), Failure> {
 /// Writes a new file, which appears complete or not at all.
 fn write(out: &Path, text: &str) -> Result<(), Failure> {
     let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let wrong = |error: std::io::Error| match error.kind() {
+    let write_failure = |error: std::io::Error| match error.kind() {
         ErrorKind::NotFound => {
             let folder = folder.display();
             Failure::failed(format!("the directory {folder} does not exist; run `mkdir -p {folder}` first"))
         }
-        ErrorKind::AlreadyExists => there_already(out),
+        ErrorKind::AlreadyExists => file_exists(out),
         _ => Failure::failed(format!("{} cannot be written: {error}", out.display())),
     };
     let readable = Permissions::from_mode(0o644);
-    let mut file = tempfile::Builder::new().permissions(readable).tempfile_in(folder).map_err(wrong)?;
-    file.write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(wrong)?;
-    file.persist_noclobber(out).map(drop).map_err(|failed| wrong(failed.error))
+    let mut file = tempfile::Builder::new().permissions(readable).tempfile_in(folder).map_err(write_failure)?;
+    file.write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(write_failure)?;
+    file.persist_noclobber(out).map(drop).map_err(|failed| write_failure(failed.error))
 }
 
-fn there_already(out: &Path) -> Failure {
+fn file_exists(out: &Path) -> Failure {
     let file = out.display();
-    Failure::failed(format!("{file} exists and is not written over; name another file with --out"))
+    Failure::failed(format!("{file} exists and is not overwritten; specify another file with --out"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The machine as `hotset init` sees it. All knowledge about it is gathered here, and nothing is written.
+//! The machine as `hotset init` examines it. This module reads all its properties and writes nothing.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Seek, SeekFrom};
@@ -11,26 +11,26 @@ use serde::Deserialize;
 
 /// Columns requested from lsblk.
 const COLUMNS: &str = "NAME,PATH,TYPE,SIZE,ROTA,RO,RM,FSTYPE,PTTYPE,MOUNTPOINTS,MODEL,SERIAL,TRAN";
-/// Bytes to read in each place of a device without a known signature.
-const LOOK_BYTES: usize = 1 << 20;
-/// Number of such places, the first and the last megabyte among them.
-const LOOKS: u64 = 16;
+/// Bytes to read per sample of a device without a known signature.
+const SAMPLE_BYTES: usize = 1 << 20;
+/// Number of samples, including the first and the last megabyte.
+const SAMPLES: u64 = 16;
 /// udev's folder of persistent names.
-const LINKS: &str = "/dev/disk/by-id";
+const BY_ID_FOLDER: &str = "/dev/disk/by-id";
 
 /// Content of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contents {
-    /// Zeroes in every place that was read.
+    /// Zeroes in every sample.
     Blank,
     /// These signatures, by `wipefs`'s names.
     Signatures(Vec<String>),
     /// Data without a known signature.
     Unrecognised,
     /// The kernel uses it exclusively.
-    Held,
+    InUse,
     /// It cannot be read, for this reason.
-    Unseen(String),
+    Unreadable(String),
 }
 
 /// A disk, a partition, or something built on them.
@@ -39,8 +39,8 @@ pub struct Device {
     /// Its node.
     pub path: PathBuf,
     /// The best persistent name, if there is one.
-    pub stable: Option<PathBuf>,
-    /// lsblk's word: `disk`, `part`, `lvm`, `raid1`, `loop`, …
+    pub persistent_name: Option<PathBuf>,
+    /// Device type of lsblk: `disk`, `part`, `lvm`, `raid1`, `loop`, …
     pub kind: String,
     /// Size.
     pub bytes: u64,
@@ -95,11 +95,11 @@ pub struct Sources<'a> {
 
 #[derive(Deserialize)]
 struct Listing {
-    blockdevices: Vec<Listed>,
+    blockdevices: Vec<ListedDevice>,
 }
 
 #[derive(Deserialize)]
-struct Listed {
+struct ListedDevice {
     name: String,
     path: PathBuf,
     #[serde(rename = "type")]
@@ -115,21 +115,21 @@ struct Listed {
     model: Option<String>,
     tran: Option<String>,
     #[serde(default)]
-    children: Vec<Listed>,
+    children: Vec<ListedDevice>,
 }
 
 impl Machine {
     /// Examines this machine; only the devices in `only` if there are any.
-    pub fn look(only: &[PathBuf]) -> Result<Machine, String> {
+    pub fn examine(only: &[PathBuf]) -> Result<Machine, String> {
         let lsblk = run(Command::new("lsblk").args(["--json", "--bytes", "--output", COLUMNS]).args(only))?;
         let meminfo = fs::read_to_string("/proc/meminfo").map_err(|error| format!("/proc/meminfo: {error}"))?;
-        let links = links(Path::new(LINKS));
+        let links = links(Path::new(BY_ID_FOLDER));
         let sources = Sources {
             lsblk: &lsblk,
             meminfo: &meminfo,
             links: &links,
             contents: &contents,
-            hypervisor: hypervisor(Path::new("/")),
+            hypervisor: detect_hypervisor(Path::new("/")),
         };
         Machine::of(&sources)
     }
@@ -137,9 +137,9 @@ impl Machine {
     /// Builds a machine from `sources`.
     pub fn of(sources: &Sources<'_>) -> Result<Machine, String> {
         let listing: Listing =
-            serde_json::from_str(sources.lsblk).map_err(|error| format!("lsblk says something unexpected: {error}"))?;
+            serde_json::from_str(sources.lsblk).map_err(|error| format!("the output of lsblk is invalid: {error}"))?;
         let memory = |name| meminfo(sources.meminfo, name).ok_or_else(|| format!("/proc/meminfo has no {name}"));
-        let disks = listing.blockdevices.into_iter().filter(|listed| is_a_disk(&listed.name));
+        let disks = listing.blockdevices.into_iter().filter(|listed| is_disk(&listed.name));
         Ok(Machine {
             memory_bytes: memory("MemTotal")?,
             available_bytes: memory("MemAvailable")?,
@@ -150,15 +150,15 @@ impl Machine {
 
     /// Finds a device by its node or by another name of it.
     pub fn find(&self, path: &Path) -> Option<&Device> {
-        let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        self.disks.iter().find_map(|disk| disk.find(path, &real))
+        let canonical = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        self.disks.iter().find_map(|disk| disk.find(path, &canonical))
     }
 }
 
 impl Device {
-    fn of(listed: Listed, sources: &Sources<'_>) -> Device {
+    fn of(listed: ListedDevice, sources: &Sources<'_>) -> Device {
         Device {
-            stable: stable(&listed.path, sources.links),
+            persistent_name: persistent_name(&listed.path, sources.links),
             bytes: listed.size.unwrap_or(0),
             rotates: listed.rota,
             read_only: listed.ro,
@@ -175,16 +175,16 @@ impl Device {
         }
     }
 
-    fn find(&self, path: &Path, real: &Path) -> Option<&Device> {
-        if self.path == path || self.path == real || self.stable.as_deref() == Some(path) {
+    fn find(&self, path: &Path, canonical: &Path) -> Option<&Device> {
+        if self.path == path || self.path == canonical || self.persistent_name.as_deref() == Some(path) {
             return Some(self);
         }
-        self.parts.iter().find_map(|part| part.find(path, real))
+        self.parts.iter().find_map(|part| part.find(path, canonical))
     }
 
     /// The name to write into a configuration.
     pub fn name(&self) -> &Path {
-        self.stable.as_deref().unwrap_or(&self.path)
+        self.persistent_name.as_deref().unwrap_or(&self.path)
     }
 
     /// The device and all devices on it.
@@ -192,39 +192,39 @@ impl Device {
         std::iter::once(self).chain(self.parts.iter().flat_map(|part| part.all())).collect()
     }
 
-    /// Its content in words; `None` for a blank device.
+    /// Describes its content; `None` for a blank device.
     pub fn carries(&self) -> Option<String> {
-        let mut words: Vec<String> = Vec::new();
+        let mut descriptions: Vec<String> = Vec::new();
         if !self.partition_table.is_empty() {
-            words.push(format!("a partition table ({})", self.partition_table));
+            descriptions.push(format!("a partition table ({})", self.partition_table));
         }
         for device in self.all() {
             let name = device.path.display();
             let on = if device.path == self.path { String::new() } else { format!(" on {name}") };
             match device.file_system.as_str() {
                 "" if device.mounts.is_empty() => (),
-                "" => words.push(format!("a file system{on}")),
-                name => words.push(format!("{name}{on}")),
+                "" => descriptions.push(format!("a file system{on}")),
+                name => descriptions.push(format!("{name}{on}")),
             }
-            words.extend(device.mounts.iter().map(|mount| match mount.as_str() {
+            descriptions.extend(device.mounts.iter().map(|mount| match mount.as_str() {
                 "[SWAP]" => format!("swap in use{on}"),
                 mount => format!("mounted at {mount}{on}"),
             }));
         }
-        if words.is_empty() {
+        if descriptions.is_empty() {
             match &self.contents {
-                Contents::Blank | Contents::Unseen(_) => (),
-                Contents::Signatures(names) => words.extend(names.iter().cloned()),
-                Contents::Unrecognised => words.push("data that nothing here recognises".to_owned()),
-                Contents::Held => words.push("something that the kernel uses".to_owned()),
+                Contents::Blank | Contents::Unreadable(_) => (),
+                Contents::Signatures(names) => descriptions.extend(names.iter().cloned()),
+                Contents::Unrecognised => descriptions.push("unrecognised data".to_owned()),
+                Contents::InUse => descriptions.push("data in exclusive use by the kernel".to_owned()),
             }
             let parts = self.parts.iter().map(|part| format!("{} ({})", part.path.display(), part.kind));
-            words.extend(parts);
+            descriptions.extend(parts);
         }
-        (!words.is_empty()).then(|| words.join(", "))
+        (!descriptions.is_empty()).then(|| descriptions.join(", "))
     }
 
-    /// Its present exclusive user, in words.
+    /// Describes its current exclusive user.
     pub fn used_by(&self) -> Option<String> {
         for device in self.all() {
             let path = device.path.display();
@@ -239,13 +239,13 @@ impl Device {
                 return Some(format!("{} ({}) is built on {path}", built.path.display(), built.kind));
             }
         }
-        let held = self.all().into_iter().find(|device| device.contents == Contents::Held)?;
-        Some(format!("the kernel uses {}: a file system, RAID, LVM, ZFS, or the like", held.path.display()))
+        let in_use = self.all().into_iter().find(|device| device.contents == Contents::InUse)?;
+        Some(format!("the kernel uses {}: a file system, RAID, LVM, ZFS, or the like", in_use.path.display()))
     }
 }
 
 /// False for RAM disks, drives for removable media, and network disks (NBD).
-fn is_a_disk(name: &str) -> bool {
+fn is_disk(name: &str) -> bool {
     !["ram", "zram", "fd", "sr", "nbd"].iter().any(|prefix| {
         let rest = name.strip_prefix(prefix);
         rest.is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
@@ -258,8 +258,9 @@ fn meminfo(text: &str, name: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The most readable persistent name of a device: one with model and serial number rather than numbers alone.
-fn stable(path: &Path, links: &[(PathBuf, PathBuf)]) -> Option<PathBuf> {
+/// The most readable persistent name of a device: one with model and serial number is preferred to one with numbers
+/// only.
+fn persistent_name(path: &Path, links: &[(PathBuf, PathBuf)]) -> Option<PathBuf> {
     let rank = |link: &Path| {
         let name = link.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let numbers_alone = ["wwn-", "nvme-eui.", "nvme-nvme.", "scsi-3", "dm-uuid-", "lvm-pv-uuid-", "md-uuid-"];
@@ -274,61 +275,62 @@ fn links(folder: &Path) -> Vec<(PathBuf, PathBuf)> {
     entries.filter_map(|entry| Some((entry.path(), entry.path().canonicalize().ok()?))).collect()
 }
 
-/// Looks for a sign of virtual machines on the machine whose root is `root`.
-fn hypervisor(root: &Path) -> Option<&'static str> {
+/// Searches for a sign of virtual machines on the machine whose root is `root`.
+fn detect_hypervisor(root: &Path) -> Option<&'static str> {
     let signs = [
         ("etc/pve", "Proxmox VE is here"),
         ("run/libvirt", "libvirt runs here"),
         ("etc/libvirt/qemu", "libvirt is here"),
     ];
-    let found = signs.iter().find(|(path, _)| root.join(path).exists()).map(|(_, says)| *says);
-    found.or_else(|| runs_guests(&root.join("proc")).then_some("running virtual machines found"))
+    let found = signs.iter().find(|(path, _)| root.join(path).exists()).map(|(_, sign)| *sign);
+    found.or_else(|| has_running_guests(&root.join("proc")).then_some("running virtual machines found"))
 }
 
-fn runs_guests(proc: &Path) -> bool {
+fn has_running_guests(proc: &Path) -> bool {
     let processes = fs::read_dir(proc).into_iter().flatten().flatten();
     let mut names = processes.filter_map(|process| fs::read_to_string(process.path().join("comm")).ok());
     names.any(|name| name.starts_with("qemu-system") || name.trim_end() == "kvm" || name.starts_with("cloud-hyper"))
 }
 
-/// Determines the content of a device: signatures first, and without any whether it is zeroes. It only reads.
+/// Determines the content of a device: signatures first, and without any, whether it contains only zeroes. It does not
+/// write.
 fn contents(path: &Path) -> Contents {
     let exclusive = OFlags::EXCL.bits() as i32;
-    // Opens exclusively only for an instant, so that other programs are not refused meanwhile.
-    let opened = OpenOptions::new().read(true).custom_flags(exclusive).open(path).and_then(|_| File::open(path));
-    let mut file = match opened {
+    // The exclusive open is brief, so that it does not block other programs.
+    let result = OpenOptions::new().read(true).custom_flags(exclusive).open(path).and_then(|_| File::open(path));
+    let mut file = match result {
         Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::ResourceBusy => return Contents::Held,
-        Err(error) => return Contents::Unseen(error.to_string()),
+        Err(error) if error.kind() == ErrorKind::ResourceBusy => return Contents::InUse,
+        Err(error) => return Contents::Unreadable(error.to_string()),
     };
     let wipefs = run(Command::new("wipefs").args(["--no-act", "--json"]).arg(path));
-    let names = match wipefs.and_then(|said| signatures(&said)) {
+    let names = match wipefs.and_then(|output| signatures(&output)) {
         Ok(names) => names,
-        Err(error) => return Contents::Unseen(error),
+        Err(error) => return Contents::Unreadable(error),
     };
     if !names.is_empty() {
         return Contents::Signatures(names);
     }
     let bytes = match file.seek(SeekFrom::End(0)) {
         Ok(bytes) => bytes,
-        Err(error) => return Contents::Unseen(error.to_string()),
+        Err(error) => return Contents::Unreadable(error.to_string()),
     };
-    let last = bytes.saturating_sub(LOOK_BYTES as u64);
-    let mut buffer = vec![0; LOOK_BYTES];
-    for look in 0..LOOKS {
-        // Places are spread evenly, the last one at the end.
-        let at = (u128::from(last) * u128::from(look) / u128::from(LOOKS - 1)) as u64;
+    let last = bytes.saturating_sub(SAMPLE_BYTES as u64);
+    let mut buffer = vec![0; SAMPLE_BYTES];
+    for sample in 0..SAMPLES {
+        // The samples are evenly spaced, the last one at the end.
+        let at = (u128::from(last) * u128::from(sample) / u128::from(SAMPLES - 1)) as u64;
         match file.read_at(&mut buffer, at / 4096 * 4096) {
             Ok(read) if buffer[..read].iter().all(|byte| *byte == 0) => (),
             Ok(_) => return Contents::Unrecognised,
-            Err(error) => return Contents::Unseen(error.to_string()),
+            Err(error) => return Contents::Unreadable(error.to_string()),
         }
     }
     Contents::Blank
 }
 
 /// Names of the signatures in the output of `wipefs --json`, which is empty if it finds none.
-fn signatures(said: &str) -> Result<Vec<String>, String> {
+fn signatures(output: &str) -> Result<Vec<String>, String> {
     #[derive(Deserialize)]
     struct Found {
         signatures: Vec<Signature>,
@@ -338,11 +340,11 @@ fn signatures(said: &str) -> Result<Vec<String>, String> {
         #[serde(rename = "type")]
         kind: String,
     }
-    if said.trim().is_empty() {
+    if output.trim().is_empty() {
         return Ok(Vec::new());
     }
     let found: Found =
-        serde_json::from_str(said).map_err(|error| format!("wipefs says something unexpected: {error}"))?;
+        serde_json::from_str(output).map_err(|error| format!("the output of wipefs is invalid: {error}"))?;
     let mut names: Vec<String> = found.signatures.into_iter().map(|signature| signature.kind).collect();
     names.dedup();
     Ok(names)
@@ -367,41 +369,41 @@ mod tests {
 
     #[test]
     fn stable_name_prefers_model_and_serial_and_fits_the_partition() {
-        let link = |name: &str, node: &str| (Path::new(LINKS).join(name), PathBuf::from(node));
+        let link = |name: &str, node: &str| (Path::new(BY_ID_FOLDER).join(name), PathBuf::from(node));
         let links = [
             link("wwn-0x5000c500a1b2c3d4", "/dev/sdb"),
             link("ata-ST8000NM000A-2KE101_WSD0A1B2", "/dev/sdb"),
             link("ata-ST8000NM000A-2KE101_WSD0A1B2-part1", "/dev/sdb1"),
             link("scsi-35000c500a1b2c3d4", "/dev/sdb"),
         ];
-        let name = |node: &str| stable(Path::new(node), &links);
-        assert_eq!(name("/dev/sdb"), Some(Path::new(LINKS).join("ata-ST8000NM000A-2KE101_WSD0A1B2")));
-        assert_eq!(name("/dev/sdb1"), Some(Path::new(LINKS).join("ata-ST8000NM000A-2KE101_WSD0A1B2-part1")));
+        let name = |node: &str| persistent_name(Path::new(node), &links);
+        assert_eq!(name("/dev/sdb"), Some(Path::new(BY_ID_FOLDER).join("ata-ST8000NM000A-2KE101_WSD0A1B2")));
+        assert_eq!(name("/dev/sdb1"), Some(Path::new(BY_ID_FOLDER).join("ata-ST8000NM000A-2KE101_WSD0A1B2-part1")));
         assert_eq!(name("/dev/sdc"), None);
     }
 
     #[test]
     fn signatures_are_read_from_the_output_of_wipefs() {
-        let said = r#"{"signatures": [{"device":"sdb","offset":"0x438","type":"ext4","uuid":"1","label":null}]}"#;
-        assert_eq!(signatures(said), Ok(vec!["ext4".to_owned()]));
+        let output = r#"{"signatures": [{"device":"sdb","offset":"0x438","type":"ext4","uuid":"1","label":null}]}"#;
+        assert_eq!(signatures(output), Ok(vec!["ext4".to_owned()]));
         assert_eq!(signatures("\n"), Ok(Vec::new()));
         assert!(signatures("usage: wipefs").is_err());
     }
 
     #[test]
     fn ram_disks_and_removable_media_are_no_disks() {
-        assert!(["sda", "nvme0n1", "vda", "loop0", "dm-0", "srv0disk", "fdisk"].iter().all(|name| is_a_disk(name)));
-        assert!(["ram0", "zram0", "sr0", "fd0", "nbd12"].iter().all(|name| !is_a_disk(name)));
+        assert!(["sda", "nvme0n1", "vda", "loop0", "dm-0", "srv0disk", "fdisk"].iter().all(|name| is_disk(name)));
+        assert!(["ram0", "zram0", "sr0", "fd0", "nbd12"].iter().all(|name| !is_disk(name)));
     }
 
     #[test]
     fn hypervisor_is_recognised_by_folders_or_guests() {
         let root = tempfile::tempdir().expect("a folder can be made");
-        assert_eq!(hypervisor(root.path()), None);
+        assert_eq!(detect_hypervisor(root.path()), None);
         fs::create_dir_all(root.path().join("proc/77")).expect("the folder can be written");
         fs::write(root.path().join("proc/77/comm"), "kvm\n").expect("the folder can be written");
-        assert_eq!(hypervisor(root.path()), Some("running virtual machines found"));
+        assert_eq!(detect_hypervisor(root.path()), Some("running virtual machines found"));
         fs::create_dir_all(root.path().join("etc/pve")).expect("the folder can be written");
-        assert_eq!(hypervisor(root.path()), Some("Proxmox VE is here"));
+        assert_eq!(detect_hypervisor(root.path()), Some("Proxmox VE is here"));
     }
 }

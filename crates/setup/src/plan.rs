@@ -1,4 +1,4 @@
-//! The proposal for a machine: memory, flash, volumes, and the reasons for leaving other disks alone.
+//! The proposal for a machine: memory, flash, volumes, and the reasons for skipping other disks.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,22 +15,22 @@ const GIB: u64 = 1 << 30;
 const DISK_BYTES_MIN: u64 = 4 * GIB;
 /// Transports of local disks: a local disk that does not rotate is flash. A LUN or a virtual disk that does not rotate
 /// may be anything.
-const LOCAL: [&str; 5] = ["nvme", "sata", "ata", "sas", "spi"];
+const LOCAL_TRANSPORTS: [&str; 5] = ["nvme", "sata", "ata", "sas", "spi"];
 /// Prefixes of virtual block devices of other storage systems, mostly for virtual machines: `zd16`, `rbd0`, `drbd1`.
-const MADE_BY_OTHERS: [&str; 3] = ["zd", "rbd", "drbd"];
+const VIRTUAL_DISK_PREFIXES: [&str; 3] = ["zd", "rbd", "drbd"];
 
-/// First word of the reason for leaving a disk with data alone.
+/// First word of the reason for skipping a disk with data.
 const CARRIES: &str = "carries";
 
 /// Devices named by the user.
 #[derive(Default)]
-pub struct Wishes {
+pub struct UserChoices {
     /// Disks to serve, whatever they carry.
     pub volumes: Vec<PathBuf>,
     /// Devices for the cache, whatever they carry.
     pub flash: Vec<PathBuf>,
     /// The disks to examine were named, so small disks and loop devices are admitted.
-    pub looked_at_by_name: bool,
+    pub examined_by_name: bool,
 }
 
 /// A proposal.
@@ -39,13 +39,14 @@ pub struct Plan {
     /// Values for `[memory]`.
     pub memory: Memory,
     /// Devices for `[flash]`.
-    pub flash: Vec<Chosen>,
-    /// A single free flash device, which is of no use alone; it is shown as a comment.
-    pub single_flash: Option<Chosen>,
+    pub flash: Vec<ProposedDevice>,
+    /// A single free flash device, which cannot form a mirror; it is shown as a comment.
+    pub single_flash: Option<ProposedDevice>,
     /// The volumes, each a `[[volume]]`.
     pub volumes: Vec<Volume>,
-    /// Disks left alone.
-    pub left: Vec<Left>,
+    /// Skipped disks.
+    #[serde(rename = "left")]
+    pub skipped: Vec<SkippedDevice>,
     /// Sign of virtual machines on this machine, if any.
     pub hypervisor: Option<&'static str>,
 }
@@ -60,12 +61,13 @@ pub struct Memory {
     /// Available memory.
     pub available_bytes: u64,
     /// The reason, in a sentence.
-    pub why: String,
+    #[serde(rename = "why")]
+    pub reason: String,
 }
 
 /// A device in the proposal.
 #[derive(Clone, Debug, Serialize)]
-pub struct Chosen {
+pub struct ProposedDevice {
     /// The name for the configuration.
     pub device: PathBuf,
     /// Its node.
@@ -73,7 +75,8 @@ pub struct Chosen {
     /// Size.
     pub size_bytes: u64,
     /// Description for the user.
-    pub what: String,
+    #[serde(rename = "what")]
+    pub description: String,
     /// Its content; absent if it is blank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub carries: Option<String>,
@@ -86,56 +89,61 @@ pub struct Volume {
     pub name: String,
     /// Its backing.
     #[serde(flatten)]
-    pub backing: Chosen,
+    pub backing: ProposedDevice,
 }
 
-/// A device that is left alone.
+/// A skipped device.
 #[derive(Debug, Serialize)]
-pub struct Left {
+pub struct SkippedDevice {
     /// Its node.
     pub device: PathBuf,
     /// Size.
     pub size_bytes: u64,
     /// Description for the user.
-    pub what: String,
+    #[serde(rename = "what")]
+    pub description: String,
     /// The reason.
-    pub why: String,
+    #[serde(rename = "why")]
+    pub reason: String,
     /// How to use it nevertheless; absent if that is impossible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
 
-enum Verdict {
+enum Classification {
     Flash,
     Volume,
-    Left(String, Option<String>),
+    /// Skipped, with the reason and a remedy.
+    Skipped(String, Option<String>),
 }
 
 /// Makes the proposal. Fails if a named device cannot be used.
-pub fn plan(machine: &Machine, wishes: &Wishes) -> Result<Plan, Failure> {
-    let named_volumes = named(machine, "--volume", &wishes.volumes)?;
-    let named_flash = named(machine, "--flash", &wishes.flash)?;
-    if let Some(twice) = named_volumes.iter().find(|volume| named_flash.iter().any(|flash| flash.path == volume.path)) {
-        let path = twice.path.display();
-        return Err(Failure::usage(format!("{path} cannot be a volume and flash; name it for one of them")));
+pub fn plan(machine: &Machine, choices: &UserChoices) -> Result<Plan, Failure> {
+    let named_volumes = named(machine, "--volume", &choices.volumes)?;
+    let named_flash = named(machine, "--flash", &choices.flash)?;
+    if let Some(duplicate) =
+        named_volumes.iter().find(|volume| named_flash.iter().any(|flash| flash.path == volume.path))
+    {
+        let path = duplicate.path.display();
+        return Err(Failure::usage(format!("{path} cannot be both a volume and flash; name it with one option only")));
     }
     let is_named = |device: &Device| {
         let mut named = named_volumes.iter().chain(&named_flash);
         named.any(|named| device.all().iter().any(|part| part.path == named.path))
     };
-    let (mut free_flash, mut slow, mut left) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut free_flash, mut slow, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
     for device in candidates(machine).into_iter().filter(|device| !is_named(device)) {
-        match judge(device, wishes.looked_at_by_name) {
-            Verdict::Flash => free_flash.push(device),
-            Verdict::Volume => slow.push(device),
-            Verdict::Left(why, remedy) => left.push(leave(device, why, remedy)),
+        match classify(device, choices.examined_by_name) {
+            Classification::Flash => free_flash.push(device),
+            Classification::Volume => slow.push(device),
+            Classification::Skipped(reason, remedy) => skipped.push(skip(device, reason, remedy)),
         }
     }
     free_flash.sort_by_key(|device| (device.transport != "nvme", std::cmp::Reverse(device.bytes), device.path.clone()));
-    let (flash, single_flash) = choose_flash(&named_flash, &free_flash, &mut left);
+    let (flash, single_flash) = choose_flash(&named_flash, &free_flash, &mut skipped);
     let volumes = volumes(&named_volumes, &slow);
     let memory = memory(machine, !volumes.is_empty());
-    Ok(Plan { memory, flash, single_flash, volumes, left, hypervisor: machine.hypervisor })
+    Ok(Plan { memory, flash, single_flash, volumes, skipped, hypervisor: machine.hypervisor })
 }
 
 /// The devices of these names. Fails if one does not exist or is in use.
@@ -144,16 +152,18 @@ fn named<'a>(machine: &'a Machine, option: &str, paths: &[PathBuf]) -> Result<Ve
     for path in paths {
         let shown = path.display();
         let device = machine.find(path).ok_or_else(|| {
-            Failure::usage(format!("{option} {shown}: no block device that is looked at; `lsblk --paths` lists them"))
+            Failure::usage(format!(
+                "{option} {shown}: it is not among the examined block devices; `lsblk --paths` lists all"
+            ))
         })?;
         if found.iter().any(|other| other.path == device.path) {
             return Err(Failure::usage(format!("{option} {shown}: it is named twice")));
         }
         if let Some(user) = device.used_by() {
-            return Err(Failure::failed(format!("{option} {shown}: {user}; end that first")));
+            return Err(Failure::failed(format!("{option} {shown}: {user}; end this use first")));
         }
-        if let Contents::Unseen(why) = &device.contents {
-            return Err(Failure::failed(format!("{option} {shown}: it cannot be looked at ({why}); run this as root")));
+        if let Contents::Unreadable(why) = &device.contents {
+            return Err(Failure::failed(format!("{option} {shown}: it cannot be read ({why}); run this as root")));
         }
         if device.read_only && option == "--flash" {
             return Err(Failure::failed(format!("{option} {shown}: it is read-only")));
@@ -176,51 +186,59 @@ fn candidates(machine: &Machine) -> Vec<&Device> {
     found
 }
 
-fn judge(device: &Device, by_name: bool) -> Verdict {
+fn classify(device: &Device, by_name: bool) -> Classification {
     let path = device.path.display();
-    let left = |why: &str| Verdict::Left(why.to_owned(), None);
+    let skipped = |why: &str| Classification::Skipped(why.to_owned(), None);
     let name = device.path.file_name().unwrap_or_default().to_string_lossy();
     if let Some(carries) = device.carries() {
         let remedy = match device.used_by() {
             Some(_) => None,
             None => Some(format!("`hotset init --volume {path}` serves it as it is")),
         };
-        return Verdict::Left(format!("{CARRIES} {carries}"), remedy);
+        return Classification::Skipped(format!("{CARRIES} {carries}"), remedy);
     }
     if device.kind == "loop" && !by_name {
-        return Verdict::Left("is a loop device".to_owned(), Some(format!("`hotset init --look-at {path}`")));
+        return Classification::Skipped("is a loop device".to_owned(), Some(format!("`hotset init --look-at {path}`")));
     }
     if device.read_only {
-        return left("is read-only");
+        return skipped("is read-only");
     }
     if device.removable {
-        return Verdict::Left("can be pulled out".to_owned(), Some(format!("`hotset init --volume {path}`")));
+        return Classification::Skipped("can be pulled out".to_owned(), Some(format!("`hotset init --volume {path}`")));
     }
-    if MADE_BY_OTHERS.iter().any(|prefix| name.starts_with(prefix)) {
+    if VIRTUAL_DISK_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
         let why = "is made by ZFS, Ceph or DRBD, perhaps for a virtual machine";
-        return Verdict::Left(why.to_owned(), Some(format!("`hotset init --volume {path}`")));
+        return Classification::Skipped(why.to_owned(), Some(format!("`hotset init --volume {path}`")));
     }
-    if let Contents::Unseen(why) = &device.contents {
-        return Verdict::Left(format!("cannot be looked at ({why})"), Some("run this as root".to_owned()));
+    if let Contents::Unreadable(why) = &device.contents {
+        return Classification::Skipped(format!("cannot be read ({why})"), Some("run this as root".to_owned()));
     }
     if device.bytes < DISK_BYTES_MIN && !by_name {
-        return Verdict::Left("is small".to_owned(), Some(format!("`hotset init --volume {path}`")));
+        return Classification::Skipped("is small".to_owned(), Some(format!("`hotset init --volume {path}`")));
     }
-    if !device.rotates && LOCAL.contains(&device.transport.as_str()) { Verdict::Flash } else { Verdict::Volume }
+    if !device.rotates && LOCAL_TRANSPORTS.contains(&device.transport.as_str()) {
+        Classification::Flash
+    } else {
+        Classification::Volume
+    }
 }
 
 /// Chooses the two devices of the mirrored log: the named ones, else the two best free ones. A single free device is
-/// not used unasked.
-fn choose_flash(named: &[&Device], free: &[&Device], left: &mut Vec<Left>) -> (Vec<Chosen>, Option<Chosen>) {
+/// not used without a request.
+fn choose_flash(
+    named: &[&Device],
+    free: &[&Device],
+    skipped: &mut Vec<SkippedDevice>,
+) -> (Vec<ProposedDevice>, Option<ProposedDevice>) {
     let (taken, single, rest) = match (named, free) {
-        ([], [first, second, rest @ ..]) => (vec![chosen(first), chosen(second)], None, rest),
-        ([], [only]) => (Vec::new(), Some(chosen(only)), &[][..]),
+        ([], [first, second, rest @ ..]) => (vec![proposed(first), proposed(second)], None, rest),
+        ([], [only]) => (Vec::new(), Some(proposed(only)), &[][..]),
         ([], []) => (Vec::new(), None, &[][..]),
-        (named, free) => (named.iter().map(|device| chosen(device)).collect(), None, free),
+        (named, free) => (named.iter().map(|device| proposed(device)).collect(), None, free),
     };
-    left.extend(rest.iter().map(|device| {
+    skipped.extend(rest.iter().map(|device| {
         let remedy = format!("`hotset flash add {}`, once the daemon runs", device.name().display());
-        leave(device, "is free flash beyond the two that carry the log".to_owned(), Some(remedy))
+        skip(device, "is free flash beyond the two that carry the log".to_owned(), Some(remedy))
     }));
     (taken, single)
 }
@@ -228,35 +246,41 @@ fn choose_flash(named: &[&Device], free: &[&Device], left: &mut Vec<Left>) -> (V
 fn volumes(named: &[&Device], slow: &[&Device]) -> Vec<Volume> {
     let volume = |(index, device): (usize, &&Device)| {
         let kind = if device.kind == "disk" && device.rotates { "hdd" } else { "disk" };
-        Volume { name: format!("{kind}{}", index + 1), backing: chosen(device) }
+        Volume { name: format!("{kind}{}", index + 1), backing: proposed(device) }
     };
     named.iter().chain(slow).enumerate().map(volume).collect()
 }
 
-fn chosen(device: &Device) -> Chosen {
+fn proposed(device: &Device) -> ProposedDevice {
     let (device_name, node, size_bytes) = (device.name().to_owned(), device.path.clone(), device.bytes);
-    Chosen { device: device_name, node, size_bytes, what: describe(device), carries: device.carries() }
+    ProposedDevice { device: device_name, node, size_bytes, description: describe(device), carries: device.carries() }
 }
 
-fn leave(device: &Device, why: String, remedy: Option<String>) -> Left {
-    Left { device: device.path.clone(), size_bytes: device.bytes, what: describe(device), why, remedy }
+fn skip(device: &Device, reason: String, remedy: Option<String>) -> SkippedDevice {
+    SkippedDevice {
+        device: device.path.clone(),
+        size_bytes: device.bytes,
+        description: describe(device),
+        reason,
+        remedy,
+    }
 }
 
 fn describe(device: &Device) -> String {
     let kind = match (device.kind.as_str(), device.rotates, device.transport.as_str()) {
         ("disk", true, _) => "rotates".to_owned(),
-        ("disk", false, transport) if LOCAL.contains(&transport) => format!("{transport} flash"),
+        ("disk", false, transport) if LOCAL_TRANSPORTS.contains(&transport) => format!("{transport} flash"),
         ("disk", false, _) => "does not rotate".to_owned(),
         (kind, ..) => kind.to_owned(),
     };
-    let words = [device.model.clone(), show_bytes(device.bytes), kind];
-    words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
+    let properties = [device.model.clone(), show_bytes(device.bytes), kind];
+    properties.into_iter().filter(|property| !property.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
-/// The memory that the cache may take, by the other uses of the machine.
+/// The proposed memory of the cache, by the other uses of the machine.
 fn memory(machine: &Machine, serves: bool) -> Memory {
     let (total, available) = (machine.memory_bytes, machine.available_bytes);
-    let (share, most, why) = match (machine.hypervisor, serves) {
+    let (share, maximum, reason) = match (machine.hypervisor, serves) {
         (Some(sign), _) => (
             total / 5,
             available / 2,
@@ -277,21 +301,21 @@ fn memory(machine: &Machine, serves: bool) -> Memory {
             format!("a quarter of {}: no disk is free, so this machine has another purpose, too", show_bytes(total)),
         ),
     };
-    let bytes = share.min(most);
+    let bytes = share.min(maximum);
     // Rounded to a convenient number.
     let unit = if bytes >= 4 * GIB { GIB } else { 64 << 20 };
     let size_bytes = (bytes / unit * unit).max(MEMORY_MIN_BYTES);
-    Memory { size_bytes, total_bytes: total, available_bytes: available, why }
+    Memory { size_bytes, total_bytes: total, available_bytes: available, reason }
 }
 
 impl Plan {
     /// The first disk that carries data and could be served as it is.
-    pub fn could_serve(&self) -> Option<&Left> {
-        self.left.iter().find(|left| left.why.starts_with(CARRIES) && left.remedy.is_some())
+    pub fn first_servable(&self) -> Option<&SkippedDevice> {
+        self.skipped.iter().find(|skipped| skipped.reason.starts_with(CARRIES) && skipped.remedy.is_some())
     }
 }
 
-impl Left {
+impl SkippedDevice {
     /// Its node.
     pub fn path(&self) -> &Path {
         &self.device

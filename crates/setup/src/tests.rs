@@ -1,4 +1,4 @@
-//! Invented machines: the proposal for each, and the disks that stay untouched.
+//! Proposals for invented machines, and the disks they skip.
 
 use super::machine::{Contents, Sources};
 use super::plan::{Plan, Volume, plan};
@@ -20,22 +20,22 @@ fn machine(lsblk: &str, gib: u64, hypervisor: Option<&'static str>, odd: &[(&str
         odd.map_or(Contents::Blank, |(_, contents)| contents.clone())
     };
     let sources = Sources { lsblk, meminfo: &meminfo, links: &links, contents: &contents, hypervisor };
-    Machine::of(&sources).expect("lsblk says it so")
+    Machine::of(&sources).expect("the output of lsblk is valid")
 }
 
-fn wishes(volumes: &[&str], flash: &[&str]) -> Wishes {
+fn choices(volumes: &[&str], flash: &[&str]) -> UserChoices {
     let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect();
-    Wishes { volumes: paths(volumes), flash: paths(flash), looked_at_by_name: false }
+    UserChoices { volumes: paths(volumes), flash: paths(flash), examined_by_name: false }
 }
 
 /// Makes a proposal and checks that the configuration parses. Memory and disks of the invented machine are replaced by
 /// real ones.
-fn propose(machine: &Machine, wishes: &Wishes) -> (Plan, String) {
-    let plan = plan(machine, wishes).expect("there is a proposal");
+fn propose(machine: &Machine, choices: &UserChoices) -> (Plan, String) {
+    let plan = plan(machine, choices).expect("there is a proposal");
     let text = text::text(&plan);
     let size = units::exact_bytes(plan.memory.size_bytes);
     let mut here = text.replace(&format!("size = \"{size}\""), "size = \"64 MiB\"");
-    let folder = tempfile::tempdir().expect("a folder can be made");
+    let folder = tempfile::tempdir().expect("a temporary directory can be created");
     for Volume { name, backing } in &plan.volumes {
         let disk = folder.path().join(name);
         std::fs::write(&disk, [0; 4096]).expect("the folder can be written");
@@ -48,8 +48,8 @@ fn propose(machine: &Machine, wishes: &Wishes) -> (Plan, String) {
     (plan, text)
 }
 
-fn refused(machine: &Machine, wishes: &Wishes) -> String {
-    plan(machine, wishes).expect_err("it cannot be").message
+fn refused(machine: &Machine, choices: &UserChoices) -> String {
+    plan(machine, choices).expect_err("the plan is refused").message
 }
 
 fn nodes<'a>(devices: impl IntoIterator<Item = &'a Path>) -> Vec<String> {
@@ -59,93 +59,94 @@ fn nodes<'a>(devices: impl IntoIterator<Item = &'a Path>) -> Vec<String> {
 #[test]
 fn storage_server_serves_blank_disks_behind_mirrored_flash() {
     let machine = machine(STORAGE_SERVER, 64, None, &[]);
-    let (plan, text) = propose(&machine, &Wishes::default());
+    let (plan, text) = propose(&machine, &UserChoices::default());
     assert_eq!(nodes(plan.flash.iter().map(|device| &*device.node)), ["/dev/nvme0n1", "/dev/nvme1n1"]);
     assert_eq!(
         nodes(plan.volumes.iter().map(|volume| &*volume.backing.device)),
         ["sdb", "sdc", "sdd", "sde"].map(|disk| format!("/dev/disk/by-id/ata-DISK_{disk}"))
     );
     assert_eq!(plan.memory.size_bytes, 48 * GIB);
-    assert_eq!(nodes(plan.left.iter().map(|left| left.path())), ["/dev/sda"]);
+    assert_eq!(nodes(plan.skipped.iter().map(|device| device.path())), ["/dev/sda"]);
     insta::assert_snapshot!(text);
 }
 
 #[test]
 fn hypervisor_keeps_its_disks_and_most_of_its_memory() {
     let sign = Some("Proxmox VE is here");
-    let held = [("/dev/sdc1", Contents::Held), ("/dev/sdd1", Contents::Held)];
-    let machine = machine(HYPERVISOR, 128, sign, &held);
-    let (plan, text) = propose(&machine, &Wishes::default());
+    let in_use = [("/dev/sdc1", Contents::InUse), ("/dev/sdd1", Contents::InUse)];
+    let machine = machine(HYPERVISOR, 128, sign, &in_use);
+    let (plan, text) = propose(&machine, &UserChoices::default());
     assert!(plan.flash.is_empty() && plan.volumes.is_empty(), "{plan:?}");
     assert_eq!(plan.single_flash.as_ref().map(|device| &*device.node), Some(Path::new("/dev/sdb")));
     assert_eq!(plan.memory.size_bytes, 25 * GIB);
     insta::assert_snapshot!(text);
     // An unused disk with data may be named, and is served as it is.
-    let (plan, text) = propose(&machine, &wishes(&["/dev/sdf"], &[]));
+    let (plan, text) = propose(&machine, &choices(&["/dev/sdf"], &[]));
     assert_eq!(plan.volumes[0].backing.carries.as_deref(), Some("ext4"));
     assert!(
         text.contains("is served as it is") && text.contains("backing = \"/dev/disk/by-id/ata-DISK_sdf\""),
         "{text}"
     );
     // A used disk may not be named, under any of its names.
-    assert!(refused(&machine, &wishes(&["/dev/sde"], &[])).contains("mounted at /mnt/backup"));
-    assert!(refused(&machine, &wishes(&["/dev/sdc"], &[])).contains("the kernel uses /dev/sdc1"));
-    assert!(refused(&machine, &wishes(&[], &["/dev/sda3"])).contains("is built on /dev/sda3"));
-    assert!(refused(&machine, &wishes(&[], &["/dev/sdz"])).contains("lsblk --paths"));
+    assert!(refused(&machine, &choices(&["/dev/sde"], &[])).contains("mounted at /mnt/backup"));
+    assert!(refused(&machine, &choices(&["/dev/sdc"], &[])).contains("the kernel uses /dev/sdc1"));
+    assert!(refused(&machine, &choices(&[], &["/dev/sda3"])).contains("is built on /dev/sda3"));
+    assert!(refused(&machine, &choices(&[], &["/dev/sdz"])).contains("lsblk --paths"));
     assert!(
-        refused(&machine, &wishes(&["/dev/sdf"], &["/dev/disk/by-id/ata-DISK_sdf"])).contains("a volume and flash")
+        refused(&machine, &choices(&["/dev/sdf"], &["/dev/disk/by-id/ata-DISK_sdf"]))
+            .contains("both a volume and flash")
     );
-    assert!(refused(&machine, &wishes(&["/dev/sdf", "/dev/sdf"], &[])).contains("named twice"));
+    assert!(refused(&machine, &choices(&["/dev/sdf", "/dev/sdf"], &[])).contains("named twice"));
 }
 
 #[test]
 fn small_box_without_free_disks_gets_remedies() {
     let machine = machine(SMALL_BOX, 4, None, &[]);
-    let (plan, text) = propose(&machine, &Wishes::default());
+    let (plan, text) = propose(&machine, &UserChoices::default());
     assert!(plan.flash.is_empty() && plan.single_flash.is_none() && plan.volumes.is_empty(), "{plan:?}");
     assert_eq!(plan.memory.size_bytes, GIB);
     insta::assert_snapshot!(text);
 }
 
 #[test]
-fn disk_with_data_that_lsblk_misses_is_left_alone() {
+fn disk_with_data_that_lsblk_misses_is_skipped() {
     let signatures = Contents::Signatures(vec!["LVM2_member".to_owned()]);
-    let unseen = Contents::Unseen("Permission denied (os error 13)".to_owned());
+    let unreadable = Contents::Unreadable("Permission denied (os error 13)".to_owned());
     let odd = [
         ("/dev/sdb", signatures),
         ("/dev/sdc", Contents::Unrecognised),
-        ("/dev/sdd", Contents::Held),
-        ("/dev/sde", unseen),
+        ("/dev/sdd", Contents::InUse),
+        ("/dev/sde", unreadable),
         ("/dev/nvme1n1", Contents::Unrecognised),
     ];
     let machine = machine(STORAGE_SERVER, 64, None, &odd);
-    let (plan, text) = propose(&machine, &Wishes::default());
+    let (plan, text) = propose(&machine, &UserChoices::default());
     assert!(plan.volumes.is_empty() && plan.flash.is_empty(), "{plan:?}");
-    for said in ["LVM2_member", "data that nothing here recognises", "the kernel uses", "run this as root"] {
+    for phrase in ["LVM2_member", "unrecognised data", "in exclusive use by the kernel", "run this as root"] {
         assert!(
-            text.split_whitespace().collect::<Vec<_>>().join(" ").replace("# ", "").contains(said),
-            "{said}\n{text}"
+            text.split_whitespace().collect::<Vec<_>>().join(" ").replace("# ", "").contains(phrase),
+            "{phrase}\n{text}"
         );
     }
     // Named flash is used in spite of its content, and the file says how to erase it.
-    let (plan, text) = propose(&machine, &wishes(&[], &["/dev/nvme0n1", "/dev/nvme1n1"]));
+    let (plan, text) = propose(&machine, &choices(&[], &["/dev/nvme0n1", "/dev/nvme1n1"]));
     assert_eq!(plan.flash.len(), 2);
     assert!(text.contains("blkdiscard -z /dev/nvme1n1") && !text.contains("blkdiscard -z /dev/nvme0n1"), "{text}");
     // An unreadable disk is refused, not taken for blank.
-    assert!(refused(&machine, &wishes(&["/dev/sde"], &[])).contains("run this as root"));
+    assert!(refused(&machine, &choices(&["/dev/sde"], &[])).contains("run this as root"));
 }
 
 #[test]
 fn file_appears_complete_and_is_never_overwritten() {
-    let folder = tempfile::tempdir().expect("a folder can be made");
+    let folder = tempfile::tempdir().expect("a temporary directory can be created");
     let out = folder.path().join("hotset.toml");
     write(&out, "one").expect("it is not there");
     let refused = write(&out, "two").expect_err("it is there").message;
-    assert!(refused.contains("not written over"), "{refused}");
+    assert!(refused.contains("not overwritten"), "{refused}");
     std::os::unix::fs::symlink("nowhere", folder.path().join("link")).expect("a link can be made");
     assert!(write(&folder.path().join("link"), "two").is_err());
     assert_eq!(std::fs::read(&out).expect("it is there"), b"one");
-    assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 2, "nothing else is left there");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 2, "the directory has no other files");
     let refused = write(&folder.path().join("none/hotset.toml"), "one").expect_err("no folder").message;
     assert!(refused.contains("mkdir -p"), "{refused}");
 }

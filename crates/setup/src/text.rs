@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use super::plan::{Chosen, Left, Plan, Volume};
+use super::plan::{Plan, ProposedDevice, SkippedDevice, Volume};
 use units::{exact_bytes, show_bytes};
 
 /// Longest line of a comment.
@@ -19,7 +19,7 @@ pub fn text(plan: &Plan) -> String {
     );
     comment(&mut out, "Next: `hotset check-config FILE`, then `hotset serve --config FILE`.");
     out.push_str("\n[state]\ndirectory = \"/var/lib/hotset\"\n\n[memory]\n");
-    comment(&mut out, &format!("{}.", capital(&plan.memory.why)));
+    comment(&mut out, &format!("{}.", capitalise(&plan.memory.reason)));
     let _ = writeln!(out, "size = \"{}\"", exact_bytes(plan.memory.size_bytes));
     out.push_str(
         "\n[control]\nsocket = \"/run/hotset/control.sock\"\n\n[nbd]\nlisten = [\"unix:/run/hotset/nbd.sock\"]\n",
@@ -31,7 +31,7 @@ pub fn text(plan: &Plan) -> String {
     out.push('\n');
     flash(&mut out, plan);
     volumes(&mut out, plan);
-    left(&mut out, &plan.left);
+    skipped(&mut out, &plan.skipped);
     out
 }
 
@@ -44,7 +44,7 @@ fn flash(out: &mut String, plan: &Plan) {
                  single device loses acknowledged writes. Add a second device, or accept the risk with \
                  allow_single_copy, and remove the comment marks:",
                 single.node.display(),
-                single.what
+                single.description
             ),
         );
         let _ = writeln!(out, "# [flash]\n# devices = [{}]\n# allow_single_copy = true\n", quoted(&single.device));
@@ -72,7 +72,7 @@ fn flash(out: &mut String, plan: &Plan) {
         ),
     }
     for device in &plan.flash {
-        comment(out, &format!("{}: {}{}", device.node.display(), device.what, unstable(device)));
+        comment(out, &format!("{}: {}{}", device.node.display(), device.description, name_warning(device)));
         if let Some(carries) = &device.carries {
             comment(
                 out,
@@ -110,12 +110,15 @@ fn volumes(out: &mut String, plan: &Plan) {
                 format!("carries {carries}, and is served as it is: only clients change its data")
             }
         };
-        comment(out, &format!("{}: {}; {carries}{}", backing.node.display(), backing.what, unstable(backing)));
+        comment(
+            out,
+            &format!("{}: {}; {carries}{}", backing.node.display(), backing.description, name_warning(backing)),
+        );
         let _ = writeln!(out, "name = \"{name}\"\nbacking = {}\n", quoted(&backing.device));
     }
     if plan.volumes.is_empty() {
         comment(out, "No disk is free to serve. Options:");
-        if let Some(disk) = plan.could_serve() {
+        if let Some(disk) = plan.first_servable() {
             let path = disk.path().display();
             comment(
                 out,
@@ -132,19 +135,19 @@ fn volumes(out: &mut String, plan: &Plan) {
     }
 }
 
-fn left(out: &mut String, left: &[Left]) {
-    if left.is_empty() {
+fn skipped(out: &mut String, skipped: &[SkippedDevice]) {
+    if skipped.is_empty() {
         return;
     }
     comment(out, "Left alone:");
-    for disk in left {
+    for disk in skipped {
         let remedy = disk.remedy.as_ref().map(|remedy| format!(" ({remedy})")).unwrap_or_default();
-        comment(out, &format!("- {}: {}; {}{remedy}", disk.device.display(), disk.what, disk.why));
+        comment(out, &format!("- {}: {}; {}{remedy}", disk.device.display(), disk.description, disk.reason));
     }
 }
 
 /// A warning for a device without a persistent name.
-fn unstable(device: &Chosen) -> &'static str {
+fn name_warning(device: &ProposedDevice) -> &'static str {
     match device.device == device.node && device.node.starts_with("/dev") && !device.node.starts_with("/dev/mapper") {
         true => "; it has no persistent name in /dev/disk/by-id: this name may refer to another disk after a reboot",
         false => "",
@@ -156,12 +159,12 @@ fn quoted(path: &Path) -> String {
     toml::Value::String(path.display().to_string()).to_string()
 }
 
-fn capital(text: &str) -> String {
+fn capitalise(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
 }
 
-/// Adds a wrapped comment. Control characters, which a disk's model may contain, are left out.
+/// Adds a wrapped comment. Control characters, which a disk's model may contain, are omitted.
 fn comment(out: &mut String, text: &str) {
     let mut line = "#".to_owned();
     let text: String = text.chars().filter(|c| !c.is_control()).collect();

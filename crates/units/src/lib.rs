@@ -1,4 +1,4 @@
-//! Sizes and times as people write and read them: `512 MiB`, `1.5 TiB`, `10s`, `8min`.
+//! Sizes and times in human-readable form: `512 MiB`, `1.5 TiB`, `10s`, `8min`.
 
 use std::time::Duration;
 
@@ -26,19 +26,19 @@ const TIME_UNITS: [(&str, u64); 6] = [
 
 /// Bytes in `text`: a number, at most three decimals, and a unit (`B`, `KiB` to `PiB`, `kB` to `TB`; none = bytes).
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let wrong = || format!("\"{text}\" is not a size; write it like \"512 MiB\", \"10 GiB\" or \"1.5 TiB\"");
+    let invalid = || format!("\"{text}\" is not a size; write it like \"512 MiB\", \"10 GiB\" or \"1.5 TiB\"");
     let (number, unit) = split_unit(text);
     let unit = if unit.is_empty() { "B" } else { unit };
-    let factor = SIZE_UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or_else(wrong)?.1;
-    scale(number, factor).ok_or_else(wrong)
+    let factor = SIZE_UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or_else(invalid)?.1;
+    scale(number, factor).ok_or_else(invalid)
 }
 
 /// The time in `text`: a number, at most three decimals, and a unit (`us`, `ms`, `s`, `min`, `h`, `d`).
 pub fn parse_time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("\"{text}\" is not a time; write it like \"30ms\", \"10s\" or \"8min\"");
+    let invalid = || format!("\"{text}\" is not a time; write it like \"30ms\", \"10s\" or \"8min\"");
     let (number, unit) = split_unit(text);
-    let factor = TIME_UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?.1;
-    scale(number, factor).map(Duration::from_nanos).ok_or_else(wrong)
+    let factor = TIME_UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(invalid)?.1;
+    scale(number, factor).map(Duration::from_nanos).ok_or_else(invalid)
 }
 
 fn split_unit(text: &str) -> (&str, &str) {
@@ -57,7 +57,7 @@ fn scale(number: &str, factor: u64) -> Option<u64> {
     whole.checked_add(u64::try_from(thousandths * u128::from(factor) / 1000).ok()?)
 }
 
-/// `bytes` for people, with three significant digits at least: `1.50 GiB`, `512 MiB`, `12 B`.
+/// Human-readable `bytes`, with three significant digits at least: `1.50 GiB`, `512 MiB`, `12 B`.
 pub fn show_bytes(bytes: u64) -> String {
     let (name, factor) = SIZE_UNITS[..6].iter().rev().find(|(_, factor)| bytes >= *factor).unwrap_or(&SIZE_UNITS[0]);
     if bytes.is_multiple_of(*factor) {
@@ -80,7 +80,7 @@ pub fn exact_bytes(bytes: u64) -> String {
     fits.map_or_else(|| bytes.to_string(), |(name, factor)| format!("{} {name}", bytes / factor))
 }
 
-/// A count for people, with thousands set apart: `1,234,567`.
+/// A count with thousands separators: `1,234,567`.
 pub fn show_count(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -93,7 +93,7 @@ pub fn show_count(count: u64) -> String {
     text
 }
 
-/// Microseconds for people: `85 us`, `1.25 ms`, `3.1 s`.
+/// Human-readable microseconds: `85 us`, `1.25 ms`, `3.1 s`.
 pub fn show_micros(micros: f64) -> String {
     match micros {
         m if m < 1_000.0 => format!("{m:.0} us"),
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_as_people_write_them() {
+    fn human_readable_sizes_are_parsed() {
         for (text, bytes) in [
             ("512 MiB", 512 << 20),
             ("10GiB", 10 << 30),
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused_with_an_example() {
+    fn invalid_size_is_refused_with_an_example() {
         for text in ["", "MiB", "1,5 GiB", "-1 GiB", "12 potatoes", "99999999999 PiB", "1. GiB", "1.2345 GiB"] {
             let error = parse_size(text).expect_err(text);
             assert!(error.contains("512 MiB"), "{error}");

@@ -3,13 +3,13 @@
 use engine::Volume;
 use seam::Seam;
 
-/// Most data segments of one request. QEMU's default queue has 128 entries, of which header and status take two.
+/// Maximum data segments of a request. QEMU's default queue has 128 entries, of which header and status take two.
 pub(crate) const SEGMENTS_MAX: u32 = 126;
-/// Most ranges of one discard or write-zeroes request: the value of QEMU's own server, which its server test expects.
+/// Maximum ranges of a discard or write-zeroes request: the value of QEMU's own back end, which QEMU's test expects.
 pub(crate) const RANGES_MAX: u32 = 1;
-/// Most sectors of one such range: 2 GiB.
+/// Maximum sectors of such a range: 2 GiB.
 pub(crate) const RANGE_SECTORS_MAX: u32 = 1 << 22;
-/// Most queues of a driver.
+/// Maximum queues of a driver.
 pub(crate) const QUEUES_MAX: usize = 64;
 /// Size of the configuration space, in bytes.
 pub(crate) const SPACE_BYTES: usize = 256;

@@ -1,8 +1,8 @@
-//! Checks of a front end's file descriptors: use and close of an accepted one never wait for a file system or another
-//! machine.
+//! Rejects descriptors of a front end on which I/O or close could block the data core, such as files on FUSE or NFS.
 //!
-//! The checks run on the front end's thread, which also closes refused descriptors. Closing a file on FUSE or NFS asks
-//! a server and would block the data core until it answers. The checks themselves ask no file system.
+//!
+//! The checks run on the front end's thread, which also closes refused descriptors. Closing a file on FUSE or NFS waits
+//! for a server. The checks themselves cause no file-system I/O.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -20,8 +20,8 @@ pub(crate) enum Refused {
          docs/admin/vhost-user.md)"
     )]
     Memory(String),
-    #[error("the descriptor for notifications is not an eventfd: {0}")]
-    Bell(std::io::Error),
+    #[error("the descriptor of a kick, call or error notification is not an eventfd: {0}")]
+    VringEventfd(std::io::Error),
     #[error("the back-end request channel is {0}, not a Unix socket")]
     Socket(String),
 }
@@ -33,7 +33,7 @@ pub(crate) fn check(message: &Message) -> Result<(), Refused> {
         Message::AddMemReg(_, file) | Message::SetLogBase { file, .. } | Message::SetInflightFd { file, .. } => {
             check_memory(file)
         }
-        Message::SetVringBell { fd: Some(fd), .. } => check_eventfd(fd).map_err(Refused::Bell),
+        Message::SetVringFd { fd: Some(fd), .. } => check_eventfd(fd).map_err(Refused::VringEventfd),
         Message::SetBackendReqFd(socket) => match rustix::net::sockopt::socket_domain(socket) {
             Ok(AddressFamily::UNIX) => Ok(()),
             _ => Err(Refused::Socket(path_of(socket))),
@@ -64,7 +64,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, open};
 
     use super::*;
-    use crate::message::BellKind;
+    use crate::message::VringFdKind;
 
     fn opened(path: &str) -> OwnedFd {
         open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).expect("the file exists")
@@ -84,9 +84,9 @@ mod tests {
 
     #[test]
     fn notifications_need_an_eventfd_and_requests_a_unix_socket() {
-        let bell = |fd| check(&Message::SetVringBell { which: BellKind::Kick, index: 0, fd: Some(fd) });
-        bell(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd")).expect("an eventfd is accepted");
-        assert!(matches!(bell(opened("/dev/zero")), Err(Refused::Bell(_))));
+        let vring_fd = |fd| check(&Message::SetVringFd { which: VringFdKind::Kick, index: 0, fd: Some(fd) });
+        vring_fd(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd")).expect("an eventfd is accepted");
+        assert!(matches!(vring_fd(opened("/dev/zero")), Err(Refused::VringEventfd(_))));
         let (socket, _other) = UnixStream::pair().expect("a socket pair");
         check(&Message::SetBackendReqFd(socket.into())).expect("a Unix socket is accepted");
         assert!(matches!(check(&Message::SetBackendReqFd(opened("/dev/zero"))), Err(Refused::Socket(_))));

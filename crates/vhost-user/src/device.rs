@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use connection::{Account, Clients};
+use connection::{BufferAccount, Clients};
 use engine::{RequestError, Volume, WritePolicy};
 use seam::real::FaultFlag;
 use seam::{DiskError, Seam};
@@ -11,7 +11,7 @@ use seam::{DiskError, Seam};
 use crate::config::feature;
 use crate::inflight::InflightArea;
 use crate::memory::{DirtyLog, Memory};
-use crate::payload_pool::{Orphans, PayloadPool, WakerList};
+use crate::payload_pool::{PayloadPool, UnfinishedCount, WakerList};
 
 /// A front end's view of a volume.
 pub(crate) struct Device<S: Seam> {
@@ -23,21 +23,21 @@ pub(crate) struct Device<S: Seam> {
     pub(crate) features: Cell<u64>,
     /// Inflight memory, which outlives the daemon, if the front end supports it.
     pub(crate) area: RefCell<Option<InflightArea>>,
-    /// True if writes acknowledged by an earlier daemon are lost: the driver's next flush fails.
+    /// True if writes acknowledged by an earlier daemon are lost, so that the driver's next flush fails.
     pub(crate) has_lost_writes: Cell<bool>,
     /// Number of this daemon, higher than the numbers of earlier ones.
     pub(crate) daemon: u64,
     /// True if the driver requires durable writes (write-through).
     pub(crate) write_through: Cell<bool>,
     pub(crate) clients: Rc<Clients>,
-    pub(crate) account: Account,
-    pub(crate) room: Rc<PayloadPool>,
-    pub(crate) orphans: Rc<Orphans>,
+    pub(crate) account: BufferAccount,
+    pub(crate) payload_pool: Rc<PayloadPool>,
+    /// Requests of disconnected front ends of the volume.
     /// Set once a page of the front end's memory is lost.
     pub(crate) fault: FaultFlag,
-    /// Tasks that end the front end then.
+    /// Tasks that disconnect the front end once a page is lost.
     pub(crate) lost_memory: WakerList,
-    /// True once the front end is gone: the guest's memory is not written any more.
+    /// True once the front end has disconnected: the guest's memory is not written any more.
     pub(crate) has_ended: Cell<bool>,
 }
 
@@ -49,7 +49,7 @@ impl<S: Seam> Device<S> {
         never_flushes || self.write_through.get()
     }
 
-    /// Counts a write before its acknowledgement, if its data are only in memory, which ends with the daemon.
+    /// Counts a write before its acknowledgement if its data exist only in memory, which is lost with the daemon.
     pub(crate) fn count_acknowledged(&self) {
         if self.volume.policy() == WritePolicy::WriteBack
             && !self.writes_through()
@@ -60,8 +60,8 @@ impl<S: Seam> Device<S> {
     }
 
     /// Adopts the inflight memory. `lost_before`: writes acknowledged by daemons of lower numbers may be lost.
-    pub(crate) fn adopt(&self, area: InflightArea, lost_before: u64) {
-        // A write-through promise of an earlier daemon holds, as does one made since.
+    pub(crate) fn set_inflight_area(&self, area: InflightArea, lost_before: u64) {
+        // Write-through stays in force if the driver required it of an earlier daemon or of this one.
         self.write_through.set(self.write_through.get() || area.is_write_through());
         area.set_write_through(self.write_through.get());
         if area.has_unflushed_writes(lost_before) {
@@ -72,7 +72,7 @@ impl<S: Seam> Device<S> {
         *self.area.borrow_mut() = Some(area);
     }
 
-    /// Makes acknowledged writes durable. Fails once if some of them are lost, so that the guest learns of the loss.
+    /// Makes acknowledged writes durable. Fails once if some of them are lost, which reports the loss to the guest.
     pub(crate) async fn flush(&self) -> Result<(), RequestError> {
         let acknowledged_count = self.area.borrow().as_ref().map(InflightArea::acknowledged_count);
         self.volume.flush().await?;
@@ -89,7 +89,7 @@ impl<S: Seam> Device<S> {
     }
 
     /// Marks a written range of the guest's memory in the dirty log, if there is one.
-    pub(crate) fn wrote(&self, at: u64, len: usize) {
+    pub(crate) fn mark_dirty(&self, at: u64, len: usize) {
         if self.features.get() & feature::LOG_ALL != 0
             && let Some(log) = &*self.log.borrow()
         {

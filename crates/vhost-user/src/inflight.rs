@@ -23,7 +23,7 @@ const ACKNOWLEDGED_AT: usize = 16;
 const FLUSHED_AT: usize = 24;
 const QUEUE_HEAD_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 16;
-/// The layout's version, of our own block as well; 0 in memory that no daemon has used.
+/// Version of the layout and of the private block; 0 in memory that no daemon has used.
 const VERSION: u16 = 1;
 
 /// Size of the memory for this number and size of queues.
@@ -81,18 +81,18 @@ impl InflightArea {
 
     /// True if a daemon with a number below `lost_before` acknowledged writes that were not flushed by its end.
     pub fn has_unflushed_writes(&self, lost_before: u64) -> bool {
-        let [written_by, acknowledged_count, kept] =
+        let [written_by, acknowledged_count, flushed_count] =
             [DAEMON_AT, ACKNOWLEDGED_AT, FLUSHED_AT].map(|at| load64(&self.part, at));
-        written_by < lost_before && acknowledged_count != kept
+        written_by < lost_before && acknowledged_count != flushed_count
     }
 
-    /// Marks the area as this daemon's, with all writes flushed.
+    /// Records this daemon as the area's writer, with all writes flushed.
     pub fn adopt(&self, daemon: u64) {
         store64(&self.part, FLUSHED_AT, load64(&self.part, ACKNOWLEDGED_AT));
         store64(&self.part, DAEMON_AT, daemon);
     }
 
-    /// Counts a write that is about to be acknowledged and is in memory only.
+    /// Counts a write that is about to be acknowledged and is only in memory.
     pub fn count_acknowledged(&self) {
         store64(&self.part, ACKNOWLEDGED_AT, load64(&self.part, ACKNOWLEDGED_AT).wrapping_add(1));
     }
@@ -113,25 +113,25 @@ impl InflightArea {
     }
 
     /// Records whether the driver is promised durable writes.
-    pub fn set_write_through(&self, is: bool) {
-        store16(&self.part, WRITE_THROUGH_AT, u16::from(is));
+    pub fn set_write_through(&self, write_through: bool) {
+        store16(&self.part, WRITE_THROUGH_AT, u16::from(write_through));
     }
 }
 
 fn load16(part: &Part, at: usize) -> u16 {
-    part.slice(at, 2).get_atomic_ref::<AtomicU16>(0).expect("aligned").load(Ordering::SeqCst)
+    part.slice(at, 2).get_atomic_ref::<AtomicU16>(0).expect("fields are aligned").load(Ordering::SeqCst)
 }
 
 fn store16(part: &Part, at: usize, value: u16) {
-    part.slice(at, 2).get_atomic_ref::<AtomicU16>(0).expect("aligned").store(value, Ordering::SeqCst);
+    part.slice(at, 2).get_atomic_ref::<AtomicU16>(0).expect("fields are aligned").store(value, Ordering::SeqCst);
 }
 
 fn load64(part: &Part, at: usize) -> u64 {
-    part.slice(at, 8).get_atomic_ref::<AtomicU64>(0).expect("aligned").load(Ordering::SeqCst)
+    part.slice(at, 8).get_atomic_ref::<AtomicU64>(0).expect("fields are aligned").load(Ordering::SeqCst)
 }
 
 fn store64(part: &Part, at: usize, value: u64) {
-    part.slice(at, 8).get_atomic_ref::<AtomicU64>(0).expect("aligned").store(value, Ordering::SeqCst);
+    part.slice(at, 8).get_atomic_ref::<AtomicU64>(0).expect("fields are aligned").store(value, Ordering::SeqCst);
 }
 
 // Header of a queue: features (8 bytes), version, entries, last used head, used index.
@@ -157,7 +157,7 @@ impl Inflight {
         load64(&self.part, self.entry(head) + 8)
     }
 
-    /// Returns the requests that an earlier daemon had taken and not given back when the ring's used index was `used`,
+    /// Returns the requests that an earlier daemon had taken and not completed when the ring's used index was `used`,
     /// oldest first. Fails and changes nothing if that daemon was of a later version.
     pub fn recover(&mut self, used: u16) -> Result<Vec<u16>, NewerFormat> {
         let version = load16(&self.part, VERSION_AT);
@@ -176,15 +176,15 @@ impl Inflight {
         }
         store16(&self.part, USED_AT, used);
         // Read once: the peer may write here during the sort.
-        let under_way = (0..self.size).filter(|head| load16(&self.part, self.entry(*head)) != 0);
-        let mut left: Vec<(u64, u16)> = under_way.map(|head| (self.number(head), head)).collect();
+        let in_flight = (0..self.size).filter(|head| load16(&self.part, self.entry(*head)) != 0);
+        let mut left: Vec<(u64, u16)> = in_flight.map(|head| (self.number(head), head)).collect();
         left.sort_unstable();
         self.counter = left.last().map_or(0, |(number, _)| *number);
         Ok(left.into_iter().map(|(_, head)| head).collect())
     }
 
     /// Records that a request starts.
-    pub fn begin(&mut self, head: u16) {
+    pub fn record_start(&mut self, head: u16) {
         self.counter = self.counter.wrapping_add(1);
         let at = self.entry(head);
         store64(&self.part, at + 8, self.counter);
@@ -192,12 +192,12 @@ impl Inflight {
     }
 
     /// Records that a request is about to be completed.
-    pub fn ending(&self, head: u16) {
+    pub fn record_completing(&self, head: u16) {
         store16(&self.part, LAST_AT, head);
     }
 
     /// Records that it is completed, with the used index after it.
-    pub fn ended(&self, head: u16, used: u16) {
+    pub fn record_completed(&self, head: u16, used: u16) {
         store16(&self.part, self.entry(head), 0);
         store16(&self.part, USED_AT, used);
     }
@@ -208,8 +208,9 @@ mod tests {
     use super::*;
 
     fn area() -> (OwnedFd, InflightArea) {
-        let file = create_area(2, 8).expect("memory");
-        let area = map(file.try_clone().expect("a copy"), 0, area_bytes(2, 8)).expect("mapped");
+        let file = create_area(2, 8).expect("access to a memfd succeeds");
+        let area = map(file.try_clone().expect("the descriptor can be duplicated"), 0, area_bytes(2, 8))
+            .expect("the file can be mapped");
         (file, area)
     }
 
@@ -220,32 +221,36 @@ mod tests {
     #[test]
     fn next_daemon_finds_inflight_requests_in_order() {
         let (file, area) = area();
-        let mut first = area.queue(1, 8).expect("two queues");
+        let mut first = area.queue(1, 8).expect("the area has two queues");
         assert_eq!(first.recover(0), Ok(vec![]));
         for head in [5, 2, 7, 0] {
-            first.begin(head);
+            first.record_start(head);
         }
-        first.ending(2);
-        first.ended(2, 1);
-        let again = map(file, 0, area_bytes(2, 8)).expect("mapped");
-        let mut next = again.queue(1, 8).expect("two queues");
+        first.record_completing(2);
+        first.record_completed(2, 1);
+        let again = map(file, 0, area_bytes(2, 8)).expect("the file can be mapped");
+        let mut next = again.queue(1, 8).expect("the area has two queues");
         assert_eq!(next.recover(1), Ok(vec![5, 7, 0]));
-        next.begin(2);
+        next.record_start(2);
         assert_eq!(next.recover(1), Ok(vec![5, 7, 0, 2]), "later requests come later");
-        assert!(again.queue(0, 8).expect("two queues").recover(0).is_ok_and(|left| left.is_empty()));
+        assert!(again.queue(0, 8).expect("the area has two queues").recover(0).is_ok_and(|left| left.is_empty()));
     }
 
     #[test]
     fn completed_request_is_not_repeated_if_its_record_is_missing() {
         let (_, area) = area();
-        let mut first = area.queue(0, 8).expect("two queues");
-        first.recover(0).expect("it is new");
-        first.begin(3);
-        first.begin(4);
-        first.ending(3);
-        assert_eq!(area.queue(0, 8).expect("two queues").recover(1), Ok(vec![4]), "the used index includes request 3");
-        let mut second = area.queue(0, 8).expect("two queues");
-        second.ending(4);
+        let mut first = area.queue(0, 8).expect("the area has two queues");
+        first.recover(0).expect("the area is new");
+        first.record_start(3);
+        first.record_start(4);
+        first.record_completing(3);
+        assert_eq!(
+            area.queue(0, 8).expect("the area has two queues").recover(1),
+            Ok(vec![4]),
+            "the used index includes request 3"
+        );
+        let mut second = area.queue(0, 8).expect("the area has two queues");
+        second.record_completing(4);
         assert_eq!(second.recover(1), Ok(vec![4]), "the used index does not include request 4");
     }
 
@@ -253,10 +258,10 @@ mod tests {
     fn unfit_memory_is_refused_and_write_through_promise_survives() {
         let (file, area) = area();
         assert!(area.queue(2, 8).is_none() && area.queue(0, 16).is_none());
-        assert!(map(file.try_clone().expect("a copy"), 64, area_bytes(2, 8)).is_err());
-        assert!(map(file.try_clone().expect("a copy"), 0, 64).is_err());
+        assert!(map(file.try_clone().expect("the descriptor can be duplicated"), 64, area_bytes(2, 8)).is_err());
+        assert!(map(file.try_clone().expect("the descriptor can be duplicated"), 0, 64).is_err());
         area.set_write_through(true);
-        assert!(map(file, 0, area_bytes(2, 8)).expect("mapped").is_write_through());
+        assert!(map(file, 0, area_bytes(2, 8)).expect("the file can be mapped").is_write_through());
     }
 
     #[test]
@@ -274,47 +279,47 @@ mod tests {
 
     fn content(file: &OwnedFd) -> Vec<u8> {
         let mut bytes = vec![0; area_bytes(2, 8) as usize];
-        let read = rustix::io::pread(file, &mut bytes, 0).expect("memory");
+        let read = rustix::io::pread(file, &mut bytes, 0).expect("access to a memfd succeeds");
         assert_eq!(read, bytes.len());
         bytes
     }
 
-    /// Three requests under way in the second queue, and three acknowledged writes that a flush has covered.
+    /// Three requests in flight in the second queue, and three acknowledged writes that a flush has covered.
     fn write_golden() -> Vec<u8> {
         let (file, area) = area();
         area.set_write_through(true);
         area.adopt(41);
         (0..3).for_each(|_| area.count_acknowledged());
         area.record_flushed(area.acknowledged_count());
-        let mut queue = area.queue(1, 8).expect("two queues");
-        queue.recover(0).expect("it is new");
-        [5, 2, 7, 0].into_iter().for_each(|head| queue.begin(head));
-        queue.ending(2);
-        queue.ended(2, 1);
+        let mut queue = area.queue(1, 8).expect("the area has two queues");
+        queue.recover(0).expect("the area is new");
+        [5, 2, 7, 0].into_iter().for_each(|head| queue.record_start(head));
+        queue.record_completing(2);
+        queue.record_completed(2, 1);
         content(&file)
     }
 
     #[test]
-    fn golden_requests_under_way_are_taken_up() {
+    fn golden_inflight_requests_are_resumed() {
         for golden in golden::files("inflight", write_golden) {
-            let file = create_area(2, 8).expect("memory");
-            rustix::io::pwrite(&file, &golden.bytes, 0).expect("memory");
-            let area = map(file, 0, area_bytes(2, 8)).expect("mapped");
+            let file = create_area(2, 8).expect("access to a memfd succeeds");
+            rustix::io::pwrite(&file, &golden.bytes, 0).expect("access to a memfd succeeds");
+            let area = map(file, 0, area_bytes(2, 8)).expect("the file can be mapped");
             assert!(area.is_write_through() && !area.has_unflushed_writes(42), "written by {}", golden.release);
             area.count_acknowledged();
             let doubts = (area.has_unflushed_writes(41), area.has_unflushed_writes(42));
             assert_eq!((doubts, area.acknowledged_count()), ((false, true), 4), "written by {}", golden.release);
-            assert_eq!(area.queue(1, 8).expect("two queues").recover(1), Ok(vec![5, 7, 0]));
-            assert_eq!(area.queue(0, 8).expect("two queues").recover(0), Ok(vec![]));
+            assert_eq!(area.queue(1, 8).expect("the area has two queues").recover(1), Ok(vec![5, 7, 0]));
+            assert_eq!(area.queue(0, 8).expect("the area has two queues").recover(0), Ok(vec![]));
         }
     }
 
     #[test]
-    fn requests_of_a_newer_version_are_refused_and_stay_as_they_are() {
+    fn requests_of_a_newer_version_are_refused_and_unchanged() {
         let (file, area) = area();
-        let mut queue = area.queue(1, 8).expect("two queues");
-        queue.recover(0).expect("it is new");
-        queue.begin(3);
+        let mut queue = area.queue(1, 8).expect("the area has two queues");
+        queue.recover(0).expect("the area is new");
+        queue.record_start(3);
         store16(&queue.part, VERSION_AT, 2);
         let before = content(&file);
         assert_eq!(

@@ -1,9 +1,10 @@
-//! The vhost-user-blk front end: serves a guest's queues in shared memory, without a network and without an extra copy.
+//! The vhost-user-blk back end (device side): serves a guest's queues in shared memory, without a network and with one
+//! copy of the data.
 //!
-//! `server` accepts front ends of virtual machines. `socket` talks to one front end on a thread of its own, and
-//! `session` keeps the state that it sets up. After the setup the front end is not involved: `queue` serves the rings
-//! of the guest's driver on the data core. Guest data are copied once and validated. A queue whose driver breaks the
-//! rules stops; other queues are not affected.
+//! In the specification QEMU is the *front end* and the daemon the *back end*. `server` accepts front ends. `socket`
+//! exchanges messages with one front end on a thread of its own; `session` holds the negotiated state. After the setup
+//! the front end is not involved: `queue` serves the rings of the guest's driver on the data core. Guest data are
+//! copied once and validated. A queue whose driver violates the protocol stops; other queues continue.
 
 mod config;
 mod descriptor;
@@ -21,4 +22,4 @@ mod socket;
 
 pub use ring::QueueError;
 pub use server::{Report, Server};
-pub use session::{MakeBell, Refused, Session, Shared, VolumeOrphans};
+pub use session::{MakeEventfd, Refused, Session, Shared, UnfinishedRequests};

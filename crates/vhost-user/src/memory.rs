@@ -106,31 +106,31 @@ impl Mapping {
 /// A mapped region.
 #[derive(Clone)]
 pub struct Region {
-    place: RegionLayout,
+    layout: RegionLayout,
     map: Arc<Mapping>,
 }
 
 impl Region {
     /// Maps a region from the start of its file, because large pages need an aligned offset. `fault` is set once a page
     /// is lost.
-    pub fn map(place: RegionLayout, file: OwnedFd, fault: &FaultFlag) -> Result<Region, MemoryError> {
-        let RegionLayout { guest, len, user, offset } = place;
+    pub fn map(layout: RegionLayout, file: OwnedFd, fault: &FaultFlag) -> Result<Region, MemoryError> {
+        let RegionLayout { guest, len, user, offset } = layout;
         let ends = [guest, user, offset].map(|start| start.checked_add(len));
         let [Some(_), Some(_), Some(wanted)] = ends else { return Err(MemoryError::Place { guest, len }) };
         if len == 0 {
             return Err(MemoryError::Place { guest, len });
         }
-        Ok(Region { place, map: Mapping::of_file(file, wanted, fault)? })
+        Ok(Region { layout, map: Mapping::of_file(file, wanted, fault)? })
     }
 
     /// A region of anonymous memory, for tests that play both sides.
     pub fn anonymous(guest: u64, len: u64) -> Result<Region, MemoryError> {
         let map = Mapping::anonymous(len as usize)?;
-        Ok(Region { place: RegionLayout { guest, len, user: guest, offset: 0 }, map })
+        Ok(Region { layout: RegionLayout { guest, len, user: guest, offset: 0 }, map })
     }
 
     fn end(&self) -> u64 {
-        self.place.guest + self.place.len
+        self.layout.guest + self.layout.len
     }
 }
 
@@ -185,9 +185,9 @@ impl Memory {
         if regions.len() > REGIONS_MAX {
             return Err(MemoryError::TooMany);
         }
-        regions.sort_by_key(|region| region.place.guest);
-        if let Some(pair) = regions.windows(2).find(|pair| pair[0].end() > pair[1].place.guest) {
-            return Err(MemoryError::Overlap(pair[1].place.guest));
+        regions.sort_by_key(|region| region.layout.guest);
+        if let Some(pair) = regions.windows(2).find(|pair| pair[0].end() > pair[1].layout.guest) {
+            return Err(MemoryError::Overlap(pair[1].layout.guest));
         }
         Ok(Memory { regions })
     }
@@ -198,9 +198,10 @@ impl Memory {
     }
 
     /// The same memory without a region, whatever its offset in the file.
-    pub fn without(&self, place: RegionLayout) -> Result<Memory, MemoryError> {
-        let is_it = |of: &RegionLayout| (of.guest, of.len, of.user) == (place.guest, place.len, place.user);
-        let found = self.regions.iter().position(|region| is_it(&region.place)).ok_or(MemoryError::Unknown)?;
+    pub fn without(&self, layout: RegionLayout) -> Result<Memory, MemoryError> {
+        let key = |layout: &RegionLayout| (layout.guest, layout.len, layout.user);
+        let found =
+            self.regions.iter().position(|region| key(&region.layout) == key(&layout)).ok_or(MemoryError::Unknown)?;
         let mut regions = self.regions.clone();
         regions.remove(found);
         Ok(Memory { regions })
@@ -209,40 +210,40 @@ impl Memory {
     /// Converts a front-end address to a guest address.
     pub fn guest_of(&self, user: u64) -> Option<u64> {
         self.regions.iter().find_map(|region| {
-            let at = user.checked_sub(region.place.user)?;
-            (at < region.place.len).then(|| region.place.guest + at)
+            let at = user.checked_sub(region.layout.user)?;
+            (at < region.layout.len).then(|| region.layout.guest + at)
         })
     }
 
     fn region_of(&self, guest: u64) -> Option<(&Region, u64)> {
-        let after = self.regions.partition_point(|region| region.place.guest <= guest);
+        let after = self.regions.partition_point(|region| region.layout.guest <= guest);
         let region = self.regions.get(after.checked_sub(1)?)?;
-        let at = guest - region.place.guest;
-        (at < region.place.len).then_some((region, at))
+        let at = guest - region.layout.guest;
+        (at < region.layout.len).then_some((region, at))
     }
 
     /// The `len` bytes at a guest address, if they lie in one region.
     pub fn part(&self, guest: u64, len: usize) -> Option<Part> {
         let (region, at) = self.region_of(guest)?;
-        let fits = (len as u64) <= region.place.len - at;
-        fits.then(|| Part { map: region.map.clone(), at: (region.place.offset + at) as usize, len })
+        let fits = (len as u64) <= region.layout.len - at;
+        fits.then(|| Part { map: region.map.clone(), at: (region.layout.offset + at) as usize, len })
     }
 
-    /// Calls `show` for each contiguous piece of a range, with the number of bytes before it.
+    /// Calls `visit` for each contiguous piece of a range, with the number of bytes before it.
     pub fn pieces(
         &self,
         guest: u64,
         len: usize,
-        mut show: impl FnMut(VolatileSlice<'_>, usize),
+        mut visit: impl FnMut(VolatileSlice<'_>, usize),
     ) -> Result<(), Outside> {
         let mut done = 0;
         while done < len {
             let at = guest.checked_add(done as u64).ok_or(Outside)?;
             let (region, inside) = self.region_of(at).ok_or(Outside)?;
-            let count = (region.place.len - inside).min((len - done) as u64) as usize;
+            let count = (region.layout.len - inside).min((len - done) as u64) as usize;
             let slice =
-                region.map.region.get_slice((region.place.offset + inside) as usize, count).map_err(|_| Outside)?;
-            show(slice, done);
+                region.map.region.get_slice((region.layout.offset + inside) as usize, count).map_err(|_| Outside)?;
+            visit(slice, done);
             done += count;
         }
         Ok(())
@@ -251,7 +252,7 @@ impl Memory {
     /// True if the whole range is in memory.
     pub fn covers(&self, guest: u64, len: usize) -> bool {
         match self.region_of(guest) {
-            Some((region, at)) if len as u64 <= region.place.len - at => true,
+            Some((region, at)) if len as u64 <= region.layout.len - at => true,
             _ => self.pieces(guest, len, |_, _| ()).is_ok(),
         }
     }
@@ -316,16 +317,16 @@ mod tests {
 
     fn two_regions() -> Memory {
         let regions = [(0x1000, 0x1000), (0x2000, 0x3000), (0x9000, 0x1000)];
-        Memory::new(regions.map(|(guest, len)| Region::anonymous(guest, len).expect("memory")).to_vec())
-            .expect("memory")
+        Memory::new(regions.map(|(guest, len)| Region::anonymous(guest, len).expect("the memory is valid")).to_vec())
+            .expect("the memory is valid")
     }
 
     #[test]
     fn range_across_regions_is_contiguous_and_outside_ranges_refused() {
         let memory = two_regions();
-        memory.write(0x1ffe, &[1, 2, 3, 4]).expect("in memory");
+        memory.write(0x1ffe, &[1, 2, 3, 4]).expect("the range is in memory");
         let mut read = [0; 4];
-        memory.read(0x1ffe, &mut read).expect("in memory");
+        memory.read(0x1ffe, &mut read).expect("the range is in memory");
         assert_eq!(read, [1, 2, 3, 4]);
         assert!(memory.part(0x1ffe, 4).is_none() && memory.part(0x2000, 0x3000).is_some());
         for (at, len) in [(0xfff, 2), (0x4fff, 2), (0x9fff, 2), (u64::MAX, 2), (0x6000, 1), (0x1000, usize::MAX)] {
@@ -337,47 +338,51 @@ mod tests {
     fn regions_are_added_and_removed_and_never_overlap() {
         let memory = two_regions();
         assert!(matches!(
-            memory.with(Region::anonymous(0x4fff, 0x10).expect("memory")),
+            memory.with(Region::anonymous(0x4fff, 0x10).expect("the memory is valid")),
             Err(MemoryError::Overlap(0x4fff))
         ));
-        let more = memory.with(Region::anonymous(0x5000, 0x1000).expect("memory")).expect("free");
+        let more =
+            memory.with(Region::anonymous(0x5000, 0x1000).expect("the memory is valid")).expect("the range is free");
         assert!(more.covers(0x1000, 0x5000) && !memory.covers(0x1000, 0x5000));
-        let place = RegionLayout { guest: 0x2000, len: 0x3000, user: 0x2000, offset: 0 };
-        let fewer = more.without(place).expect("the region exists");
+        let layout = RegionLayout { guest: 0x2000, len: 0x3000, user: 0x2000, offset: 0 };
+        let fewer = more.without(layout).expect("the region exists");
         assert!(!fewer.covers(0x2000, 1) && fewer.covers(0x5000, 1));
-        assert!(matches!(fewer.without(place), Err(MemoryError::Unknown)));
+        assert!(matches!(fewer.without(layout), Err(MemoryError::Unknown)));
     }
 
     #[test]
     fn file_that_is_too_short_is_refused() {
         let file = rustix::fs::memfd_create("short", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
-        rustix::fs::ftruncate(&file, 0x1000).expect("grown");
-        let place = RegionLayout { guest: 0, len: 0x1000, user: 0, offset: 0x1000 };
+        rustix::fs::ftruncate(&file, 0x1000).expect("the file can grow");
+        let layout = RegionLayout { guest: 0, len: 0x1000, user: 0, offset: 0x1000 };
         let fault = FaultFlag::default();
-        assert!(matches!(Region::map(place, file, &fault), Err(MemoryError::Short { wanted: 0x2000, has: 0x1000 })));
+        assert!(matches!(Region::map(layout, file, &fault), Err(MemoryError::Short { wanted: 0x2000, has: 0x1000 })));
     }
 
     #[test]
     fn touch_finds_a_lost_page() {
         let file = rustix::fs::memfd_create("gone", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
-        rustix::fs::ftruncate(&file, 0x4000).expect("grown");
+        rustix::fs::ftruncate(&file, 0x4000).expect("the file can grow");
         let fault = FaultFlag::default();
-        let place = RegionLayout { guest: 0x1000, len: 0x4000, user: 0, offset: 0 };
-        let region = Region::map(place, file.try_clone().expect("a copy"), &fault).expect("mapped");
-        let memory = Memory::new(vec![region]).expect("memory");
-        memory.touch(0x1001, 0x3fff).expect("in memory");
-        rustix::fs::ftruncate(&file, 0x3000).expect("shortened");
-        memory.touch(0x1001, 0x2fff).expect("in memory");
+        let layout = RegionLayout { guest: 0x1000, len: 0x4000, user: 0, offset: 0 };
+        let region = Region::map(layout, file.try_clone().expect("the descriptor can be duplicated"), &fault)
+            .expect("the file can be mapped");
+        let memory = Memory::new(vec![region]).expect("the memory is valid");
+        memory.touch(0x1001, 0x3fff).expect("the range is in memory");
+        rustix::fs::ftruncate(&file, 0x3000).expect("the file can be truncated");
+        memory.touch(0x1001, 0x2fff).expect("the range is in memory");
         assert!(!fault.is_set());
-        memory.touch(0x3fff, 2).expect("in memory");
+        memory.touch(0x3fff, 2).expect("the range is in memory");
         assert!(fault.is_set());
     }
 
     #[test]
     fn dirty_log_has_a_bit_for_each_written_page() {
         let file = rustix::fs::memfd_create("log", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
-        rustix::fs::ftruncate(&file, 0x1000).expect("grown");
-        let log = DirtyLog::map(file.try_clone().expect("a copy"), 16, 2, &FaultFlag::default()).expect("mapped");
+        rustix::fs::ftruncate(&file, 0x1000).expect("the file can grow");
+        let log =
+            DirtyLog::map(file.try_clone().expect("the descriptor can be duplicated"), 16, 2, &FaultFlag::default())
+                .expect("the file can be mapped");
         log.mark(0x0fff, 2);
         log.mark(0xa000, 0);
         log.mark(0xf000, 0x100_0000);

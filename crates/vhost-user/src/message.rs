@@ -1,4 +1,4 @@
-//! Messages of vhost-user: requests of a front end, decoded, and replies. Knows no socket.
+//! Messages of vhost-user: decoded requests of a front end, and encoded replies. Independent of sockets.
 //!
 //! The crate `vhost` is not used because it cannot notify a front end that a volume has grown.
 
@@ -81,8 +81,8 @@ pub struct Head {
 impl Head {
     /// Decodes a header.
     pub fn decode(bytes: &[u8; HEAD_BYTES]) -> Result<Head, MessageError> {
-        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        let (request, flags, len) = (word(0), word(4), word(8));
+        let field = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let (request, flags, len) = (field(0), field(4), field(8));
         if flags & VERSION_MASK != VERSION || flags & REPLY != 0 || len as usize > BODY_BYTES_MAX {
             return Err(MessageError::Head(flags, len));
         }
@@ -95,19 +95,19 @@ impl Head {
     }
 
     /// Encodes a reply.
-    pub fn answer(&self, body: &[u8]) -> Vec<u8> {
+    pub fn encode_reply(&self, body: &[u8]) -> Vec<u8> {
         encode(self.request, VERSION | REPLY, body)
     }
 
     /// Encodes an acknowledgement.
     pub fn acknowledge(&self, succeeded: bool) -> Vec<u8> {
-        self.answer(&u64::from(!succeeded).to_le_bytes())
+        self.encode_reply(&u64::from(!succeeded).to_le_bytes())
     }
 }
 
 fn encode(request: u32, flags: u32, body: &[u8]) -> Vec<u8> {
-    let words = [request, flags, body.len() as u32];
-    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let fields = [request, flags, body.len() as u32];
+    let mut bytes: Vec<u8> = fields.iter().flat_map(|field| field.to_le_bytes()).collect();
     bytes.extend_from_slice(body);
     bytes
 }
@@ -119,7 +119,7 @@ pub fn config_changed() -> Vec<u8> {
 
 /// Type of a queue's eventfd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BellKind {
+pub enum VringFdKind {
     /// From the driver: requests are available.
     Kick,
     /// To the driver: requests were used.
@@ -163,8 +163,8 @@ pub enum Message {
     GetVringBase {
         index: u32,
     },
-    SetVringBell {
-        which: BellKind,
+    SetVringFd {
+        which: VringFdKind,
         index: u32,
         fd: Option<OwnedFd>,
     },
@@ -255,7 +255,7 @@ impl<'a> Body<'a> {
         self.take(8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
     }
 
-    fn place(&mut self) -> Result<RegionLayout, MessageError> {
+    fn region_layout(&mut self) -> Result<RegionLayout, MessageError> {
         let (guest, len, user, offset) = (self.u64()?, self.u64()?, self.u64()?, self.u64()?);
         Ok(RegionLayout { guest, len, user, offset })
     }
@@ -295,7 +295,8 @@ pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, M
             if count != given {
                 return Err(MessageError::Descriptors(request, given));
             }
-            let regions = fds.by_ref().map(|fd| Ok((body.place()?, fd))).collect::<Result<_, MessageError>>()?;
+            let regions =
+                fds.by_ref().map(|fd| Ok((body.region_layout()?, fd))).collect::<Result<_, MessageError>>()?;
             Message::SetMemTable(regions)
         }
         6 => {
@@ -317,9 +318,9 @@ pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, M
         11 => body.pair().map(|(index, _)| Message::GetVringBase { index })?,
         12..=14 => {
             let value = body.single()?;
-            let which = [BellKind::Kick, BellKind::Call, BellKind::Err][request as usize - 12];
+            let which = [VringFdKind::Kick, VringFdKind::Call, VringFdKind::Err][request as usize - 12];
             let fd = if value & NO_FD == 0 { Some(one(&mut fds)?) } else { None };
-            Message::SetVringBell { which, index: (value & 0xff) as u32, fd }
+            Message::SetVringFd { which, index: (value & 0xff) as u32, fd }
         }
         15 => Message::GetProtocolFeatures,
         16 => Message::SetProtocolFeatures(body.single()?),
@@ -347,11 +348,11 @@ pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, M
         36 => Message::GetMaxMemSlots,
         37 | 38 => {
             let _padding = body.u64()?;
-            let place = body.place()?;
+            let region = body.region_layout()?;
             match request {
-                37 => Message::AddMemReg(place, one(&mut fds)?),
+                37 => Message::AddMemReg(region, one(&mut fds)?),
                 // Older front ends attach the file again.
-                _ => Message::RemMemReg(place),
+                _ => Message::RemMemReg(region),
             }
         }
         _ => return Err(MessageError::Unknown(request)),
@@ -370,19 +371,19 @@ impl Reply {
             Reply::U64(value) => value.to_le_bytes().to_vec(),
             Reply::VringState { index, base } => [index.to_le_bytes(), base.to_le_bytes()].concat(),
             Reply::Config { offset, bytes } => {
-                let words = [offset, bytes.len() as u32, 0];
-                let head = words.iter().flat_map(|word| word.to_le_bytes());
+                let fields = [offset, bytes.len() as u32, 0];
+                let head = fields.iter().flat_map(|field| field.to_le_bytes());
                 head.chain(bytes).collect()
             }
             Reply::Inflight { len, queues, size, file } => {
                 // The structure of the inflight description ends with padding.
                 let (len, offset, padding) = (len.to_le_bytes(), [0; 8], [0; 4]);
                 let numbers = [&len[..], &offset, &queues.to_le_bytes(), &size.to_le_bytes(), &padding].concat();
-                return Some((head.answer(&numbers), Some(file)));
+                return Some((head.encode_reply(&numbers), Some(file)));
             }
             Reply::Log => Vec::new(),
         };
-        Some((head.answer(&body), None))
+        Some((head.encode_reply(&body), None))
     }
 }
 
@@ -392,7 +393,7 @@ mod tests {
 
     fn head(request: u32, len: u32) -> Head {
         let bytes: Vec<u8> = [request, VERSION, len].iter().flat_map(|word| word.to_le_bytes()).collect();
-        Head::decode(&bytes.try_into().expect("a header")).expect("a valid header")
+        Head::decode(&bytes.try_into().expect("the bytes are a header")).expect("the header is valid")
     }
 
     fn fd() -> OwnedFd {
@@ -403,10 +404,16 @@ mod tests {
     fn headers_of_replies_and_other_versions_are_refused() {
         for flags in [0, 2, VERSION | REPLY] {
             let bytes: Vec<u8> = [1, flags, 0].iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
-            assert_eq!(Head::decode(&bytes.try_into().expect("a header")), Err(MessageError::Head(flags, 0)));
+            assert_eq!(
+                Head::decode(&bytes.try_into().expect("the bytes are a header")),
+                Err(MessageError::Head(flags, 0))
+            );
         }
         let bytes: Vec<u8> = [1, VERSION, 4097].iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
-        assert_eq!(Head::decode(&bytes.try_into().expect("a header")), Err(MessageError::Head(VERSION, 4097)));
+        assert_eq!(
+            Head::decode(&bytes.try_into().expect("the bytes are a header")),
+            Err(MessageError::Head(VERSION, 4097))
+        );
     }
 
     #[test]
@@ -422,9 +429,9 @@ mod tests {
         let kick = |value: u64, fds| decode(&head(12, 8), &value.to_le_bytes(), fds);
         assert!(matches!(
             kick(3, vec![fd()]),
-            Ok(Message::SetVringBell { which: BellKind::Kick, index: 3, fd: Some(_) })
+            Ok(Message::SetVringFd { which: VringFdKind::Kick, index: 3, fd: Some(_) })
         ));
-        assert!(matches!(kick(3 | NO_FD, vec![]), Ok(Message::SetVringBell { index: 3, fd: None, .. })));
+        assert!(matches!(kick(3 | NO_FD, vec![]), Ok(Message::SetVringFd { index: 3, fd: None, .. })));
         assert!(kick(3, vec![]).is_err() && kick(3, vec![fd(), fd()]).is_err());
     }
 

@@ -19,7 +19,7 @@ impl PayloadPool {
         match self.free.get().checked_sub(bytes) {
             Some(left) => {
                 self.free.set(left);
-                Some(PayloadLoan { room: self, bytes })
+                Some(PayloadLoan { payload_pool: self, bytes })
             }
             None => {
                 self.waiting.register(context);
@@ -36,14 +36,14 @@ impl PayloadPool {
 
 /// Bytes lent by a [`PayloadPool`]; dropping returns them.
 pub(crate) struct PayloadLoan<'a> {
-    room: &'a PayloadPool,
+    payload_pool: &'a PayloadPool,
     bytes: usize,
 }
 
 impl Drop for PayloadLoan<'_> {
     fn drop(&mut self) {
-        self.room.free.set(self.room.free.get() + self.bytes);
-        self.room.waiting.wake();
+        self.payload_pool.free.set(self.payload_pool.free.get() + self.bytes);
+        self.payload_pool.waiting.wake();
     }
 }
 
@@ -64,15 +64,15 @@ impl WakerList {
     }
 }
 
-/// Inflight requests of a volume whose front end is gone. New requests wait for their end, because a late write could
-/// overwrite newer data.
+/// Number of a volume's inflight requests whose front end has disconnected. New queues wait until it is 0, because a
+/// late write could overwrite newer data.
 #[derive(Default)]
-pub(crate) struct Orphans {
+pub(crate) struct UnfinishedCount {
     count: Cell<usize>,
     waiting: WakerList,
 }
 
-impl Orphans {
+impl UnfinishedCount {
     pub(crate) fn add(&self, count: usize) {
         self.count.set(self.count.get() + count);
     }
@@ -85,7 +85,7 @@ impl Orphans {
     }
 
     /// True if there are none; otherwise registers the task of `context`.
-    pub(crate) fn poll_gone(&self, context: &Context<'_>) -> bool {
+    pub(crate) fn poll_none(&self, context: &Context<'_>) -> bool {
         if self.count.get() > 0 {
             self.waiting.register(context);
         }

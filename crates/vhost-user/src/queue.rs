@@ -30,11 +30,11 @@ const _: () = assert!(BATCH <= HINTS_MAX, "one hint to the engine covers a batch
 /// costs the guest more than that, and this process a wake-up.
 const SPIN_NS: u64 = 20_000;
 /// Simulated processor time of one poll.
-const LOOK_COST: Nanos = Nanos(200);
+const POLL_COST: Nanos = Nanos(200);
 /// Smallest polling budget; below it, reading the clock costs more than it gains.
 const SPIN_MIN_NS: u64 = 1_000;
-/// Idle runs without polling after which polling is tried again.
-const SPIN_AGAIN: u32 = 32;
+/// Idle runs without polling after which polling is retried.
+const SPIN_RETRY_RUNS: u32 = 32;
 /// Bytes of a piece of a longer read or write.
 const PIECE_BYTES: usize = 256 << 10;
 
@@ -48,28 +48,28 @@ pub(crate) struct Addresses {
     pub(crate) logged_at: Option<u64>,
 }
 
-/// Adaptive polling of an empty queue: the budget doubles when polling finds a request and halves when it does not.
+/// Adaptive polling of an empty queue: the budget doubles when polling finds a request and halves otherwise.
 #[derive(Default)]
-struct Spin {
+struct PollBudget {
     budget_ns: Cell<u64>,
     since: Cell<Option<Nanos>>,
     idle: Cell<u32>,
 }
 
-impl Spin {
+impl PollBudget {
     /// Records that a request was found.
-    fn found(&self) {
+    fn record_request(&self) {
         if self.since.take().is_some() {
             self.budget_ns.set((self.budget_ns.get() * 2).clamp(SPIN_MIN_NS, SPIN_NS));
         }
     }
 
     /// Records that the queue is empty; returns true while polling should continue.
-    fn goes_on(&self, now: impl Fn() -> Nanos) -> bool {
+    fn should_continue(&self, now: impl Fn() -> Nanos) -> bool {
         let Some(since) = self.since.get() else {
             if self.budget_ns.get() < SPIN_MIN_NS {
                 self.idle.set(self.idle.get() + 1);
-                if self.idle.get() < SPIN_AGAIN {
+                if self.idle.get() < SPIN_RETRY_RUNS {
                     return false;
                 }
                 self.idle.set(0);
@@ -78,12 +78,12 @@ impl Spin {
             self.since.set(Some(now()));
             return true;
         };
-        let goes_on = now().since(since).0 < self.budget_ns.get();
-        if !goes_on {
+        let is_within_budget = now().since(since).0 < self.budget_ns.get();
+        if !is_within_budget {
             self.since.set(None);
             self.budget_ns.set(self.budget_ns.get() / 2);
         }
-        goes_on
+        is_within_budget
     }
 }
 
@@ -105,8 +105,8 @@ pub(crate) struct Queue<S: Seam> {
     stopping: Cell<bool>,
     broken: Cell<Option<QueueError>>,
     /// Number of requests that are tasks.
-    under_way: Cell<usize>,
-    spin: Spin,
+    in_flight_count: Cell<usize>,
+    polling: PollBudget,
     /// True if requests were returned and the driver has not been notified.
     notification_pending: Cell<bool>,
     waker: RefCell<Option<Waker>>,
@@ -134,8 +134,8 @@ impl<S: Seam> Queue<S> {
             running: Cell::default(),
             stopping: Cell::default(),
             broken: Cell::default(),
-            under_way: Cell::default(),
-            spin: Spin::default(),
+            in_flight_count: Cell::default(),
+            polling: PollBudget::default(),
             notification_pending: Cell::default(),
             waker: RefCell::default(),
             ended: WakerList::default(),
@@ -151,11 +151,11 @@ impl<S: Seam> Queue<S> {
     }
 
     /// Number of requests that are tasks.
-    pub(crate) fn under_way(&self) -> usize {
-        self.under_way.get()
+    pub(crate) fn in_flight_count(&self) -> usize {
+        self.in_flight_count.get()
     }
 
-    /// Violation of the rules by the driver, if any.
+    /// Protocol violation by the driver, or loss of memory, if any.
     pub(crate) fn broken(&self) -> Option<QueueError> {
         self.broken.get()
     }
@@ -184,15 +184,15 @@ impl<S: Seam> Queue<S> {
         });
     }
 
-    /// Stops taking requests and waits for inflight ones, unless `hurry` is true. Returns the index for the next
-    /// server.
-    pub(crate) async fn stop(&self, hurry: impl Fn(&Context<'_>) -> bool) -> u16 {
+    /// Stops taking requests and waits for inflight ones, unless `stop_now` is true. Returns the index at which the
+    /// next server continues.
+    pub(crate) async fn stop(&self, stop_now: impl Fn(&Context<'_>) -> bool) -> u16 {
         self.stopping.set(true);
         self.wake();
         poll_fn(|context| {
             self.ended.register(context);
-            let is_done = !self.running.get() && self.under_way.get() == 0;
-            if is_done || hurry(context) { Poll::Ready(()) } else { Poll::Pending }
+            let is_done = !self.running.get() && self.in_flight_count.get() == 0;
+            if is_done || stop_now(context) { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
         let ring = self.ring.take();
@@ -203,7 +203,7 @@ impl<S: Seam> Queue<S> {
         self.base.get()
     }
 
-    /// Stops the queue without returning requests: the front end is gone.
+    /// Stops the queue without returning requests, because the front end has disconnected.
     pub(crate) fn abandon(&self) {
         self.stopping.set(true);
         self.ring.take();
@@ -223,7 +223,7 @@ impl<S: Seam> Queue<S> {
         let device = &self.device;
         poll_fn(|context| {
             self.register(context);
-            if self.stopping.get() || device.orphans.poll_gone(context) { Poll::Ready(()) } else { Poll::Pending }
+            if self.stopping.get() || device.unfinished.poll_none(context) { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
         if self.stopping.get() {
@@ -248,11 +248,11 @@ impl<S: Seam> Queue<S> {
             event_idx: device.features.get() & crate::config::feature::EVENT_IDX != 0,
         };
         let mut ring = Ring::new(layout, &memory)?;
-        let left = match &mut *self.inflight.borrow_mut() {
+        let resumed = match &mut *self.inflight.borrow_mut() {
             Some(inflight) => {
-                let left = inflight.recover(ring.next_used()).map_err(QueueError::Newer)?;
-                ring.set_next_available(ring.next_used().wrapping_add(left.len() as u16));
-                left
+                let resumed = inflight.recover(ring.next_used()).map_err(QueueError::Newer)?;
+                ring.set_next_available(ring.next_used().wrapping_add(resumed.len() as u16));
+                resumed
             }
             None => {
                 ring.set_next_available(self.base.get());
@@ -262,12 +262,12 @@ impl<S: Seam> Queue<S> {
         *self.ring.borrow_mut() = Some(ring);
         // The driver may wait for a request that was returned right before the earlier daemon ended.
         self.notification_pending.set(true);
-        for head in left {
+        for head in resumed {
             let request = self.read_request(&memory, head);
             if self.has_lost_memory() {
                 break;
             }
-            self.begin(request?, true);
+            self.start_request(request?, true);
         }
         Ok(())
     }
@@ -286,7 +286,7 @@ impl<S: Seam> Queue<S> {
                 self.notify_driver();
                 return Poll::Ready(());
             }
-            let taken = if self.enabled.get() { self.take() } else { Ok(false) };
+            let taken = if self.enabled.get() { self.take_batch() } else { Ok(false) };
             self.notify_driver();
             match taken {
                 Ok(false) => {}
@@ -302,12 +302,12 @@ impl<S: Seam> Queue<S> {
             if !self.enabled.get() {
                 return Poll::Pending;
             }
-            if self.spin.goes_on(|| self.device.seam.now()) {
-                self.device.seam.spend(LOOK_COST);
+            if self.polling.should_continue(|| self.device.seam.now()) {
+                self.device.seam.spend(POLL_COST);
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            if self.with_ring(|ring, log| ring.listen(log)) == Some(true) || self.has_lost_memory() {
+            if self.with_ring(|ring, log| ring.enable_notifications(log)) == Some(true) || self.has_lost_memory() {
                 continue;
             }
             let Some(kick) = self.kick.borrow().clone() else { return Poll::Pending };
@@ -331,7 +331,7 @@ impl<S: Seam> Queue<S> {
     /// Takes available requests, at most a batch; returns true if there may be more. The whole batch is read before it
     /// is served, so that the engine prefetches its index entries at once instead of waiting for memory at each
     /// request.
-    fn take(self: &Rc<Self>) -> Result<bool, QueueError> {
+    fn take_batch(self: &Rc<Self>) -> Result<bool, QueueError> {
         let mut batch = self.batch.take();
         let more = self.read_batch(&mut batch);
         if self.has_lost_memory() {
@@ -341,19 +341,19 @@ impl<S: Seam> Queue<S> {
         self.hint(&batch);
         // Requests before a broken one are served in order: the index for the next server follows from the number of
         // used requests and the inflight ones.
-        batch.drain(..).for_each(|request| self.begin(request, false));
+        batch.drain(..).for_each(|request| self.start_request(request, false));
         self.batch.replace(batch);
         // With lost memory the error may be caused by zeroes instead of by the driver.
         if self.has_lost_memory() { Ok(true) } else { more }
     }
 
     fn read_batch(&self, batch: &mut Vec<Request>) -> Result<bool, QueueError> {
-        self.with_ring(|ring, _| ring.unlisten());
+        self.with_ring(|ring, _| ring.disable_notifications());
         let memory = self.device.memory();
         while batch.len() < BATCH {
             let popped = self.with_ring(|ring, _| ring.pop());
             let Some(head) = popped.transpose()?.flatten() else { return Ok(false) };
-            self.spin.found();
+            self.polling.record_request();
             batch.push(self.read_request(&memory, head)?);
         }
         Ok(true)
@@ -376,7 +376,7 @@ impl<S: Seam> Queue<S> {
     /// Notifies the driver of returned requests, unless it has disabled notifications.
     fn notify_driver(&self) {
         if self.notification_pending.take()
-            && self.with_ring(|ring, _| ring.wants_call()) == Some(true)
+            && self.with_ring(|ring, _| ring.must_notify()) == Some(true)
             && let Some(call) = &*self.call.borrow()
         {
             call.ring();
@@ -410,29 +410,29 @@ impl<S: Seam> Queue<S> {
         Request::read(memory, head, &mut chain, volume.size_bytes(), volume.spec().read_only)
     }
 
-    /// Starts a request. `is_left`: an earlier daemon had started it.
-    fn begin(self: &Rc<Self>, request: Request, is_left: bool) {
+    /// Starts a request. `is_resumed`: an earlier daemon had started it.
+    fn start_request(self: &Rc<Self>, request: Request, is_resumed: bool) {
         if self.has_lost_memory() {
             return;
         }
-        self.note(&request);
+        self.record_request(&request);
         if let Some((status, written)) = self.serve_now(&request) {
-            return self.give_back(&request, status, written);
+            return self.complete_request(&request, status, written);
         }
         if let Some(inflight) = &mut *self.inflight.borrow_mut()
-            && !is_left
+            && !is_resumed
         {
-            inflight.begin(request.head);
+            inflight.record_start(request.head);
         }
-        self.under_way.set(self.under_way.get() + 1);
+        self.in_flight_count.set(self.in_flight_count.get() + 1);
         let queue = self.clone();
         self.device.seam.spawn(async move {
             let result = queue.serve(&request).await;
-            queue.served(&request, result);
+            queue.finish_request(&request, result);
         });
     }
 
-    fn note(&self, request: &Request) {
+    fn record_request(&self, request: &Request) {
         let volume = &self.device.volume;
         match &request.kind {
             Kind::Read { at, len } => volume.record_request(OpKind::Read, *at, *len as u64),
@@ -452,7 +452,7 @@ impl<S: Seam> Queue<S> {
             Kind::Read { at, len } if len <= PIECE_BYTES => {
                 let mut pieces = self.pieces.borrow_mut();
                 device.volume.read_now(at, len, &mut pieces).then(|| {
-                    buffers.write_pieces(0, &pieces, |at, len| device.wrote(at, len));
+                    buffers.write_pieces(0, &pieces, |at, len| device.mark_dirty(at, len));
                     pieces.clear();
                     (Status::Ok, len)
                 })
@@ -469,7 +469,7 @@ impl<S: Seam> Queue<S> {
                 // The incarnation is constant for the life of the volume, unlike its name.
                 let mut text = format!("{:016x}", device.volume.spec().incarnation).into_bytes();
                 text.resize(ID_BYTES, 0);
-                let wrote = buffers.write(0, &text, |at, len| device.wrote(at, len));
+                let wrote = buffers.write(0, &text, |at, len| device.mark_dirty(at, len));
                 wrote.expect("the buffers are in the request's memory and as long as its data");
                 Some((Status::Ok, ID_BYTES))
             }
@@ -478,7 +478,7 @@ impl<S: Seam> Queue<S> {
         }
     }
 
-    /// Serves a request that has to wait; `None` if the front end is gone before the end.
+    /// Serves a request that has to wait; `None` if the front end disconnects before the end.
     async fn serve(&self, request: &Request) -> Option<Result<usize, RequestError>> {
         let volume = &self.device.volume;
         Some(match &request.kind {
@@ -501,7 +501,8 @@ impl<S: Seam> Queue<S> {
 
     async fn read(&self, request: &Request, at: u64, len: usize) -> Option<Result<usize, RequestError>> {
         let device = &self.device;
-        let piece_max = (device.clients.share_bytes() / BLOCK_BYTES * BLOCK_BYTES).clamp(BLOCK_BYTES, PIECE_BYTES);
+        let piece_max =
+            (device.clients.client_quota_bytes() / BLOCK_BYTES * BLOCK_BYTES).clamp(BLOCK_BYTES, PIECE_BYTES);
         let (mut done, mut data) = (0, Vec::new());
         while done < len {
             let from = at + done as u64;
@@ -514,14 +515,14 @@ impl<S: Seam> Queue<S> {
             if device.has_ended.get() {
                 return None;
             }
-            request.buffers.write_pieces(done, &data, |at, len| device.wrote(at, len));
+            request.buffers.write_pieces(done, &data, |at, len| device.mark_dirty(at, len));
             data.clear();
             done += count;
         }
         Some(Ok(len))
     }
 
-    /// Copies the data before they wait for the engine: once the front end is gone, the guest may reuse its memory.
+    /// Copies the data before they wait for the engine: after a disconnect the guest may reuse its memory.
     async fn write(&self, request: &Request, at: u64, len: usize) -> Option<Result<usize, RequestError>> {
         let device = &self.device;
         let flags = WriteFlags { fua: device.writes_through(), ..Default::default() };
@@ -531,7 +532,7 @@ impl<S: Seam> Queue<S> {
             let count = (PIECE_BYTES - (from % PIECE_BYTES as u64) as usize).min(len - done);
             let lent = poll_fn(|context| match device.has_ended.get() {
                 true => Poll::Ready(None),
-                false => device.room.lend(count, context).map_or(Poll::Pending, |lent| Poll::Ready(Some(lent))),
+                false => device.payload_pool.lend(count, context).map_or(Poll::Pending, |lent| Poll::Ready(Some(lent))),
             });
             let _lent = lent.await?;
             let mut data = vec![0; count];
@@ -548,15 +549,15 @@ impl<S: Seam> Queue<S> {
         Some(Ok(0))
     }
 
-    /// Ends a request that was a task.
-    fn served(&self, request: &Request, result: Option<Result<usize, RequestError>>) {
-        self.under_way.set(self.under_way.get() - 1);
+    /// Ends a request that was served by a task.
+    fn finish_request(&self, request: &Request, result: Option<Result<usize, RequestError>>) {
+        self.in_flight_count.set(self.in_flight_count.get() - 1);
         if self.device.has_ended.get() {
-            return self.device.orphans.request_ended();
+            return self.device.unfinished.request_ended();
         }
         match result {
-            Some(Ok(written)) => self.give_back(request, Status::Ok, written),
-            Some(Err(_)) => self.give_back(request, Status::IoError, 0),
+            Some(Ok(written)) => self.complete_request(request, Status::Ok, written),
+            Some(Err(_)) => self.complete_request(request, Status::IoError, 0),
             None => {}
         }
         if self.stopping.get() {
@@ -568,19 +569,19 @@ impl<S: Seam> Queue<S> {
 
     /// Writes a request's status and returns it to the driver. After a loss of memory the request is not returned,
     /// because its data may be missing.
-    fn give_back(&self, request: &Request, status: Status, written: usize) {
+    fn complete_request(&self, request: &Request, status: Status, written: usize) {
         if self.has_lost_memory() || self.ring.borrow().is_none() {
             return;
         }
         let wrote = request.buffers.memory.write(request.status_at, &[status as u8]);
         wrote.expect("the status is in the request's memory");
-        self.device.wrote(request.status_at, 1);
+        self.device.mark_dirty(request.status_at, 1);
         if status == Status::Ok && matches!(request.kind, Kind::Write { .. } | Kind::Zero(_)) {
             self.device.count_acknowledged();
         }
         let inflight = self.inflight.borrow();
         if let Some(inflight) = &*inflight {
-            inflight.ending(request.head);
+            inflight.record_completing(request.head);
         }
         // A failed inflight record must not be followed by a used entry.
         if self.has_lost_memory() {
@@ -592,7 +593,7 @@ impl<S: Seam> Queue<S> {
             ring.next_used()
         });
         if let (Some(inflight), Some(used)) = (&*inflight, used) {
-            inflight.ended(request.head, used);
+            inflight.record_completed(request.head, used);
         }
         self.notification_pending.set(true);
     }

@@ -180,12 +180,12 @@ fn ranges(data: &Buffers, zeroes: bool, size_bytes: u64) -> Result<Vec<Range>, S
     read.collect()
 }
 
-/// Calls `show` for each piece of the `len` bytes from `from` on: guest address, length, and bytes before it.
-fn each(
+/// Calls `visit` for each piece of the `len` bytes from `from` on: guest address, length, and bytes before it.
+fn for_each_piece(
     segments: &[Segment],
     from: usize,
     len: usize,
-    mut show: impl FnMut(u64, usize, usize) -> Result<(), ()>,
+    mut visit: impl FnMut(u64, usize, usize) -> Result<(), ()>,
 ) -> Result<(), ()> {
     let (mut start, mut done) = (0, 0);
     for segment in segments {
@@ -193,7 +193,7 @@ fn each(
         if done < len && from + done < end {
             let inside = from + done - start;
             let count = (end - start - inside).min(len - done);
-            show(segment.at + inside as u64, count, done)?;
+            visit(segment.at + inside as u64, count, done)?;
             done += count;
         }
         start = end;
@@ -204,7 +204,7 @@ fn each(
 /// Copies bytes of the buffers from offset `from` on out of the guest's memory.
 fn copy_out(memory: &Memory, segments: &[Segment], from: usize, out: &mut [u8]) -> Result<(), ()> {
     let len = out.len();
-    each(segments, from, len, |at, count, done| memory.read(at, &mut out[done..done + count]).map_err(|_| ()))
+    for_each_piece(segments, from, len, |at, count, done| memory.read(at, &mut out[done..done + count]).map_err(|_| ()))
 }
 
 impl Buffers {
@@ -221,11 +221,11 @@ impl Buffers {
         }
     }
 
-    /// Copies bytes to the guest's memory and calls `wrote` for each range.
-    pub(crate) fn write(&self, from: usize, bytes: &[u8], mut wrote: impl FnMut(u64, usize)) -> Result<(), ()> {
-        each(&self.segments, from, bytes.len(), |at, count, done| {
+    /// Copies bytes to the guest's memory and calls `mark_dirty` for each range.
+    pub(crate) fn write(&self, from: usize, bytes: &[u8], mut mark_dirty: impl FnMut(u64, usize)) -> Result<(), ()> {
+        for_each_piece(&self.segments, from, bytes.len(), |at, count, done| {
             self.memory.write(at, &bytes[done..done + count]).map_err(|_| ())?;
-            wrote(at, count);
+            mark_dirty(at, count);
             Ok(())
         })
     }
@@ -235,16 +235,16 @@ impl Buffers {
         &self,
         mut from: usize,
         pieces: &[Piece<B>],
-        mut wrote: impl FnMut(u64, usize),
+        mut mark_dirty: impl FnMut(u64, usize),
     ) {
         for piece in pieces {
             let range = piece.start()..piece.start() + piece.len();
             let written = match piece.block.as_bytes() {
-                Some(bytes) => self.write(from, &bytes[range], &mut wrote),
+                Some(bytes) => self.write(from, &bytes[range], &mut mark_dirty),
                 None => {
                     let mut bytes = vec![0; piece.len()];
                     piece.block.read_bytes(piece.start(), &mut bytes);
-                    self.write(from, &bytes, &mut wrote)
+                    self.write(from, &bytes, &mut mark_dirty)
                 }
             };
             written.expect("the buffers are in the request's memory and as long as its data");

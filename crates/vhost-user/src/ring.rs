@@ -28,7 +28,7 @@ pub enum QueueError {
     /// Rings outside memory or misaligned.
     #[error("the rings are outside the guest's memory or misaligned")]
     Rings,
-    /// More requests than entries.
+    /// More available requests than entries.
     #[error("{0} requests are available in a queue of {1} entries")]
     Available(u16, u16),
     /// A descriptor index beyond its table.
@@ -48,15 +48,15 @@ pub enum QueueError {
     Outside(u64, u32),
     /// A page of the front end's memory is lost.
     #[error(
-        "a page of its memory cannot be had: the file behind it was shortened, or its file system is full (see \
+        "a page of the guest's memory is missing: its file was truncated, or its file system is full (see \
          \"Isolation of guests\" in docs/admin/vhost-user.md)"
     )]
     Lost,
-    /// A later version has noted which requests are under way.
-    #[error("the memory with its requests under way was {0}")]
+    /// A later version has recorded the inflight requests.
+    #[error("the memory of inflight requests was {0}")]
     Newer(NewerFormat),
-    /// Too short for a request's head, or without room for its status.
-    #[error("a request without its head or without room for its status")]
+    /// Too short for a request's header, or without a writable byte for its status.
+    #[error("a request has no complete header or no writable status byte")]
     Short,
 }
 
@@ -103,8 +103,8 @@ pub struct Ring {
     next_available: u16,
     /// Next index of the used ring.
     next_used: u16,
-    /// `next_used` at the last call of [`Ring::wants_call`].
-    told: Option<u16>,
+    /// `next_used` at the last call of [`Ring::must_notify`].
+    last_checked: Option<u16>,
 }
 
 /// Reads a field that both sides may change at any time.
@@ -128,7 +128,7 @@ impl Ring {
     pub fn new(layout: Layout, memory: &Memory) -> Result<Ring, QueueError> {
         let [descriptors, available, used] = Ring::parts(&layout, memory).ok_or(QueueError::Rings)?;
         let next_used = field(&used, 2);
-        Ok(Ring { layout, descriptors, available, used, next_available: next_used, next_used, told: None })
+        Ok(Ring { layout, descriptors, available, used, next_available: next_used, next_used, last_checked: None })
     }
 
     /// Maps the same queue after a change of the guest's memory.
@@ -143,11 +143,12 @@ impl Ring {
             return None;
         }
         let size = usize::from(layout.size);
-        let of = |at: u64, len: usize, align: usize| memory.part(at, len).filter(|part| part.is_aligned(align));
+        let aligned_part =
+            |at: u64, len: usize, align: usize| memory.part(at, len).filter(|part| part.is_aligned(align));
         Some([
-            of(layout.descriptors, DESCRIPTOR_BYTES * size, 16)?,
-            of(layout.available, HEAD_BYTES + 2 * size + 2, 2)?,
-            of(layout.used, HEAD_BYTES + 8 * size + 2, 4)?,
+            aligned_part(layout.descriptors, DESCRIPTOR_BYTES * size, 16)?,
+            aligned_part(layout.available, HEAD_BYTES + 2 * size + 2, 2)?,
+            aligned_part(layout.used, HEAD_BYTES + 8 * size + 2, 4)?,
         ])
     }
 
@@ -191,15 +192,15 @@ impl Ring {
         chain.readable.clear();
         chain.writable.clear();
         let (mut indirect, mut entries, mut index) = (None, u32::from(self.layout.size), head);
-        let mut left = entries.min(DESCRIPTORS_MAX);
+        let mut remaining = entries.min(DESCRIPTORS_MAX);
         loop {
             if u32::from(index) >= entries {
                 return Err(QueueError::Index(index));
             }
-            if left == 0 {
+            if remaining == 0 {
                 return Err(QueueError::Loop(head));
             }
-            left -= 1;
+            remaining -= 1;
             let mut bytes = [0; DESCRIPTOR_BYTES];
             let at = DESCRIPTOR_BYTES * usize::from(index);
             match indirect {
@@ -220,7 +221,7 @@ impl Ring {
                 if !memory.covers(at, len as usize) {
                     return Err(QueueError::Outside(at, len));
                 }
-                (indirect, entries, index, left) = (Some(at), count, 0, count);
+                (indirect, entries, index, remaining) = (Some(at), count, 0, count);
                 continue;
             }
             if !memory.covers(at, len as usize) {
@@ -255,20 +256,20 @@ impl Ring {
     }
 
     /// True if the driver wants a notification of requests used since the last call.
-    pub fn wants_call(&mut self) -> bool {
+    pub fn must_notify(&mut self) -> bool {
         // The used entries must be visible to the driver before its event index is read.
         fence(Ordering::SeqCst);
         let now = self.next_used;
-        let Some(told) = self.told.replace(now) else { return true };
+        let Some(last_checked) = self.last_checked.replace(now) else { return true };
         if !self.layout.event_idx {
             return field(&self.available, 0) & NO_INTERRUPT == 0;
         }
         let event = field(&self.available, HEAD_BYTES + 2 * usize::from(self.layout.size));
-        now.wrapping_sub(event).wrapping_sub(1) < now.wrapping_sub(told)
+        now.wrapping_sub(event).wrapping_sub(1) < now.wrapping_sub(last_checked)
     }
 
     /// Enables notifications of the driver. Returns true if requests became available meanwhile.
-    pub fn listen(&mut self, log: Option<(&DirtyLog, u64)>) -> bool {
+    pub fn enable_notifications(&mut self, log: Option<(&DirtyLog, u64)>) -> bool {
         let at = match self.layout.event_idx {
             true => HEAD_BYTES + 8 * usize::from(self.layout.size),
             false => 0,
@@ -282,7 +283,7 @@ impl Ring {
     }
 
     /// Disables notifications of the driver while the queue is polled. With `event_idx` they are disabled already.
-    pub fn unlisten(&mut self) {
+    pub fn disable_notifications(&mut self) {
         if !self.layout.event_idx {
             set_field(&self.used, 0, NO_NOTIFY);
         }

@@ -1,4 +1,4 @@
-//! The server: sockets of volumes and their front ends.
+//! The server: sockets of volumes and the front ends connected to them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use seam::real::{RealBell, RealListener, RealSeam};
 use seam::{Listener, Nanos, Seam};
 
 use crate::QueueError;
-use crate::session::{Session, Shared, VolumeOrphans};
+use crate::session::{Session, Shared, UnfinishedRequests};
 use crate::socket::{FrontEndMessage, MessageResult, serve_socket};
 
 /// Most front ends of one volume: the guest's, and another one during a migration.
@@ -28,36 +28,36 @@ const STOP_POLL: Nanos = Nanos::from_millis(5);
 /// Pause after a failed accept (too many open files).
 const ACCEPT_PAUSE: Nanos = Nanos::from_millis(100);
 /// Time for a front end's thread to end after the shutdown of its socket. Closing a descriptor on a hanging file system
-/// takes longer; the front end then keeps its place in the volume's limit and blocks nothing else.
-const THREAD_PATIENCE: Nanos = Nanos::from_secs(1);
+/// takes longer; the front end then counts towards the volume's limit and blocks nothing else.
+const THREAD_END_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// Most waiting messages of one front end.
-const INBOX_ROOM: usize = 1;
+const INBOX_MESSAGES_MAX: usize = 1;
 /// Limit of reply buffers of one guest, in bytes.
 const HELD_BYTES_MAX: usize = 4 << 20;
 /// Limit of write data waiting for the engine, of all guests, in bytes.
 const PAYLOAD_BYTES: usize = 16 << 20;
 
-/// Callback for events that concern an administrator: the volume and the sentence.
+/// Callback that reports an event to the administrator: the volume's name and the message.
 pub type Report = Rc<dyn Fn(&str, String)>;
 
 struct Served {
     /// Control of the accepting task, whether it runs, and the number of this registration of the volume.
     accepting: Rc<Control>,
-    accepts: bool,
+    is_accepting: bool,
     number: u64,
     lost_before: u64,
     sessions: BTreeMap<u64, (Rc<Control>, Rc<Session<RealSeam>>)>,
-    /// Number of threads of departed front ends that have not ended.
-    lingering: Rc<Cell<usize>>,
-    left: VolumeOrphans,
+    /// Number of threads of disconnected front ends that have not ended.
+    lingering_threads: Rc<Cell<usize>>,
+    unfinished: UnfinishedRequests,
 }
 
 struct Inner {
     seam: RealSeam,
     shared: Shared,
     volumes: RefCell<BTreeMap<String, Served>>,
-    /// Next number; numbers are unique.
-    next: Cell<u64>,
+    /// Next number of a registration or front end; numbers are unique.
+    next_id: Cell<u64>,
     report: Report,
 }
 
@@ -70,19 +70,27 @@ impl Server {
     pub fn new(seam: RealSeam, daemon: u64, report: Report) -> Server {
         let limits = Limits { held_bytes_max: HELD_BYTES_MAX, stall_timeout: Nanos::from_secs(5) };
         let shared = Shared::new(limits, seam.blocks_total() * seam::BLOCK_BYTES, PAYLOAD_BYTES, daemon);
-        Server(Rc::new(Inner { seam, shared, volumes: RefCell::default(), next: Cell::new(0), report }))
+        Server(Rc::new(Inner { seam, shared, volumes: RefCell::default(), next_id: Cell::new(0), report }))
     }
 
-    fn number(&self) -> u64 {
-        self.0.next.replace(self.0.next.get() + 1)
+    fn next_id(&self) -> u64 {
+        self.0.next_id.replace(self.0.next_id.get() + 1)
     }
 
     /// Serves `volume` on `listener`. `lost_before`: writes acknowledged by daemons of lower numbers may be lost.
     pub fn add(&self, volume: Volume<RealSeam>, listener: RealListener, lost_before: u64) {
-        let (accepting, number) = (Rc::new(Control::default()), self.number());
-        let (sessions, lingering, left) = Default::default();
-        let accepts = true;
-        let served = Served { accepting: accepting.clone(), accepts, number, lost_before, sessions, lingering, left };
+        let (accepting, number) = (Rc::new(Control::default()), self.next_id());
+        let (sessions, lingering_threads, unfinished) = Default::default();
+        let is_accepting = true;
+        let served = Served {
+            accepting: accepting.clone(),
+            is_accepting,
+            number,
+            lost_before,
+            sessions,
+            lingering_threads,
+            unfinished,
+        };
         let before = self.0.volumes.borrow_mut().insert(volume.name().to_owned(), served);
         assert!(before.is_none(), "a volume is served once");
         let server = self.clone();
@@ -92,33 +100,33 @@ impl Server {
     async fn accept(&self, volume: Volume<RealSeam>, listener: RealListener, number: u64, control: Rc<Control>) {
         while let Some(accepted) = control.until(pending(), listener.accept()).await {
             match accepted {
-                Ok(stream) => self.begin(&volume, number, stream.into_fd()),
+                Ok(stream) => self.start_session(&volume, number, stream.into_fd()),
                 Err(_) => self.0.seam.sleep(ACCEPT_PAUSE).await,
             }
         }
         let name = volume.name().to_owned();
         drop((volume, listener));
         if let Some(served) = self.0.volumes.borrow_mut().get_mut(&name).filter(|served| served.number == number) {
-            served.accepts = false;
+            served.is_accepting = false;
         }
     }
 
-    /// Starts a front end, if there is room for it.
-    fn begin(&self, volume: &Volume<RealSeam>, number: u64, socket: OwnedFd) {
+    /// Serves a new front end, unless the volume's limit of front ends is reached.
+    fn start_session(&self, volume: &Volume<RealSeam>, number: u64, socket: OwnedFd) {
         let name = volume.name().to_owned();
         let mut volumes = self.0.volumes.borrow_mut();
         let Some(served) = volumes.get_mut(&name).filter(|served| served.number == number) else { return };
-        if served.sessions.len() + served.lingering.get() >= SESSIONS_MAX {
+        if served.sessions.len() + served.lingering_threads.get() >= SESSIONS_MAX {
             (self.0.report)(&name, format!("volume {name}: vhost-user front end refused: the limit is {SESSIONS_MAX}"));
             return;
         }
-        let (id, control, socket) = (self.number(), Rc::new(Control::default()), Arc::new(socket));
-        let (to_core, inbox) = mailbox::<FrontEndMessage>(INBOX_ROOM);
+        let (id, control, socket) = (self.next_id(), Rc::new(Control::default()), Arc::new(socket));
+        let (to_core, inbox) = mailbox::<FrontEndMessage>(INBOX_MESSAGES_MAX);
         let (ended, has_ended) = mailbox::<String>(1);
-        let theirs = socket.clone();
+        let thread_socket = socket.clone();
         let body = move || {
-            if let Err(why) = serve_socket(&theirs, &to_core) {
-                // The receiver is gone if the core has ended.
+            if let Err(why) = serve_socket(&thread_socket, &to_core) {
+                // There is no receiver if the core has ended.
                 let _ = ended.send_waiting(why.to_string());
             }
         };
@@ -130,24 +138,24 @@ impl Server {
             );
             return;
         }
-        let make_bell = |fd| RealBell::new(fd).map(|bell| Rc::new(bell) as Rc<dyn seam::Bell>);
+        let make_eventfd = |fd| RealBell::new(fd).map(|bell| Rc::new(bell) as Rc<dyn seam::Bell>);
         let session = Session::new(
             self.0.seam.clone(),
             volume.clone(),
             &self.0.shared,
-            &served.left,
+            &served.unfinished,
             served.lost_before,
-            make_bell,
+            make_eventfd,
         );
         let session = Rc::new(session);
         served.sessions.insert(id, (control.clone(), session.clone()));
         self.0.shared.clients.add(id, &control);
-        let (server, lingering) = (self.clone(), served.lingering.clone());
+        let (server, lingering_threads) = (self.clone(), served.lingering_threads.clone());
         self.0.seam.spawn(async move {
             server.serve(&name, &session, &control, inbox).await;
             // The shutdown ends the thread.
             let _ = rustix::net::shutdown(&*socket, Shutdown::Both);
-            server.report_end(&name, &session, has_ended, lingering).await;
+            server.report_end(&name, &session, has_ended, lingering_threads).await;
             server.0.shared.clients.remove(id);
             if let Some(served) = server.0.volumes.borrow_mut().get_mut(&name).filter(|served| served.number == number)
             {
@@ -164,27 +172,27 @@ impl Server {
         control: &Rc<Control>,
         mut inbox: Receiver<FrontEndMessage>,
     ) {
-        let hurry = |context: &Context<'_>| {
+        let stop_now = |context: &Context<'_>| {
             control.register(context);
             control.stop() == Stop::Now
         };
-        while let Some(asked) = control.until(session.lost_memory(), inbox.receive()).await {
-            let Some(FrontEndMessage { message, answer }) = asked else { return };
+        while let Some(received) = control.until(session.wait_for_lost_memory(), inbox.receive()).await {
+            let Some(FrontEndMessage { message, reply }) = received else { return };
             let result = match message {
-                Ok(message) => session.handle(message, hurry).await.map_err(|refused| refused.to_string()),
+                Ok(message) => session.handle(message, stop_now).await.map_err(|refused| refused.to_string()),
                 Err(why) => Err(why),
             };
             if let Err(why) = &result {
                 (self.0.report)(name, format!("volume {name}: vhost-user message refused: {why}"));
             }
-            let answered = MessageResult { result, acknowledges: session.acknowledges() };
+            let result = MessageResult { result, supports_acknowledgements: session.supports_acknowledgements() };
             // The thread may have ended meanwhile.
-            let _ = answer.try_send(answered);
+            let _ = reply.try_send(result);
         }
         if session.has_lost_memory() {
-            control.ask(Stop::Now);
+            control.request_stop(Stop::Now);
         }
-        session.stop(hurry).await;
+        session.stop(stop_now).await;
     }
 
     /// Reports errors of a front end that has ended.
@@ -193,26 +201,26 @@ impl Server {
         name: &str,
         session: &Session<RealSeam>,
         mut has_ended: Receiver<String>,
-        lingering: Rc<Cell<usize>>,
+        lingering_threads: Rc<Cell<usize>>,
     ) {
         if session.has_lost_memory() {
             let why = QueueError::Lost;
             (self.0.report)(name, format!("volume {name}: vhost-user front end disconnected: {why}"));
         }
-        for (queue, broken) in session.broken().filter(|(_, broken)| *broken != QueueError::Lost) {
+        for (queue, broken) in session.broken_queues().filter(|(_, broken)| *broken != QueueError::Lost) {
             (self.0.report)(name, format!("volume {name}: queue {queue} of a guest stopped: {broken}"));
         }
-        let patience = self.0.seam.sleep(THREAD_PATIENCE);
-        match Control::default().until(patience, has_ended.receive()).await {
+        let timeout = self.0.seam.sleep(THREAD_END_TIMEOUT);
+        match Control::default().until(timeout, has_ended.receive()).await {
             Some(Some(why)) => {
                 (self.0.report)(name, format!("volume {name}: vhost-user front end disconnected: {why}"));
             }
             Some(None) => {}
             None => {
-                lingering.set(lingering.get() + 1);
+                lingering_threads.set(lingering_threads.get() + 1);
                 self.0.seam.spawn(async move {
                     has_ended.receive().await;
-                    lingering.set(lingering.get() - 1);
+                    lingering_threads.set(lingering_threads.get() - 1);
                 });
             }
         }
@@ -230,35 +238,35 @@ impl Server {
         }
     }
 
-    fn ask(&self, name: &str, stop: Stop) {
+    fn request_stop(&self, name: &str, stop: Stop) {
         if let Some(served) = self.0.volumes.borrow().get(name) {
-            served.accepting.ask(stop);
-            served.sessions.values().for_each(|(control, _)| control.ask(stop));
+            served.accepting.request_stop(stop);
+            served.sessions.values().for_each(|(control, _)| control.request_stop(stop));
         }
     }
 
-    /// Stops serving a volume: requests in flight are completed and returned, for at most `patience`. A guest keeps
+    /// Stops serving a volume: completes and returns requests in flight, for at most `drain_timeout`. A guest keeps
     /// requests that were not returned and submits them again to the next server.
-    pub async fn remove(&self, name: &str, patience: Nanos) {
-        self.ask(name, Stop::Drain);
-        let is_used = |served: &Served| served.accepts || !served.sessions.is_empty();
-        let is_left = || self.0.volumes.borrow().get(name).is_some_and(is_used);
-        let deadline = self.0.seam.now() + patience;
-        while is_left() && self.0.seam.now() < deadline {
+    pub async fn remove(&self, name: &str, drain_timeout: Nanos) {
+        self.request_stop(name, Stop::Drain);
+        let is_used = |served: &Served| served.is_accepting || !served.sessions.is_empty();
+        let is_in_use = || self.0.volumes.borrow().get(name).is_some_and(is_used);
+        let deadline = self.0.seam.now() + drain_timeout;
+        while is_in_use() && self.0.seam.now() < deadline {
             self.0.seam.sleep(STOP_POLL).await;
         }
-        self.ask(name, Stop::Now);
-        while is_left() {
+        self.request_stop(name, Stop::Now);
+        while is_in_use() {
             self.0.seam.sleep(STOP_POLL).await;
         }
         self.0.volumes.borrow_mut().remove(name);
     }
 
     /// Stops serving all volumes.
-    pub async fn stop(&self, patience: Nanos) {
+    pub async fn stop(&self, drain_timeout: Nanos) {
         let names: Vec<String> = self.0.volumes.borrow().keys().cloned().collect();
-        names.iter().for_each(|name| self.ask(name, Stop::Drain));
-        let deadline = self.0.seam.now() + patience;
+        names.iter().for_each(|name| self.request_stop(name, Stop::Drain));
+        let deadline = self.0.seam.now() + drain_timeout;
         for name in &names {
             self.remove(name, deadline.since(self.0.seam.now())).await;
         }

@@ -1,4 +1,4 @@
-//! One front end: its setup, message by message.
+//! The connection of one front end: its setup, message by message.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use connection::{Account, Clients};
+use connection::{BufferAccount, Clients};
 use engine::Volume;
 use rustix::net::SendFlags;
 use seam::real::FaultFlag;
@@ -17,20 +17,20 @@ use crate::config::{QUEUES_MAX, SPACE_BYTES, WRITE_CACHE_AT, feature, features, 
 use crate::device::Device;
 use crate::inflight::{InflightArea, area_bytes, create_area};
 use crate::memory::{DirtyLog, Memory, MemoryError, Region, RegionLayout};
-use crate::message::{self, BellKind, MEM_SLOTS, Message, Reply, protocol};
-use crate::payload_pool::{Orphans, PayloadPool, WakerList};
+use crate::message::{self, MEM_SLOTS, Message, Reply, VringFdKind, protocol};
+use crate::payload_pool::{PayloadPool, UnfinishedCount, WakerList};
 use crate::queue::{Addresses, Queue};
 
 /// Most entries of a queue.
 const QUEUE_SIZE_MAX: u32 = 1 << 15;
 
-/// Converts a descriptor to the bell of a real or simulated world.
-pub type MakeBell = fn(OwnedFd) -> io::Result<Rc<dyn Bell>>;
+/// Converts a descriptor to an eventfd of the real or the simulated seam.
+pub type MakeEventfd = fn(OwnedFd) -> io::Result<Rc<dyn Bell>>;
 
 /// State shared by the front ends of all volumes.
 pub struct Shared {
     pub(crate) clients: Rc<Clients>,
-    pub(crate) room: Rc<PayloadPool>,
+    pub(crate) payload_pool: Rc<PayloadPool>,
     /// Number of this daemon, higher than the numbers of earlier ones.
     pub(crate) daemon: u64,
 }
@@ -40,13 +40,13 @@ impl Shared {
     /// numbers.
     pub fn new(limits: connection::Limits, pool_bytes: usize, payload_bytes: usize, daemon: u64) -> Shared {
         let clients = Rc::new(Clients::new(limits, pool_bytes));
-        Shared { clients, room: Rc::new(PayloadPool::new(payload_bytes)), daemon }
+        Shared { clients, payload_pool: Rc::new(PayloadPool::new(payload_bytes)), daemon }
     }
 }
 
-/// Inflight requests that departed front ends of one volume have left.
+/// Inflight requests of one volume whose front ends have disconnected.
 #[derive(Clone, Default)]
-pub struct VolumeOrphans(pub(crate) Rc<Orphans>);
+pub struct UnfinishedRequests(pub(crate) Rc<UnfinishedCount>);
 
 /// One front end.
 pub struct Session<S: Seam> {
@@ -57,7 +57,7 @@ pub struct Session<S: Seam> {
     lost_before: u64,
     /// Channel for messages of the device.
     backend_channel: RefCell<Option<OwnedFd>>,
-    make_bell: MakeBell,
+    make_eventfd: MakeEventfd,
 }
 
 /// Reason for refusing a well-formed message.
@@ -74,19 +74,19 @@ pub enum Refused {
     Features(u64),
     /// A message that needs a feature that is not negotiated.
     #[error("{0} was not negotiated")]
-    NotAgreed(&'static str),
+    NotNegotiated(&'static str),
     /// A change that is not possible while queues run.
     #[error("{0} cannot change while the queue is served")]
     Served(&'static str),
     /// Range of the configuration space out of bounds or read-only.
     #[error("{1} bytes of the configuration space at {0} are out of bounds or read-only")]
     Config(u32, usize),
-    /// A queue without a kick eventfd would need polling.
+    /// A queue without a kick eventfd, which would need polling.
     #[error("a queue without an eventfd for kicks is not served")]
     NoKick,
     /// A descriptor that is not an eventfd.
-    #[error("the descriptor for notifications is not an eventfd: {0}")]
-    Bell(io::Error),
+    #[error("the descriptor of a kick, call or error notification is not an eventfd: {0}")]
+    Eventfd(io::Error),
     /// Memory cannot be mapped.
     #[error(transparent)]
     Memory(#[from] MemoryError),
@@ -101,9 +101,9 @@ impl<S: Seam> Session<S> {
         seam: S,
         volume: Volume<S>,
         shared: &Shared,
-        left: &VolumeOrphans,
+        unfinished: &UnfinishedRequests,
         lost_before: u64,
-        make_bell: MakeBell,
+        make_eventfd: MakeEventfd,
     ) -> Session<S> {
         let device = Rc::new(Device {
             seam,
@@ -116,16 +116,16 @@ impl<S: Seam> Session<S> {
             daemon: shared.daemon,
             write_through: Cell::default(),
             clients: shared.clients.clone(),
-            account: Account::new(&shared.clients),
-            room: shared.room.clone(),
-            orphans: left.0.clone(),
+            account: BufferAccount::new(&shared.clients),
+            payload_pool: shared.payload_pool.clone(),
+            unfinished: unfinished.0.clone(),
             fault: FaultFlag::default(),
             lost_memory: WakerList::default(),
             has_ended: Cell::default(),
         });
         let queues = (0..QUEUES_MAX).map(|_| Queue::new(device.clone())).collect();
         let (protocol, backend_channel) = Default::default();
-        Session { device, queues, protocol, lost_before, backend_channel, make_bell }
+        Session { device, queues, protocol, lost_before, backend_channel, make_eventfd }
     }
 
     fn queue(&self, index: u32) -> Result<&Rc<Queue<S>>, Refused> {
@@ -133,36 +133,36 @@ impl<S: Seam> Session<S> {
     }
 
     fn check_negotiated(&self, feature: u64, name: &'static str) -> Result<(), Refused> {
-        if self.protocol.get() & feature != 0 { Ok(()) } else { Err(Refused::NotAgreed(name)) }
+        if self.protocol.get() & feature != 0 { Ok(()) } else { Err(Refused::NotNegotiated(name)) }
     }
 
     /// True if the front end may request an acknowledgement of each message.
-    pub fn acknowledges(&self) -> bool {
+    pub fn supports_acknowledgements(&self) -> bool {
         self.protocol.get() & protocol::REPLY_ACK != 0
     }
 
-    /// Handles a message. `hurry` ends waits for inflight requests.
-    pub async fn handle(&self, message: Message, hurry: impl Fn(&Context<'_>) -> bool) -> Result<Reply, Refused> {
+    /// Handles a message. Once `stop_now` is true, it no longer waits for inflight requests.
+    pub async fn handle(&self, message: Message, stop_now: impl Fn(&Context<'_>) -> bool) -> Result<Reply, Refused> {
         let device = &self.device;
         match message {
             Message::GetFeatures => return Ok(Reply::U64(features(device.volume.spec().read_only))),
             Message::SetFeatures(wanted) => self.set_features(wanted)?,
             Message::SetOwner | Message::SetLogFd => {}
             Message::Reset => {
-                self.stop(&hurry).await;
+                self.stop(&stop_now).await;
                 device.write_through.set(false);
             }
             Message::SetMemTable(list) => {
-                let regions = list.into_iter().map(|(place, file)| Region::map(place, file, &device.fault));
+                let regions = list.into_iter().map(|(layout, file)| Region::map(layout, file, &device.fault));
                 self.set_memory(Memory::new(regions.collect::<Result<_, _>>()?)?);
             }
-            Message::AddMemReg(place, file) => {
+            Message::AddMemReg(layout, file) => {
                 self.check_negotiated(protocol::CONFIGURE_MEM_SLOTS, "adding and removing memory regions")?;
-                self.set_memory(device.memory().with(Region::map(place, file, &device.fault)?)?);
+                self.set_memory(device.memory().with(Region::map(layout, file, &device.fault)?)?);
             }
-            Message::RemMemReg(place) => {
+            Message::RemMemReg(layout) => {
                 self.check_negotiated(protocol::CONFIGURE_MEM_SLOTS, "adding and removing memory regions")?;
-                self.remove_memory(place)?;
+                self.remove_memory(layout)?;
             }
             Message::GetMaxMemSlots => return Ok(Reply::U64(MEM_SLOTS)),
             Message::SetLogBase { len, offset, file } => {
@@ -184,8 +184,8 @@ impl<S: Seam> Session<S> {
                 let queue = self.queue(index)?;
                 let logged_at = is_logged.then_some(log);
                 let old = queue.addresses.get();
-                let moves = (old.descriptors, old.used, old.available) != (descriptors, used, available);
-                if queue.is_running() && moves {
+                let is_moved = (old.descriptors, old.used, old.available) != (descriptors, used, available);
+                if queue.is_running() && is_moved {
                     return Err(Refused::Served("the addresses of a queue"));
                 }
                 queue.addresses.set(Addresses { descriptors, available, used, logged_at });
@@ -198,10 +198,10 @@ impl<S: Seam> Session<S> {
                 queue.base.set(base as u16);
             }
             Message::GetVringBase { index } => {
-                let base = self.queue(index)?.stop(&hurry).await;
+                let base = self.queue(index)?.stop(&stop_now).await;
                 return Ok(Reply::VringState { index, base: u32::from(base) });
             }
-            Message::SetVringBell { which, index, fd } => self.set_bell(which, index, fd)?,
+            Message::SetVringFd { which, index, fd } => self.set_vring_fd(which, index, fd)?,
             Message::GetProtocolFeatures => return Ok(Reply::U64(protocol::OFFERED)),
             Message::SetProtocolFeatures(wanted) if wanted & !protocol::OFFERED != 0 => {
                 return Err(Refused::Features(wanted & !protocol::OFFERED));
@@ -233,7 +233,7 @@ impl<S: Seam> Session<S> {
                     return Err(Refused::Served("the inflight memory"));
                 }
                 let area = InflightArea::map(file, (offset, len), (queues, size), &device.fault)?;
-                device.adopt(area, self.lost_before);
+                device.set_inflight_area(area, self.lost_before);
             }
         }
         Ok(Reply::Done)
@@ -261,21 +261,21 @@ impl<S: Seam> Session<S> {
         self.queues.iter().for_each(|queue| queue.remap());
     }
 
-    fn remove_memory(&self, place: RegionLayout) -> Result<(), Refused> {
-        self.set_memory(self.device.memory().without(place)?);
+    fn remove_memory(&self, layout: RegionLayout) -> Result<(), Refused> {
+        self.set_memory(self.device.memory().without(layout)?);
         Ok(())
     }
 
-    fn set_bell(&self, which: BellKind, index: u32, fd: Option<OwnedFd>) -> Result<(), Refused> {
+    fn set_vring_fd(&self, which: VringFdKind, index: u32, fd: Option<OwnedFd>) -> Result<(), Refused> {
         let queue = self.queue(index)?;
-        let bell = fd.map(self.make_bell).transpose().map_err(Refused::Bell)?;
+        let eventfd = fd.map(self.make_eventfd).transpose().map_err(Refused::Eventfd)?;
         match which {
-            BellKind::Call => *queue.call.borrow_mut() = bell,
-            BellKind::Err => *queue.err.borrow_mut() = bell,
-            BellKind::Kick => {
+            VringFdKind::Call => *queue.call.borrow_mut() = eventfd,
+            VringFdKind::Err => *queue.err.borrow_mut() = eventfd,
+            VringFdKind::Kick => {
                 let area = self.device.area.borrow();
                 let inflight = area.as_ref().and_then(|area| area.queue(index as usize, queue.size.get()));
-                queue.start(bell.ok_or(Refused::NoKick)?, inflight);
+                queue.start(eventfd.ok_or(Refused::NoKick)?, inflight);
             }
         }
         Ok(())
@@ -312,10 +312,10 @@ impl<S: Seam> Session<S> {
         }
     }
 
-    /// Stops all queues and waits for inflight requests, unless `hurry` is true.
-    pub async fn stop(&self, hurry: impl Fn(&Context<'_>) -> bool) {
+    /// Stops all queues and waits for inflight requests, unless `stop_now` is true.
+    pub async fn stop(&self, stop_now: impl Fn(&Context<'_>) -> bool) {
         for queue in &self.queues {
-            queue.stop(&hurry).await;
+            queue.stop(&stop_now).await;
         }
     }
 
@@ -325,7 +325,7 @@ impl<S: Seam> Session<S> {
     }
 
     /// Waits until a page of the front end's memory is lost.
-    pub async fn lost_memory(&self) {
+    pub async fn wait_for_lost_memory(&self) {
         poll_fn(|context| match self.device.fault.is_set() {
             true => Poll::Ready(()),
             false => {
@@ -336,8 +336,8 @@ impl<S: Seam> Session<S> {
         .await;
     }
 
-    /// Violations of the rules by drivers, with the queue index.
-    pub fn broken(&self) -> impl Iterator<Item = (usize, crate::QueueError)> {
+    /// Errors of stopped queues, with the queue index.
+    pub fn broken_queues(&self) -> impl Iterator<Item = (usize, crate::QueueError)> {
         self.queues.iter().enumerate().filter_map(|(index, queue)| Some((index, queue.broken()?)))
     }
 }
@@ -346,10 +346,10 @@ impl<S: Seam> Drop for Session<S> {
     /// Ends all access to the guest's memory; new front ends wait for the inflight requests.
     fn drop(&mut self) {
         let device = &self.device;
-        device.orphans.add(self.queues.iter().map(|queue| queue.under_way()).sum());
+        device.unfinished.add(self.queues.iter().map(|queue| queue.in_flight_count()).sum());
         device.has_ended.set(true);
         self.queues.iter().for_each(|queue| queue.abandon());
         device.account.end();
-        device.room.wake();
+        device.payload_pool.wake();
     }
 }

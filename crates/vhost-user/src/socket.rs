@@ -17,9 +17,9 @@ use crate::message::{FDS_MAX, HEAD_BYTES, Head, Message, MessageError, Reply, de
 
 /// A message for the core, with the channel for its result.
 pub(crate) struct FrontEndMessage {
-    /// The message, or the reason why it is refused already.
+    /// The decoded message, or the reason for which the descriptor check refused it.
     pub(crate) message: Result<Message, String>,
-    pub(crate) answer: SyncSender<MessageResult>,
+    pub(crate) reply: SyncSender<MessageResult>,
 }
 
 /// The core's result of a message.
@@ -27,7 +27,7 @@ pub(crate) struct MessageResult {
     /// The reply, or the reason of a refusal.
     pub(crate) result: Result<Reply, String>,
     /// True if the front end may request an acknowledgement of each message.
-    pub(crate) acknowledges: bool,
+    pub(crate) supports_acknowledgements: bool,
 }
 
 /// Reason why a connection ended, other than a disconnect of the front end.
@@ -42,7 +42,7 @@ pub(crate) enum SocketError {
     Refused(String),
     /// The core has ended, or the volume is no longer served.
     #[error("the volume is no longer served")]
-    Gone,
+    CoreClosed,
 }
 
 /// Passes messages to the core, one at a time, until the front end disconnects.
@@ -61,15 +61,16 @@ pub(crate) fn serve_socket(socket: &Arc<OwnedFd>, core: &Sender<FrontEndMessage>
         let message = decode(&head, &body, fds)?;
         // A refused message's descriptors are closed on this thread.
         let message = descriptor::check(&message).map(|()| message).map_err(|refused| refused.to_string());
-        let (answer, answered) = sync_channel(1);
-        core.send_waiting(FrontEndMessage { message, answer }).map_err(|_| SocketError::Gone)?;
-        let MessageResult { result, acknowledges } = answered.recv().map_err(|_| SocketError::Gone)?;
-        let wants_word = acknowledges && head.wants_reply();
+        let (reply, replies) = sync_channel(1);
+        core.send_waiting(FrontEndMessage { message, reply }).map_err(|_| SocketError::CoreClosed)?;
+        let MessageResult { result, supports_acknowledgements } =
+            replies.recv().map_err(|_| SocketError::CoreClosed)?;
+        let must_acknowledge = supports_acknowledgements && head.wants_reply();
         match result.map(|reply| reply.encode(&head)) {
             Ok(Some((bytes, fd))) => send(socket, &bytes, fd)?,
-            Ok(None) if wants_word => send(socket, &head.acknowledge(true), None)?,
+            Ok(None) if must_acknowledge => send(socket, &head.acknowledge(true), None)?,
             Ok(None) => {}
-            Err(_) if wants_word => send(socket, &head.acknowledge(false), None)?,
+            Err(_) if must_acknowledge => send(socket, &head.acknowledge(false), None)?,
             Err(why) => return Err(SocketError::Refused(why)),
         }
     }
@@ -80,16 +81,16 @@ fn receive(socket: &OwnedFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result
     let mut done = 0;
     while done < bytes.len() {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
-        let mut beside = RecvAncillaryBuffer::new(&mut space);
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut into = [IoSliceMut::new(&mut bytes[done..])];
-        let received = rustix::net::recvmsg(socket.as_fd(), &mut into, &mut beside, RecvFlags::CMSG_CLOEXEC);
+        let received = rustix::net::recvmsg(socket.as_fd(), &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC);
         let count = match received {
             Ok(message) => message.bytes,
             Err(rustix::io::Errno::INTR) => continue,
             Err(rustix::io::Errno::CONNRESET) => return Ok(false),
             Err(error) => return Err(io::Error::from(error).into()),
         };
-        for message in beside.drain() {
+        for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(more) = message {
                 fds.extend(more);
             }
@@ -106,21 +107,21 @@ fn receive(socket: &OwnedFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result
 
 fn send(socket: &OwnedFd, bytes: &[u8], fd: Option<OwnedFd>) -> Result<(), SocketError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut beside = SendAncillaryBuffer::new(&mut space);
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
     if !fds.is_empty() {
-        beside.push(SendAncillaryMessage::ScmRights(&fds));
+        ancillary.push(SendAncillaryMessage::ScmRights(&fds));
     }
     let mut done = 0;
     while done < bytes.len() {
         let sent =
-            rustix::net::sendmsg(socket.as_fd(), &[IoSlice::new(&bytes[done..])], &mut beside, SendFlags::NOSIGNAL);
+            rustix::net::sendmsg(socket.as_fd(), &[IoSlice::new(&bytes[done..])], &mut ancillary, SendFlags::NOSIGNAL);
         match sent {
             Ok(count) => done += count,
             Err(rustix::io::Errno::INTR) => continue,
             Err(error) => return Err(io::Error::from(error).into()),
         }
-        beside.clear();
+        ancillary.clear();
     }
     Ok(())
 }

@@ -18,12 +18,12 @@ pub const USER: &str = "user";
 pub const SECRET: &[u8] = b"fourteen bytes";
 /// Login and session properties of an initiator.
 #[derive(Clone)]
-pub struct Manner {
+pub struct LoginOptions {
     pub portal: Address,
     pub name: &'static str,
     pub isid: [u8; 6],
     pub digests: (bool, bool),
-    pub proves: bool,
+    /// Authenticates with CHAP.
     /// Requested parameters, except digests.
     pub parameters: &'static str,
 }
@@ -44,58 +44,60 @@ pub fn login_pdu(request: LoginRequest, text: &[u8]) -> Vec<u8> {
 }
 
 /// The text of each login request.
-fn login_text(manner: &Manner, step: usize, answer: &[u8]) -> Vec<u8> {
+fn login_text(login: &LoginOptions, step: usize, reply: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    let answered = text::pairs(answer).expect("pairs");
-    let value = |key: &str| answered.iter().find(|pair| pair.key == key).map_or("", |pair| pair.value);
+    let reply_pairs = text::pairs(reply).expect("the login response consists of pairs");
+    let value = |key: &str| reply_pairs.iter().find(|pair| pair.key == key).map_or("", |pair| pair.value);
     if step == 0 {
-        text::push(&mut out, "InitiatorName", manner.name);
+        text::push(&mut out, "InitiatorName", login.name);
         text::push(&mut out, "TargetName", TARGET);
     }
     match step {
-        0 if manner.proves => text::push(&mut out, "AuthMethod", "CHAP"),
+        0 if login.uses_chap => text::push(&mut out, "AuthMethod", "CHAP"),
         1 => text::push(&mut out, "CHAP_A", "5,7"),
         2 => {
-            let algorithm = Algorithm::from_wire(value("CHAP_A")).expect("one that was offered");
-            let identifier = value("CHAP_I").parse().expect("a byte");
-            let challenge = text::binary(value("CHAP_C"), 1024).expect("a challenge");
+            let algorithm = Algorithm::from_wire(value("CHAP_A")).expect("the target selected an offered algorithm");
+            let identifier = value("CHAP_I").parse().expect("CHAP_I is a byte");
+            let challenge = text::binary(value("CHAP_C"), 1024).expect("CHAP_C is a challenge");
             text::push(&mut out, "CHAP_N", USER);
             text::push(&mut out, "CHAP_R", &text::hex(&algorithm.proof(identifier, SECRET, &challenge)));
         }
         _ => (),
     }
-    if step == last_step(manner) {
+    if step == last_step(login) {
         let digest = |on| if on { "CRC32C" } else { "None" };
-        text::push(&mut out, "HeaderDigest", digest(manner.digests.0));
-        text::push(&mut out, "DataDigest", digest(manner.digests.1));
-        out.extend(manner.parameters.as_bytes());
+        text::push(&mut out, "HeaderDigest", digest(login.digests.0));
+        text::push(&mut out, "DataDigest", digest(login.digests.1));
+        out.extend(login.parameters.as_bytes());
     }
     out
 }
 
-fn last_step(manner: &Manner) -> usize {
-    if manner.proves { 2 } else { 0 }
+fn last_step(login: &LoginOptions) -> usize {
+    if login.uses_chap { 2 } else { 0 }
 }
 
 impl Session {
     /// Logs in; `None` if the login is refused or the server closes the connection.
-    pub async fn log_in(seam: &SimSeam, manner: &Manner) -> Option<Rc<Session>> {
-        let (reader, mut writer) = seam.connect(&manner.portal).await.expect("the server listens").split();
+    pub async fn log_in(seam: &SimSeam, login: &LoginOptions) -> Option<Rc<Session>> {
+        let (reader, mut writer) = seam.connect(&login.portal).await.expect("the server listens").split();
         let mut incoming = Incoming::new(reader, 1 << 20);
-        let (mut answer, mut last) = (Vec::new(), None);
-        for step in 0..=last_step(manner) {
-            let (is_last, stage) = (step == last_step(manner), u8::from(!manner.proves));
-            let head = login_request(manner.isid, 0, (stage, if is_last { 3 } else { 0 }), is_last);
-            send(&mut writer, &login_pdu(head, &login_text(manner, step, &answer))).await;
+        let (mut reply, mut last) = (Vec::new(), None);
+        for step in 0..=last_step(login) {
+            let (is_last, stage) = (step == last_step(login), u8::from(!login.uses_chap));
+            let head = login_request(login.isid, 0, (stage, if is_last { 3 } else { 0 }), is_last);
+            send(&mut writer, &login_pdu(head, &login_text(login, step, &reply))).await;
             let (response, data) = next(&mut incoming, &Framing::default()).await?;
-            let ResponseBody::Login(login) = &response.body else { panic!("no answer to a log-in: {response:?}") };
-            if login.status != (0, 0) {
+            let ResponseBody::Login(login_response) = &response.body else {
+                panic!("expected a login response: {response:?}")
+            };
+            if login_response.status != (0, 0) {
                 return None;
             }
-            assert_eq!(login.transit, is_last);
-            (answer, last) = (data, Some(response));
+            assert_eq!(login_response.transit, is_last);
+            (reply, last) = (data, Some(response));
         }
-        let session = Session::new(manner, &answer, &last?);
+        let session = Session::new(login, &reply, &last?);
         let (reading, writing) = (Rc::clone(&session), Rc::clone(&session));
         seam.spawn(async move { reading.read_all(incoming).await });
         seam.spawn(async move { writing.write_all(writer).await });

@@ -1,7 +1,7 @@
-//! An initiator that tracks all its requests: every received PDU must be an owed answer, in order.
+//! An initiator that tracks all its requests: every received PDU must answer an outstanding request, in order.
 
-mod answers;
 mod log_in;
+mod responses;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -15,7 +15,7 @@ use iscsi_protocol::{Framing, NO_TAG, Request, RequestBody, Response, Step, text
 use seam::sim::{SimReader, SimSeam};
 use seam::{Gather, Incoming, StreamWriter};
 
-pub use log_in::{Manner, SECRET, TARGET, USER, login_pdu, login_request};
+pub use log_in::{LoginOptions, SECRET, TARGET, USER, login_pdu, login_request};
 
 /// Units visible to hostile initiators.
 pub const LUNS: [[u8; 8]; 2] = [[0, 1, 0, 0, 0, 0, 0, 0], [0, 2, 0, 0, 0, 0, 0, 0]];
@@ -26,34 +26,34 @@ const SEND_BYTES: usize = 64 << 10;
 
 /// Wakes all tasks that wait for a change.
 #[derive(Default)]
-pub struct Bell(RefCell<Vec<Waker>>);
+pub struct Notify(RefCell<Vec<Waker>>);
 
-impl Bell {
-    fn ring(&self) {
+impl Notify {
+    fn notify_all(&self) {
         self.0.take().into_iter().for_each(Waker::wake);
     }
 
-    async fn until(&self, holds: impl Fn() -> bool) {
-        let look = poll_fn(|context| match holds() {
+    async fn wait_until(&self, holds: impl Fn() -> bool) {
+        let check = poll_fn(|context| match holds() {
             true => Poll::Ready(()),
             false => {
                 self.0.borrow_mut().push(context.waker().clone());
                 Poll::Pending
             }
         });
-        look.await;
+        check.await;
     }
 }
 
-/// Reaction of an initiator to an R2T.
+/// Data that an initiator sends in response to an R2T.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Feeds {
-    Rightly,
-    NotAtAll,
-    Elsewhere,
-    UnderAnotherName,
-    WithoutEnd,
-    TooMuch,
+pub enum R2tResponse {
+    Correct,
+    Missing,
+    WrongOffset,
+    WrongTransferTag,
+    /// The final PDU is missing.
+    TooLong,
 }
 
 /// State of a command.
@@ -62,7 +62,7 @@ pub enum State {
     Open,
     Answered,
     /// Aborted or rejected: no answer may follow.
-    Gone,
+    Aborted,
 }
 
 /// A command in progress or ended.
@@ -72,7 +72,7 @@ pub struct Task {
     /// The data read, if it is collected.
     pub read: Option<Vec<u8>>,
     /// The command was sent with all solicited data, so it must be answered.
-    pub is_owed: bool,
+    pub must_be_answered: bool,
     pub lun: [u8; 8],
     number: u64,
     /// Data to write: a prefix of a buffer that many commands share.
@@ -83,11 +83,11 @@ pub struct Task {
     read_bytes: u32,
     data_sn: u32,
     r2ts: u32,
-    asked: u32,
+    r2t_end: u32,
 }
 
 /// A pending task management function.
-struct Asked {
+struct PendingTaskManagement {
     function: TaskFunction,
     lun: [u8; 8],
     referenced: u32,
@@ -100,25 +100,25 @@ pub struct Session {
     /// PDUs queued for sending, and their total size.
     outbox: RefCell<VecDeque<Vec<u8>>>,
     queued_bytes: Cell<usize>,
-    bell: Bell,
+    changed: Notify,
     closed: Cell<bool>,
-    /// The session does not read from its socket.
-    pub deaf: Cell<bool>,
-    pub feeds: Cell<Feeds>,
-    /// A write did not get its solicited data: later commands may wait for ever.
-    pub neglects: Cell<bool>,
-    /// Untracked PDUs were sent: any answer is possible.
-    pub wild: Cell<bool>,
-    /// Other sessions may have ended commands of this one.
-    pub upheaval: Cell<bool>,
+    /// True while the session does not read from its socket.
+    pub is_read_paused: Cell<bool>,
+    pub r2t_response: Cell<R2tResponse>,
+    /// True if a write did not get its solicited data: later commands may wait for ever.
+    pub has_unfed_writes: Cell<bool>,
+    /// True if untracked PDUs were sent: any response is possible.
+    pub sent_untracked_pdus: Cell<bool>,
+    /// True if another session may have aborted commands of this one.
+    pub had_cross_session_abort: Cell<bool>,
     pub tasks: RefCell<BTreeMap<u32, Task>>,
-    managed: RefCell<BTreeMap<u32, Asked>>,
+    task_management: RefCell<BTreeMap<u32, PendingTaskManagement>>,
     pings: RefCell<BTreeMap<u32, Vec<u8>>>,
     pub last_r2t: Cell<(u32, u32, u32)>,
     pub cmd_sn: Cell<u32>,
     pub max_cmd_sn: Cell<u32>,
     stat_sn: Cell<u32>,
-    unasked_bytes: usize,
+    unsolicited_bytes: usize,
     immediate_bytes: usize,
     burst_bytes: u32,
     receive_bytes: usize,
@@ -136,7 +136,7 @@ pub async fn send(writer: &mut impl StreamWriter<SimSeam>, bytes: &[u8]) -> bool
 /// The next PDU; `None` if the server has closed the connection.
 async fn next(incoming: &mut Incoming<SimSeam, SimReader>, framing: &Framing) -> Option<(Response, Vec<u8>)> {
     loop {
-        let step = match framing.decode(incoming.bytes()).expect("the server speaks iSCSI") {
+        let step = match framing.decode(incoming.bytes()).expect("the server sends valid iSCSI PDUs") {
             Step::Got(frame, used) => {
                 Some((Response::decode(frame.header).expect("a target's PDU"), frame.data.to_vec(), used))
             }
@@ -153,41 +153,38 @@ async fn next(incoming: &mut Incoming<SimSeam, SimReader>, framing: &Framing) ->
 }
 
 impl Session {
-    fn new(manner: &Manner, answer: &[u8], last: &Response) -> Rc<Session> {
-        let pairs = text::pairs(answer).expect("pairs");
+    fn new(login: &LoginOptions, reply: &[u8], last: &Response) -> Rc<Session> {
+        let pairs = text::pairs(reply).expect("the login response consists of pairs");
         let value = |key: &str| pairs.iter().find(|pair| pair.key == key).map(|pair| pair.value);
         let number = |key: &str, default| value(key).and_then(text::number).unwrap_or(default);
-        let asked = text::pairs(manner.parameters.as_bytes()).expect("pairs");
-        let wanted = |key: &str| asked.iter().find(|pair| pair.key == key).and_then(|pair| text::number(pair.value));
+        let requested = text::pairs(login.parameters.as_bytes()).expect("the parameters are pairs");
+        let requested_number =
+            |key: &str| requested.iter().find(|pair| pair.key == key).and_then(|pair| text::number(pair.value));
         let burst_bytes = number("MaxBurstLength", 262_144);
         let first_burst = number("FirstBurstLength", 65_536).min(burst_bytes) as usize;
         let is = |key, wanted| value(key) == Some(wanted);
         Rc::new(Session {
-            framing: Framing {
-                header_digest: manner.digests.0,
-                data_digest: manner.digests.1,
-                data_bytes_max: 1 << 20,
-            },
+            framing: Framing { header_digest: login.digests.0, data_digest: login.digests.1, data_bytes_max: 1 << 20 },
             outbox: RefCell::default(),
             queued_bytes: Cell::new(0),
-            bell: Bell::default(),
+            changed: Notify::default(),
             closed: Cell::new(false),
-            deaf: Cell::new(false),
-            feeds: Cell::new(Feeds::Rightly),
-            neglects: Cell::new(false),
-            wild: Cell::new(false),
-            upheaval: Cell::new(false),
+            is_read_paused: Cell::new(false),
+            r2t_response: Cell::new(R2tResponse::Correct),
+            has_unfed_writes: Cell::new(false),
+            sent_untracked_pdus: Cell::new(false),
+            had_cross_session_abort: Cell::new(false),
             tasks: RefCell::default(),
-            managed: RefCell::default(),
+            task_management: RefCell::default(),
             pings: RefCell::default(),
             last_r2t: Cell::default(),
             cmd_sn: Cell::new(1),
             max_cmd_sn: Cell::new(0),
             stat_sn: Cell::new(last.stat_sn.wrapping_add(1)),
-            unasked_bytes: if is("InitialR2T", "No") { first_burst } else { 0 },
+            unsolicited_bytes: if is("InitialR2T", "No") { first_burst } else { 0 },
             immediate_bytes: if is("ImmediateData", "No") { 0 } else { first_burst.min(SEND_BYTES) },
             burst_bytes,
-            receive_bytes: wanted("MaxRecvDataSegmentLength").map_or(8192, |len| len as usize),
+            receive_bytes: requested_number("MaxRecvDataSegmentLength").map_or(8192, |len| len as usize),
             number: Cell::new(0),
             next_tag: Cell::new(1),
         })
@@ -201,18 +198,18 @@ impl Session {
     /// Closes the connection without a logout.
     pub fn close(&self) {
         self.closed.set(true);
-        self.bell.ring();
+        self.changed.notify_all();
     }
 
     /// Resumes reading.
-    pub fn hear(&self) {
-        self.deaf.set(false);
-        self.bell.ring();
+    pub fn resume_reading(&self) {
+        self.is_read_paused.set(false);
+        self.changed.notify_all();
     }
 
     /// Waits until the condition holds or the session is closed.
     pub async fn until(&self, holds: impl Fn() -> bool) {
-        self.bell.until(|| self.is_closed() || holds()).await;
+        self.changed.wait_until(|| self.is_closed() || holds()).await;
     }
 
     /// Bytes queued for sending.
@@ -235,21 +232,21 @@ impl Session {
 
     async fn read_all(self: Rc<Self>, mut incoming: Incoming<SimSeam, SimReader>) {
         loop {
-            self.until(|| !self.deaf.get()).await;
+            self.until(|| !self.is_read_paused.get()).await;
             let next = first(self.until(|| false), next(&mut incoming, &self.framing)).await;
             match next.flatten() {
                 Some((response, data)) if !self.is_closed() => self.take(&response, data),
                 _ => return self.close(),
             }
-            self.bell.ring();
+            self.changed.notify_all();
         }
     }
 
     /// Sends raw bytes without tracking.
-    pub fn say_raw(&self, bytes: &[u8]) {
+    pub fn send_raw(&self, bytes: &[u8]) {
         self.queued_bytes.set(self.queued_bytes.get() + bytes.len());
         self.outbox.borrow_mut().push_back(bytes.to_vec());
-        self.bell.ring();
+        self.changed.notify_all();
     }
 
     /// The bytes of a PDU.
@@ -270,9 +267,9 @@ impl Session {
     }
 
     /// Sends a PDU.
-    pub fn say(&self, task_tag: u32, immediate: bool, body: RequestBody, data: &[u8]) {
+    pub fn send_pdu(&self, task_tag: u32, immediate: bool, body: RequestBody, data: &[u8]) {
         let bytes = self.pdu(task_tag, immediate, body, data);
-        self.say_raw(&bytes);
+        self.send_raw(&bytes);
     }
 
     /// A new task tag.
@@ -295,13 +292,14 @@ impl Session {
     pub fn begin(&self, mut command: Command, immediate: bool, data: &Rc<[u8]>, len: usize) -> u32 {
         let tag = self.tag();
         let first = len.min(self.immediate_bytes);
-        let unasked = len.min(self.unasked_bytes).max(first);
-        command.is_final = unasked <= first;
+        let unsolicited = len.min(self.unsolicited_bytes).max(first);
+        command.is_final = unsolicited <= first;
         let task = Task {
             state: State::Open,
             status: 0,
             read: None,
-            is_owed: (immediate || self.has_room()) && (!command.writes || len == command.expected_len as usize),
+            must_be_answered: (immediate || self.has_room())
+                && (!command.writes || len == command.expected_len as usize),
             lun: command.lun,
             number: self.next_number(),
             expected_read: match (command.reads, command.writes) {
@@ -314,40 +312,40 @@ impl Session {
             read_bytes: 0,
             data_sn: 0,
             r2ts: 0,
-            asked: unasked as u32,
+            r2t_end: unsolicited as u32,
         };
         self.tasks.borrow_mut().insert(tag, task);
         let lun = command.lun;
-        self.say(tag, immediate, RequestBody::Command(command), &data[..first]);
-        if unasked > first {
-            self.say_data(tag, NO_TAG, lun, first, &data[first..unasked]);
+        self.send_pdu(tag, immediate, RequestBody::Command(command), &data[..first]);
+        if unsolicited > first {
+            self.send_data(tag, NO_TAG, lun, first, &data[first..unsolicited]);
         }
         tag
     }
 
-    fn say_data(&self, tag: u32, target_tag: u32, lun: [u8; 8], offset: usize, data: &[u8]) {
+    fn send_data(&self, tag: u32, target_tag: u32, lun: [u8; 8], offset: usize, data: &[u8]) {
         let count = data.len().div_ceil(SEND_BYTES);
         for (number, part) in data.chunks(SEND_BYTES).enumerate() {
             let offset = (offset + number * SEND_BYTES) as u32;
             let pdu = DataOut { is_final: number + 1 == count, lun, target_tag, data_sn: number as u32, offset };
-            self.say(tag, false, RequestBody::DataOut(pdu), part);
+            self.send_pdu(tag, false, RequestBody::DataOut(pdu), part);
         }
     }
 
     /// Requests a task management function.
     pub fn manage(&self, function: TaskFunction, lun: [u8; 8], referenced_tag: u32) {
         let tag = self.tag();
-        let asked = Asked { function, lun, referenced: referenced_tag, number: self.next_number() };
-        self.managed.borrow_mut().insert(tag, asked);
+        let pending = PendingTaskManagement { function, lun, referenced: referenced_tag, number: self.next_number() };
+        self.task_management.borrow_mut().insert(tag, pending);
         let body = TaskManagement { function, lun, referenced_tag, referenced_cmd_sn: 0 };
-        self.say(tag, true, RequestBody::TaskManagement(body), &[]);
+        self.send_pdu(tag, true, RequestBody::TaskManagement(body), &[]);
     }
 
     /// Sends a ping and returns its task tag.
     pub fn ping(&self, data: &[u8]) -> u32 {
         let tag = self.tag();
         self.pings.borrow_mut().insert(tag, data.to_vec());
-        self.say(tag, true, RequestBody::NopOut { lun: [0; 8], target_tag: NO_TAG }, data);
+        self.send_pdu(tag, true, RequestBody::NopOut { lun: [0; 8], target_tag: NO_TAG }, data);
         tag
     }
 
@@ -360,31 +358,32 @@ impl Session {
     pub async fn log_out(&self) {
         if !self.is_closed() {
             let body = RequestBody::Logout { reason: 0, connection: 0 };
-            self.wild.set(true);
-            self.say(self.tag(), true, body, &[]);
+            self.sent_untracked_pdus.set(true);
+            self.send_pdu(self.tag(), true, body, &[]);
             self.until(|| false).await;
         }
     }
 
-    /// Checks that all owed answers have arrived, after sufficient time.
+    /// Checks, after sufficient time, that all outstanding requests were answered.
     pub fn check_all_answered(&self) {
-        if self.is_closed() || self.wild.get() || self.deaf.get() {
+        if self.is_closed() || self.sent_untracked_pdus.get() || self.is_read_paused.get() {
             return;
         }
-        for (tag, task) in self.tasks.borrow().iter().filter(|_| !self.upheaval.get()) {
-            let Task { r2ts, asked, len, read_bytes, .. } = task;
-            let is_lost = task.state == State::Open && task.is_owed && !(*len > 0 && self.neglects.get());
+        for (tag, task) in self.tasks.borrow().iter().filter(|_| !self.had_cross_session_abort.get()) {
+            let Task { r2ts, r2t_end, len, read_bytes, .. } = task;
+            let is_lost =
+                task.state == State::Open && task.must_be_answered && !(*len > 0 && self.has_unfed_writes.get());
             assert!(
                 !is_lost,
-                "command {tag} was never answered: {asked} of {len} bytes asked for in {r2ts} R2Ts, {read_bytes} read"
+                "command {tag} got no response: {r2ts} R2Ts for {r2t_end} of {len} bytes, {read_bytes} bytes were read"
             );
         }
-        assert!(self.managed.borrow().is_empty(), "a task management function was never answered");
+        assert!(self.task_management.borrow().is_empty(), "a task management function was never answered");
         assert!(self.pings.borrow().is_empty(), "a ping was never answered");
     }
 }
 
-/// The output of `work`, or `None` if `end` completes first.
+/// Output of `work`, or `None` if `end` completes first.
 pub async fn first<T>(end: impl Future<Output = ()>, work: impl Future<Output = T>) -> Option<T> {
     let (mut end, mut work) = (std::pin::pin!(end), std::pin::pin!(work));
     poll_fn(|context| match work.as_mut().poll(context) {

@@ -25,15 +25,15 @@ use terminal::Failure;
 
 /// Seed of the random numbers. Both sides use it, so that they get the same requests in the same order.
 const SEED: u64 = 1;
-/// Requests in flight for each connection to an export, and the maximum of connections to one.
-const A_CONNECTION: u64 = 128;
+/// Requests in flight per connection to an export, and the maximum number of connections to an export.
+const CONNECTION_DEPTH: u64 = 128;
 const CONNECTIONS_MAX: u64 = 16;
-/// Time-out after which an absent daemon counts as gone for good.
-const PATIENCE: Nanos = Nanos::from_secs(1);
+/// Time-out after which a connection to the daemon counts as lost.
+const RECONNECT_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// Time-out for the last requests of an act before the next act begins.
-const CHANGE_OVER: Nanos = Nanos::from_millis(300);
+const ACT_CHANGE_TIMEOUT: Nanos = Nanos::from_millis(300);
 /// Polling interval of the stop flag.
-const LOOK_PAUSE: Nanos = Nanos::from_millis(50);
+const STOP_POLL_INTERVAL: Nanos = Nanos::from_millis(50);
 
 /// Clients on a thread.
 pub struct Clients {
@@ -44,7 +44,7 @@ pub struct Clients {
 }
 
 /// The work of a thread of clients.
-struct Orders {
+struct ClientWork {
     socket: PathBuf,
     row: Row,
     exports: usize,
@@ -58,7 +58,7 @@ impl Clients {
     pub fn start(stage: &Stage, plan: &Plan, setup: &Setup, scale: &Scale) -> Result<Clients, Failure> {
         let (meter, stop) = (Meter::default(), Arc::<AtomicBool>::default());
         let time = |act: &Act| scale.minute * u32::try_from(act.minutes).expect("minutes can be counted");
-        let orders = Orders {
+        let work = ClientWork {
             socket: stage.socket(),
             row: plan.row(),
             exports: plan.arrays.len(),
@@ -66,8 +66,9 @@ impl Clients {
             meter: meter.clone(),
             stop: Arc::clone(&stop),
         };
-        let thread = std::thread::Builder::new().name("clients".to_owned()).spawn(move || orders.follow());
-        let thread = thread.map_err(|error| Failure::failed(format!("no thread for clients: {error}")))?;
+        let thread = std::thread::Builder::new().name("clients".to_owned()).spawn(move || work.run());
+        let thread =
+            thread.map_err(|error| Failure::failed(format!("the clients' thread cannot be started: {error}")))?;
         Ok(Clients { meter, stop, thread })
     }
 
@@ -76,15 +77,15 @@ impl Clients {
         self.thread.is_finished()
     }
 
-    /// Ends the issue of new requests.
+    /// Stops the issue of new requests.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Waits up to `patience` for the outstanding requests.
-    pub fn wait(&self, patience: Duration) {
-        let begun = Instant::now();
-        while !self.have_ended() && begun.elapsed() < patience {
+    /// Waits up to `timeout` for the outstanding requests.
+    pub fn wait(&self, timeout: Duration) {
+        let began = Instant::now();
+        while !self.have_ended() && began.elapsed() < timeout {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -95,21 +96,22 @@ impl Clients {
     }
 }
 
-impl Orders {
-    fn follow(self) -> Result<(), Failure> {
-        let in_flight = |jobs: &[Job], of: fn(&Job) -> u64| jobs.iter().map(of).sum::<u64>();
-        let most = |of| self.acts.iter().map(|(jobs, _)| in_flight(jobs, of)).max().unwrap_or(0);
-        let requests = most(|job| u64::from(job.depth));
-        let bytes = most(|job| u64::from(job.depth) * job.pattern.largest().next_multiple_of(BLOCK_BYTES as u64));
-        // Room for headers, buffers of the connections, and outstanding requests of the act before.
+impl ClientWork {
+    fn run(self) -> Result<(), Failure> {
+        let sum = |jobs: &[Job], value: fn(&Job) -> u64| jobs.iter().map(value).sum::<u64>();
+        let largest_sum = |value| self.acts.iter().map(|(jobs, _)| sum(jobs, value)).max().unwrap_or(0);
+        let requests = largest_sum(|job| u64::from(job.depth));
+        let bytes =
+            largest_sum(|job| u64::from(job.depth) * job.pattern.largest().next_multiple_of(BLOCK_BYTES as u64));
+        // Space for headers, buffers of the connections, and outstanding requests of the previous act.
         let pool_bytes = 4 * bytes + (64 << 20);
-        let connections = (requests / A_CONNECTION).clamp(1, CONNECTIONS_MAX) as usize;
+        let connections = (requests / CONNECTION_DEPTH).clamp(1, CONNECTIONS_MAX) as usize;
         let spec = RealCoreSpec::new(usize::try_from(pool_bytes).expect("64 bits"));
-        let ran = run_core(spec, move |seam| async move { self.play(&seam, connections).await });
-        ran.map_err(|error| Failure::failed(error.to_string()))?
+        let result = run_core(spec, move |seam| async move { self.run_acts(&seam, connections).await });
+        result.map_err(|error| Failure::failed(error.to_string()))?
     }
 
-    async fn play(self, seam: &RealSeam, connections: usize) -> Result<(), Failure> {
+    async fn run_acts(self, seam: &RealSeam, connections: usize) -> Result<(), Failure> {
         let mut exports = Vec::new();
         for number in 0..self.exports {
             let mut disks = Vec::new();
@@ -118,39 +120,39 @@ impl Orders {
             }
             exports.push(disks);
         }
-        let door = Exports::new(self.row.clone(), exports);
-        let (mut end, mut at_work) = (seam.now(), None::<Crowd>);
-        let playing = Rc::new(Cell::new(SEED));
+        let exports = Exports::new(self.row.clone(), exports);
+        let (mut end, mut running) = (seam.now(), None::<Crowd>);
+        let current_act = Rc::new(Cell::new(SEED));
         for (seed, (jobs, time)) in (SEED..).zip(&self.acts) {
             if self.stop.load(Ordering::Relaxed) {
                 break;
             }
-            playing.set(seed);
-            let (meter, playing) = (self.meter.clone(), Rc::clone(&playing));
-            let note = move |ended: Ended| match ended.ok {
-                true if playing.get() == seed => meter.note(ended.access.write, ended.waited),
+            current_act.set(seed);
+            let (meter, current_act) = (self.meter.clone(), Rc::clone(&current_act));
+            let record = move |ended: Ended| match ended.ok {
+                true if current_act.get() == seed => meter.record(ended.access.write, ended.waited),
                 // The latency of an earlier act's request does not belong to this act.
-                true => meter.note_late(),
-                false => meter.note_error(),
+                true => meter.record_late(),
+                false => meter.record_error(),
             };
-            if let Some(before) = at_work.take() {
+            if let Some(previous) = running.take() {
                 // With overloaded storage the next act does not wait for all outstanding requests.
                 tokio::select! {
-                    () = before.dismiss(seam) => {}
-                    () = seam.sleep(CHANGE_OVER) => {}
+                    () = previous.dismiss(seam) => {}
+                    () = seam.sleep(ACT_CHANGE_TIMEOUT) => {}
                 }
             }
-            at_work = Some(Crowd::start(seam, &door, jobs, seed, note));
+            running = Some(Crowd::start(seam, &exports, jobs, seed, record));
             end += Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
             while seam.now() < end && !self.stop.load(Ordering::Relaxed) {
-                seam.sleep_until(end.min(seam.now() + LOOK_PAUSE)).await;
+                seam.sleep_until(end.min(seam.now() + STOP_POLL_INTERVAL)).await;
             }
         }
-        // The observer may be late and must see the last act to its end.
+        // The observer may be late and must observe the last act until its end.
         while !self.stop.load(Ordering::Relaxed) {
-            seam.sleep(LOOK_PAUSE).await;
+            seam.sleep(STOP_POLL_INTERVAL).await;
         }
-        if let Some(crowd) = at_work {
+        if let Some(crowd) = running {
             crowd.dismiss(seam).await;
         }
         Ok(())
@@ -160,6 +162,6 @@ impl Orders {
 async fn connect(seam: &RealSeam, socket: &Path, export: &str) -> Result<NbdDisk<RealSeam>, Failure> {
     let uri = format!("nbd+unix:///{export}?socket={}", socket.display());
     let target: NbdTarget = uri.parse().map_err(|error| Failure::failed(format!("{uri}: {error}")))?;
-    let options = NbdOptions { refuses_own: false, reconnect_timeout: PATIENCE, ..NbdOptions::default() };
+    let options = NbdOptions { refuses_own: false, reconnect_timeout: RECONNECT_TIMEOUT, ..NbdOptions::default() };
     NbdDisk::open(seam, target, options).await.map_err(|error| Failure::failed(format!("{uri}: {error}")))
 }

@@ -1,14 +1,14 @@
-//! Measures a demo while it runs: samples both sides and keeps the results of each minute of the publication.
+//! Measures a running demo: samples both sides and keeps the results of each minute of the publication.
 
 use std::time::Instant;
 
 use lab::scenario::{Act, Point, Setup};
 use messages::StatusReport;
 
-use super::super::LOOK_PAUSE;
+use super::super::SAMPLE_INTERVAL;
 use super::super::figures::{Figures, Reads};
 use super::super::live::Terminal;
-use super::super::screen::{Look, ratio};
+use super::super::screen::{Sample, ratio};
 use super::super::stage::Control;
 use super::super::tally::{Meter, Tally};
 use super::clients::Clients;
@@ -16,12 +16,12 @@ use super::scale::Scale;
 use terminal::Failure;
 
 /// The last fifth of an act gives its final figures.
-const END_PART: u64 = 5;
+const END_FRACTION: u64 = 5;
 const MB: f64 = 1e6;
 
 /// Measurements of one side over a span of time.
 #[derive(Default)]
-pub struct Stretch {
+pub struct Measurements {
     tally: Tally,
     reads: Reads,
     backing_read: u64,
@@ -29,9 +29,9 @@ pub struct Stretch {
     seconds: f64,
 }
 
-impl Stretch {
+impl Measurements {
     /// Adds `other`.
-    pub fn add(&mut self, other: &Stretch) {
+    pub fn add(&mut self, other: &Measurements) {
         self.tally.add(&other.tally);
         self.reads.add(other.reads);
         self.backing_read += other.backing_read;
@@ -56,7 +56,7 @@ impl Stretch {
     }
 
     /// The data point that the lab would record.
-    fn point(&self, minute: u64, standing: &Standing, errors: u64) -> Point {
+    fn point(&self, minute: u64, state: &SideState, errors: u64) -> Point {
         let figures = self.figures();
         let writes = self.tally.writes.counts().all;
         Point {
@@ -64,8 +64,8 @@ impl Stretch {
             iops: figures.iops,
             latency_ms: self.latency_ms(),
             read_hit_ratio: figures.read_hit_ratio,
-            write_hit_ratio: self.tally.quick_writes as f64 / writes.max(1) as f64,
-            flash_fill_ratio: standing.flash_fill_ratio,
+            write_hit_ratio: self.tally.fast_writes as f64 / writes.max(1) as f64,
+            flash_fill_ratio: state.flash_fill_ratio,
             backing_read_mb_s: self.backing_read as f64 / MB / self.seconds,
             backing_write_mb_s: self.backing_written as f64 / MB / self.seconds,
             errors,
@@ -76,7 +76,7 @@ impl Stretch {
 
 /// State of a side at a sample.
 #[derive(Clone, Copy, Default)]
-struct Standing {
+struct SideState {
     dirty_bytes: u64,
     flash_fill_ratio: f64,
 }
@@ -88,33 +88,33 @@ pub struct Side {
     reads: Reads,
     backing_read: u64,
     backing_written: u64,
-    looked: Instant,
+    sampled_at: Instant,
 }
 
 impl Side {
     /// A side before its first request.
     pub fn new(control: Control, meter: Meter) -> Side {
-        let (reads, looked) = (Reads::default(), Instant::now());
-        Side { control, meter, reads, backing_read: 0, backing_written: 0, looked }
+        let (reads, sampled_at) = (Reads::default(), Instant::now());
+        Side { control, meter, reads, backing_read: 0, backing_written: 0, sampled_at }
     }
 
     /// Takes a sample: measurements since the last one, and the state. Fails if the daemon has ended or is stopping.
-    fn look(&mut self) -> Result<(Stretch, Standing), Failure> {
+    fn take_sample(&mut self) -> Result<(Measurements, SideState), Failure> {
         let report = self.control.status()?;
         if report.stopping {
             return Err(Failure::failed("the daemon is stopping"));
         }
         let tally = self.meter.take();
         let now = Instant::now();
-        let seconds = (now - std::mem::replace(&mut self.looked, now)).as_secs_f64();
-        let sum = |of: fn(&messages::VolumeReport) -> u64| report.volumes.iter().map(of).sum::<u64>();
+        let seconds = (now - std::mem::replace(&mut self.sampled_at, now)).as_secs_f64();
+        let sum = |value: fn(&messages::VolumeReport) -> u64| report.volumes.iter().map(value).sum::<u64>();
         let reads = Reads {
             all: sum(|volume| volume.reads),
             memory: sum(|volume| volume.memory_hits),
             flash: sum(|volume| volume.flash_hits),
         };
         let (read, written) = (sum(|volume| volume.backing_read_bytes), sum(|volume| volume.backing_write_bytes));
-        let stretch = Stretch {
+        let measurements = Measurements {
             tally,
             reads: reads.since(std::mem::replace(&mut self.reads, reads)),
             backing_read: read.saturating_sub(std::mem::replace(&mut self.backing_read, read)),
@@ -122,10 +122,10 @@ impl Side {
             seconds,
         };
         let dirty_bytes = sum(|volume| volume.dirty_bytes + volume.flash_dirty_bytes);
-        Ok((stretch, Standing { dirty_bytes, flash_fill_ratio: fill(&report) }))
+        Ok((measurements, SideState { dirty_bytes, flash_fill_ratio: flash_fill_ratio(&report) }))
     }
 
-    /// Discards dirty data, so that the stop is quick. A daemon that has ended has none.
+    /// Discards dirty data for a fast stop. A daemon that has ended has none.
     pub fn discard(mut self) {
         let names = self.control.status().map(|report| report.volumes).unwrap_or_default();
         for volume in names {
@@ -135,20 +135,20 @@ impl Side {
     }
 }
 
-fn fill(report: &StatusReport) -> f64 {
+fn flash_fill_ratio(report: &StatusReport) -> f64 {
     let pages = report.flash.as_ref().map(|flash| &flash.pages).filter(|pages| pages.slots > 0);
     pages.map_or(0.0, |pages| pages.pages as f64 / pages.slots as f64)
 }
 
 /// Results of an act, with the cache first, then without.
 #[derive(Default)]
-pub struct Played {
+pub struct ActResults {
     /// Its name.
     pub name: String,
     /// The whole act.
-    pub whole: [Stretch; 2],
+    pub whole: [Measurements; 2],
     /// Its last fifth.
-    pub end: [Stretch; 2],
+    pub end: [Measurements; 2],
     /// One point per minute.
     pub points: [Vec<Point>; 2],
 }
@@ -156,8 +156,8 @@ pub struct Played {
 /// Results of a demo.
 #[derive(Default)]
 pub struct Course {
-    /// The acts that were played.
-    pub acts: Vec<Played>,
+    /// The acts that were run.
+    pub acts: Vec<ActResults>,
     /// Duration.
     pub seconds: f64,
     /// A side ended early.
@@ -167,22 +167,22 @@ pub struct Course {
 }
 
 /// The observer of a demo.
-pub struct Watch<'a> {
+pub struct Observer<'a> {
     setup: &'a Setup,
     scale: &'a Scale,
     names: [&'a str; 2],
     sides: &'a mut [Side; 2],
     terminal: Terminal,
-    begun: Instant,
+    began: Instant,
     /// Minutes of the publication that have begun.
     minutes: u32,
-    looks: Vec<Look>,
-    since_look: [Stretch; 2],
+    samples: Vec<Sample>,
+    since_display: [Measurements; 2],
     errors: [u64; 2],
     course: Course,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> Observer<'a> {
     /// An observer of these sides, the one with the cache first, from now on.
     pub fn new(
         setup: &'a Setup,
@@ -190,28 +190,28 @@ impl<'a> Watch<'a> {
         names: [&'a str; 2],
         sides: &'a mut [Side; 2],
         terminal: Terminal,
-    ) -> Watch<'a> {
-        Watch {
+    ) -> Observer<'a> {
+        Observer {
             setup,
             scale,
             names,
             sides,
             terminal,
-            begun: Instant::now(),
+            began: Instant::now(),
             minutes: 0,
-            looks: Vec::new(),
-            since_look: Default::default(),
+            samples: Vec::new(),
+            since_display: Default::default(),
             errors: [0; 2],
             course: Course::default(),
         }
     }
 
-    /// Observes until all acts are played or a side has ended.
-    pub fn watch(mut self, clients: &[Clients; 2]) -> Result<Course, Failure> {
+    /// Observes until all acts have run or a side has ended.
+    pub fn observe(mut self, clients: &[Clients; 2]) -> Result<Course, Failure> {
         for act in &self.setup.acts {
-            self.course.acts.push(Played { name: act.name.clone(), ..Played::default() });
+            self.course.acts.push(ActResults { name: act.name.clone(), ..ActResults::default() });
             for minute in 1..=act.minutes {
-                if clients.iter().any(Clients::have_ended) || !self.minute(act, minute)? {
+                if clients.iter().any(Clients::have_ended) || !self.observe_minute(act, minute)? {
                     self.course.cut_short = true;
                     return Ok(self.course);
                 }
@@ -221,45 +221,46 @@ impl<'a> Watch<'a> {
     }
 
     /// Observes a minute of the publication, number `minute` of the act; false if a side has ended.
-    fn minute(&mut self, act: &Act, minute: u64) -> Result<bool, Failure> {
-        let long = self.scale.minute;
-        let parts = u32::try_from(long.as_nanos().div_ceil(LOOK_PAUSE.as_nanos()).max(1)).unwrap_or(u32::MAX);
-        let mut this = <[Stretch; 2]>::default();
-        let mut stands = [Standing::default(); 2];
+    fn observe_minute(&mut self, act: &Act, minute: u64) -> Result<bool, Failure> {
+        let minute_length = self.scale.minute;
+        let parts =
+            u32::try_from(minute_length.as_nanos().div_ceil(SAMPLE_INTERVAL.as_nanos()).max(1)).unwrap_or(u32::MAX);
+        let mut minute_measurements = <[Measurements; 2]>::default();
+        let mut states = [SideState::default(); 2];
         self.minutes += 1;
         for part in 1..=parts {
-            let due = long * (self.minutes - 1) + long * part / parts;
-            std::thread::sleep(due.saturating_sub(self.begun.elapsed()));
+            let due = minute_length * (self.minutes - 1) + minute_length * part / parts;
+            std::thread::sleep(due.saturating_sub(self.began.elapsed()));
             for (index, side) in self.sides.iter_mut().enumerate() {
-                let Ok((stretch, standing)) = side.look() else { return Ok(false) };
-                this[index].add(&stretch);
-                self.since_look[index].add(&stretch);
-                stands[index] = standing;
+                let Ok((measurements, state)) = side.take_sample() else { return Ok(false) };
+                minute_measurements[index].add(&measurements);
+                self.since_display[index].add(&measurements);
+                states[index] = state;
             }
-            self.show(act, &stands[0])?;
+            self.show(act, &states[0])?;
         }
-        let played = self.course.acts.last_mut().expect("an act is being played");
-        for (index, stretch) in this.iter().enumerate() {
-            self.errors[index] += stretch.tally.errors;
-            played.points[index].push(stretch.point(minute, &stands[index], self.errors[index]));
-            played.whole[index].add(stretch);
-            if minute > act.minutes - act.minutes.div_ceil(END_PART) {
-                played.end[index].add(stretch);
+        let results = self.course.acts.last_mut().expect("an act is running");
+        for (index, measurements) in minute_measurements.iter().enumerate() {
+            self.errors[index] += measurements.tally.errors;
+            results.points[index].push(measurements.point(minute, &states[index], self.errors[index]));
+            results.whole[index].add(measurements);
+            if minute > act.minutes - act.minutes.div_ceil(END_FRACTION) {
+                results.end[index].add(measurements);
             }
         }
         Ok(true)
     }
 
     /// Shows the figures since the last display, unless that is too short ago.
-    fn show(&mut self, act: &Act, standing: &Standing) -> Result<(), Failure> {
-        self.course.seconds = self.begun.elapsed().as_secs_f64();
-        self.course.dirty_bytes = standing.dirty_bytes;
-        if self.since_look[0].seconds < LOOK_PAUSE.as_secs_f64() * 0.8 {
+    fn show(&mut self, act: &Act, state: &SideState) -> Result<(), Failure> {
+        self.course.seconds = self.began.elapsed().as_secs_f64();
+        self.course.dirty_bytes = state.dirty_bytes;
+        if self.since_display[0].seconds < SAMPLE_INTERVAL.as_secs_f64() * 0.8 {
             return Ok(());
         }
-        let [with, without] = std::mem::take(&mut self.since_look).map(|stretch| stretch.figures());
-        let (at_seconds, dirty_bytes) = (self.course.seconds, standing.dirty_bytes);
-        self.looks.push(Look { at_seconds, without, with, dirty_bytes });
+        let [with, without] = std::mem::take(&mut self.since_display).map(|measurements| measurements.figures());
+        let (at_seconds, dirty_bytes) = (self.course.seconds, state.dirty_bytes);
+        self.samples.push(Sample { at_seconds, without, with, dirty_bytes });
         let minute = match self.scale.timed {
             true => format!(", minute {} of {}", self.minutes, self.setup.minutes()),
             false => String::new(),
@@ -268,11 +269,11 @@ impl<'a> Watch<'a> {
             Some(_) => format!(
                 "; reads from flash {}, flash {} full",
                 ratio(with.flash_hit_ratio),
-                ratio(standing.flash_fill_ratio)
+                ratio(state.flash_fill_ratio)
             ),
             None => String::new(),
         };
         let progress = format!("{:.0} of {} s: {}{minute}{flash}", at_seconds, self.scale.seconds, act.name);
-        self.terminal.show(&self.looks, self.names, &progress)
+        self.terminal.show(&self.samples, self.names, &progress)
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use lab::scenario::Scenario;
 
 use self::clients::Clients;
-use self::course::{Side, Watch};
+use self::course::{Observer, Side};
 use self::place::configuration;
 use self::scale::Scale;
 use self::summary::Summary;
@@ -29,25 +29,25 @@ use terminal::{Failure, print_json};
 /// Default length of a demo in seconds.
 const SECONDS: u64 = 180;
 /// Time-out for outstanding requests at the end.
-const LAST_ANSWERS: Duration = Duration::from_secs(2);
+const FINAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs the demo of `scenario`.
 pub fn run(scenario: &'static Scenario, seconds: Option<u64>, show: Show) -> Result<(), Failure> {
     if scenario.show.is_none() {
         let text = format!(
-            "{0} is not shown live: it is of volumes beside each other; run `hotset lab run {0}`",
+            "scenario {0} compares volumes of one daemon and has no live demo; run `hotset lab run {0}`",
             scenario.name
         );
         return Err(Failure::failed(text));
     }
     let style = Style::of_stdout();
-    let _log = crate::log_problems()?;
+    let _log = crate::log_warnings()?;
     let scale = Scale::of(scenario.shown(), seconds.unwrap_or(SECONDS));
     let setup = (scenario.shown().setup)(scale.cut);
-    let stage = |plan| Stage::set(|folder| configuration(folder, plan));
+    let stage = |plan| Stage::start(|folder| configuration(folder, plan));
     let stages = [stage(&setup.with)?, stage(&setup.without)?];
     let [mut with, mut without] = [stages[0].control()?, stages[1].control()?];
-    let built = [with.status()?, without.status()?];
+    let reports = [with.status()?, without.status()?];
     let names = [if setup.without.cached { "without flash" } else { "without cache" }, "with hotset"];
     if show != Show::Json {
         println!("{}", screen::page(&with.link()?).trim_end());
@@ -58,33 +58,34 @@ pub fn run(scenario: &'static Scenario, seconds: Option<u64>, show: Show) -> Res
     let clients = [start(&stages[0], &setup.with)?, start(&stages[1], &setup.without)?];
     let mut sides = [Side::new(with, clients[0].meter.clone()), Side::new(without, clients[1].meter.clone())];
     let terminal = Terminal::new(show, style);
-    let course = Watch::new(&setup, &scale, names, &mut sides, terminal).watch(&clients)?;
-    let summary = Summary::of(scenario, &scale, built, &course);
+    let course = Observer::new(&setup, &scale, names, &mut sides, terminal).observe(&clients)?;
+    let summary = Summary::of(scenario, &scale, reports, &course);
     match show {
         Show::Json => print_json(&summary)?,
         Show::Live | Show::Summary => print!("{}", summary.text(names, style)),
     }
     if course.cut_short {
-        // A client has failed and reports its error, or the daemons were stopped from outside. Nothing has to be kept.
-        stages.into_iter().try_for_each(Stage::leave)?;
+        // A client has failed and reports its error, or the daemons were stopped from outside. No data has
+        // to be preserved.
+        stages.into_iter().try_for_each(Stage::abandon)?;
         return clients.into_iter().filter(Clients::have_ended).try_for_each(Clients::join);
     }
-    end(stages, clients, sides)?;
+    stop(stages, clients, sides)?;
     match summary.errors {
         0 => Ok(()),
         errors => Err(Failure::failed(format!("{errors} requests failed"))),
     }
 }
 
-/// Ends clients and daemons. Dirty data is discarded, because destaging to temporary arrays would only cost time.
-fn end(stages: [Stage; 2], clients: [Clients; 2], sides: [Side; 2]) -> Result<(), Failure> {
+/// Stops clients and daemons. Dirty data is discarded, because destaging to temporary arrays would only cost time.
+fn stop(stages: [Stage; 2], clients: [Clients; 2], sides: [Side; 2]) -> Result<(), Failure> {
     clients.iter().for_each(Clients::stop);
-    clients.iter().for_each(|client| client.wait(LAST_ANSWERS));
+    clients.iter().for_each(|client| client.wait(FINAL_TIMEOUT));
     for side in sides {
         side.discard();
     }
     for stage in stages {
-        stage.strike()?;
+        stage.stop()?;
     }
     clients.into_iter().try_for_each(Clients::join)
 }

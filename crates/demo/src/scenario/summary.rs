@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::super::figures::Figures;
 use super::super::screen::ratio;
-use super::course::{Course, Played, Stretch};
+use super::course::{ActResults, Course, Measurements};
 use super::scale::Scale;
 use terminal::render::style::Style;
 use terminal::render::table::{Side, Table};
@@ -31,9 +31,9 @@ pub struct Summary {
     /// The demo ended early.
     pub cut_short: bool,
     /// Set-up of the daemon with the cache, by its own report.
-    pub with: Built,
+    pub with: DaemonSetup,
     /// Set-up of the other daemon.
-    pub without: Built,
+    pub without: DaemonSetup,
     /// Acts in order, acts of one name together.
     pub acts: Vec<ActSummary>,
     /// Published figures with the measured values; empty if the demo ended early.
@@ -46,18 +46,18 @@ pub struct Summary {
 
 /// Set-up of a daemon.
 #[derive(Clone, Debug, Serialize)]
-pub struct Built {
+pub struct DaemonSetup {
     /// Memory.
     pub memory_bytes: u64,
     /// Size of each flash device.
     pub flash_bytes: Vec<u64>,
     /// Volumes.
-    pub volumes: Vec<BuiltVolume>,
+    pub volumes: Vec<VolumeSetup>,
 }
 
 /// A volume of a daemon.
 #[derive(Clone, Debug, Serialize)]
-pub struct BuiltVolume {
+pub struct VolumeSetup {
     /// Its name.
     pub name: String,
     /// Its size.
@@ -104,14 +104,14 @@ pub struct CheckSummary {
     bounds: String,
 }
 
-impl From<StatusReport> for Built {
-    fn from(report: StatusReport) -> Built {
+impl From<StatusReport> for DaemonSetup {
+    fn from(report: StatusReport) -> DaemonSetup {
         let volumes = report.volumes.into_iter();
-        Built {
+        DaemonSetup {
             memory_bytes: report.memory_bytes,
             flash_bytes: report.flash.iter().flat_map(|flash| &flash.devices).map(|device| device.size_bytes).collect(),
             volumes: volumes
-                .map(|volume| BuiltVolume { name: volume.name, size_bytes: volume.size_bytes, policy: volume.policy })
+                .map(|volume| VolumeSetup { name: volume.name, size_bytes: volume.size_bytes, policy: volume.policy })
                 .collect(),
         }
     }
@@ -126,9 +126,9 @@ impl From<Check> for CheckSummary {
 }
 
 impl ActSummary {
-    fn of(name: &str, acts: &[&Played]) -> ActSummary {
-        let sum = |of: fn(&Played) -> &[Stretch; 2], side: usize| {
-            let mut sum = Stretch::default();
+    fn of(name: &str, acts: &[&ActResults]) -> ActSummary {
+        let sum = |of: fn(&ActResults) -> &[Measurements; 2], side: usize| {
+            let mut sum = Measurements::default();
             acts.iter().for_each(|act| sum.add(&of(act)[side]));
             sum
         };
@@ -151,8 +151,8 @@ impl ActSummary {
 
 impl Summary {
     /// The summary of a demo on daemons with these reports.
-    pub fn of(scenario: &Scenario, scale: &Scale, built: [StatusReport; 2], course: &Course) -> Summary {
-        let mut acts: Vec<(&str, Vec<&Played>)> = Vec::new();
+    pub fn of(scenario: &Scenario, scale: &Scale, reports: [StatusReport; 2], course: &Course) -> Summary {
+        let mut acts: Vec<(&str, Vec<&ActResults>)> = Vec::new();
         for act in course.acts.iter().filter(|act| !act.points[0].is_empty()) {
             match acts.iter_mut().find(|(name, _)| *name == act.name) {
                 Some((_, same)) => same.push(act),
@@ -161,7 +161,7 @@ impl Summary {
         }
         let points = |side: usize| course.acts.iter().map(|act| act.points[side].clone()).collect::<Vec<Vec<Point>>>();
         let checks = if course.cut_short { Vec::new() } else { (scenario.shown().checks)(&points(0), &points(1)) };
-        let [with, without] = built.map(Built::from);
+        let [with, without] = reports.map(DaemonSetup::from);
         Summary {
             scenario: scenario.name,
             source: scenario.source,
@@ -174,7 +174,7 @@ impl Summary {
             without,
             acts: acts.iter().map(|(name, same)| ActSummary::of(name, same)).collect(),
             checks: checks.into_iter().map(CheckSummary::from).collect(),
-            errors: course.acts.iter().flat_map(|act| &act.whole).map(Stretch::errors).sum(),
+            errors: course.acts.iter().flat_map(|act| &act.whole).map(Measurements::errors).sum(),
             dirty_bytes_at_end: course.dirty_bytes,
         }
     }
@@ -182,26 +182,27 @@ impl Summary {
     /// The summary as text.
     pub fn text(&self, names: [&'static str; 2], style: Style) -> String {
         let head = format!(
-            "{:.0} seconds; \"at its end\" is the last fifth of each part, memory and flash are what served reads",
+            "{:.0} seconds; \"at its end\" is the last fifth of each part; memory and flash are the fractions of reads \
+             that they served",
             self.seconds
         );
-        let mut text = format!("\n{}\n{}\n", style.bold(&head), self.gains(names).render(style).trim_end());
+        let mut text = format!("\n{}\n{}\n", style.bold(&head), self.gain_table(names).render(style).trim_end());
         if !self.checks.is_empty() {
-            let head = format!("Published ({}), and here", self.source);
-            text += &format!("\n{}\n{}\n", style.bold(&head), self.published().render(style).trim_end());
+            let head = format!("Published ({}) and measured", self.source);
+            text += &format!("\n{}\n{}\n", style.bold(&head), self.published_table().render(style).trim_end());
         }
-        text += &format!("\n{} dirty at the end, thrown away with the arrays.", show_bytes(self.dirty_bytes_at_end));
+        text += &format!("\n{} dirty at the end, discarded with the arrays.", show_bytes(self.dirty_bytes_at_end));
         text += match self.cut_short {
-            true => " Ended before its time: what was published is of the whole.\n",
+            true => " Ended early, so there is no comparison with the published figures.\n",
             false => " ",
         };
         if !self.cut_short {
-            text += &format!("`hotset lab run {}` plays it less cut, in virtual time.\n", self.scenario);
+            text += &format!("`hotset lab run {}` runs it at a larger scale, in virtual time.\n", self.scenario);
         }
         text
     }
 
-    fn gains(&self, names: [&'static str; 2]) -> Table {
+    fn gain_table(&self, names: [&'static str; 2]) -> Table {
         let mut table = Table::new(&[
             ("requests/s", Side::Left),
             (names[0], Side::Right),
@@ -221,8 +222,8 @@ impl Summary {
                 act.name.clone(),
                 count(&act.without),
                 count(&act.with),
-                times(act.gain),
-                times(act.gain_at_end),
+                show_gain(act.gain),
+                show_gain(act.gain_at_end),
                 latency(act.latency_ms_without),
                 latency(act.latency_ms_with),
                 ratio(read_hit_ratio - flash_hit_ratio),
@@ -232,8 +233,8 @@ impl Summary {
         table
     }
 
-    fn published(&self) -> Table {
-        let columns = [("", Side::Left), ("published", Side::Left), ("here", Side::Right), ("", Side::Left)];
+    fn published_table(&self) -> Table {
+        let columns = [("", Side::Left), ("published", Side::Left), ("measured", Side::Right), ("", Side::Left)];
         let mut table = Table::new(&columns);
         for check in &self.checks {
             let reached = if check.reached { "" } else { "not reached" };
@@ -243,6 +244,6 @@ impl Summary {
     }
 }
 
-fn times(gain: f64) -> String {
+fn show_gain(gain: f64) -> String {
     if gain >= 100.0 { format!("{gain:.0} x") } else { format!("{gain:.2} x") }
 }

@@ -23,7 +23,7 @@ use units::{parse_time, show_bytes, show_count, show_micros};
 pub struct Options {
     /// Volume in service, or trace file
     #[arg(value_name = "VOLUME|TRACE")]
-    of: String,
+    subject: String,
     /// Format of the trace, if detection fails
     #[arg(long, value_parser = parse_format)]
     format: Option<Format>,
@@ -62,7 +62,7 @@ struct Output {
 }
 
 /// Advice for a trace or a volume.
-struct Advised {
+struct Advice {
     /// The trace's file or the volume.
     name: String,
     live: bool,
@@ -75,7 +75,7 @@ struct Advised {
     flash: SideAdvice,
 }
 
-/// Computes the advice, prints it, and draws the curves if that was asked for.
+/// Computes the advice, prints it, and draws the curves if `--svg` is given.
 pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), Failure> {
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let assumptions = Assumptions {
@@ -84,9 +84,12 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
         flash_ns: nanos(options.flash_latency),
         memory_ns: nanos(options.memory_latency),
     };
-    let path = Path::new(&options.of);
-    let advised =
-        if path.is_file() { trace(path, options, &assumptions)? } else { volume(socket, &options.of, &assumptions)? };
+    let path = Path::new(&options.subject);
+    let advised = if path.is_file() {
+        trace(path, options, &assumptions)?
+    } else {
+        volume(socket, &options.subject, &assumptions)?
+    };
     if let Some(path) = &options.svg {
         let file = Path::new(&advised.name).file_name();
         let title = file.map_or(advised.name.clone(), |file| file.to_string_lossy().into_owned());
@@ -100,10 +103,10 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
     Ok(())
 }
 
-fn trace(path: &Path, options: &Options, assumptions: &Assumptions) -> Result<Advised, Failure> {
+fn trace(path: &Path, options: &Options, assumptions: &Assumptions) -> Result<Advice, Failure> {
     let recording = read(path, options.format, options.lenient)?;
     let advice = of_trace(&recording, &assumed(assumptions));
-    Ok(Advised {
+    Ok(Advice {
         name: path.display().to_string(),
         live: false,
         requests: recording.requests.len() as u64,
@@ -114,11 +117,11 @@ fn trace(path: &Path, options: &Options, assumptions: &Assumptions) -> Result<Ad
     })
 }
 
-fn volume(socket: Option<&Path>, name: &str, assumptions: &Assumptions) -> Result<Advised, Failure> {
+fn volume(socket: Option<&Path>, name: &str, assumptions: &Assumptions) -> Result<Advice, Failure> {
     let (volume, assumptions) = (Some(name.to_owned()), *assumptions);
-    let asked = ask(socket, &Request::Advice { limit: 1, after: None, volume, assumptions });
-    let answer = asked.map_err(|failure| Failure {
-        message: format!("{} (there is no file \"{name}\" either)", failure.message),
+    let reply = ask(socket, &Request::Advice { limit: 1, after: None, volume, assumptions });
+    let answer = reply.map_err(|failure| Failure {
+        message: format!("{} (and no file is named \"{name}\")", failure.message),
         ..failure
     })?;
     let Answer::Advice(page) = answer else { return Err(unexpected()) };
@@ -126,12 +129,12 @@ fn volume(socket: Option<&Path>, name: &str, assumptions: &Assumptions) -> Resul
     let VolumeAdvice { volume: name, nothing, requests, footprint_bytes, requests_per_s: rate, memory, flash } = advice;
     match nothing {
         Some(why) => Err(Failure::failed(format!("volume {name}: {why}"))),
-        None => Ok(Advised { name, live: true, requests, footprint_bytes, rate, memory, flash }),
+        None => Ok(Advice { name, live: true, requests, footprint_bytes, rate, memory, flash }),
     }
 }
 
-fn output(advised: Advised, assumptions: &Assumptions) -> Output {
-    let Advised { name, live, requests, footprint_bytes, rate, memory, flash } = advised;
+fn output(advised: Advice, assumptions: &Assumptions) -> Output {
+    let Advice { name, live, requests, footprint_bytes, rate, memory, flash } = advised;
     Output {
         trace: (!live).then(|| name.clone()),
         volume: live.then_some(name),
@@ -149,21 +152,21 @@ fn output(advised: Advised, assumptions: &Assumptions) -> Output {
 fn lines(side: &SideAdvice) -> Vec<usize> {
     let mut lines: Vec<usize> = Vec::new();
     for (at, step) in side.steps.iter().enumerate() {
-        let more = lines.last().is_none_or(|last| {
+        let is_step = lines.last().is_none_or(|last| {
             let last = &side.steps[*last];
             step.size_bytes * 4 >= last.size_bytes * 5 && step.hit_ratio >= last.hit_ratio + 0.01
         });
-        if more || side.knee_bytes == Some(step.size_bytes) || at + 1 == side.steps.len() {
+        if is_step || side.knee_bytes == Some(step.size_bytes) || at + 1 == side.steps.len() {
             lines.push(at);
         }
     }
     lines
 }
 
-fn print(advised: &Advised, assumptions: &Assumptions) {
-    let Advised { name, live, requests, footprint_bytes, rate, memory, flash } = advised;
-    let what = if *live { "working set" } else { "footprint" };
-    println!("{name}: {} requests, {what} {}", show_count(*requests), show_bytes(*footprint_bytes));
+fn print(advised: &Advice, assumptions: &Assumptions) {
+    let Advice { name, live, requests, footprint_bytes, rate, memory, flash } = advised;
+    let size_name = if *live { "working set" } else { "footprint" };
+    println!("{name}: {} requests, {size_name} {}", show_count(*requests), show_bytes(*footprint_bytes));
     for (name, side) in [("memory", memory), ("flash", flash)] {
         println!("\n{:>12} {:>12} {:>9} {:>11} {:>9}", name, "served whole", "more", "latency", "spindles");
         let mut before = 0.0;
@@ -185,11 +188,11 @@ fn print(advised: &Advised, assumptions: &Assumptions) {
             println!("       current: {}, hit ratio {served:.1} %", show_bytes(today.size_bytes));
         }
     }
-    let worth = |side: &SideAdvice| {
+    let knee = |side: &SideAdvice| {
         side.knee()
             .map_or("none: the hit ratio grows evenly with the size".to_owned(), |step| show_bytes(step.size_bytes))
     };
-    println!("\nworth buying: memory {}, or flash {}", worth(memory), worth(flash));
+    println!("\nworth buying: memory {}, or flash {}", knee(memory), knee(flash));
     let micros = |nanos: u64| show_micros(nanos as f64 / 1e3);
     println!(
         "assumed latency: array {}, flash {}, memory {}; {} IOPS per disk; memory and flash are rated separately",

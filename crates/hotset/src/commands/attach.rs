@@ -30,7 +30,7 @@ pub fn attach(socket: Option<&Path>, options: &Options, json: bool) -> Result<()
     kernel_nbd::attach(socket, &options.name, options.foreground, json)
 }
 
-/// Detaches a volume; it goes on being served.
+/// Detaches a volume; the daemon continues to serve it.
 pub fn detach(socket: Option<&Path>, options: &Detach, json: bool) -> Result<(), Failure> {
     kernel_nbd::detach(socket, &options.name, !options.no_flush, json)
 }

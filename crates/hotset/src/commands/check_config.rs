@@ -13,11 +13,11 @@ use state::StateDir;
 use terminal::{EXIT_USAGE, Failure};
 use units::show_bytes;
 
-/// Checks `file` and prints its errors, or that it is good. With `any_devices` absent devices are no error, as for the
+/// Checks `file` and prints its errors, or that it is valid. With `any_devices` absent devices are no error, as for the
 /// daemon.
 pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
-    let devices = |config| if any_devices { Ok(config) } else { devices_are_there(config) };
-    let checked = Config::load(file).and_then(devices).and_then(minima_fit).and_then(secrets_are_there);
+    let devices = |config| if any_devices { Ok(config) } else { check_devices_exist(config) };
+    let checked = Config::load(file).and_then(devices).and_then(check_flash_minima).and_then(check_secrets);
     let overrides = checked.as_ref().map(overrides).unwrap_or_default();
     let by_rule = checked.as_ref().map(by_rule).unwrap_or_default();
     let iscsi = checked.as_ref().ok().and_then(|config| config.iscsi.as_ref());
@@ -27,15 +27,15 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
     if json {
         let problems = checked.as_ref().err().map(|problems| problems.problems.as_slice()).unwrap_or_default();
         let valid = checked.is_ok();
-        let told = json!({
+        let result = json!({
             "file": file, "valid": valid, "problems": problems, "warnings": warnings, "overrides": overrides,
             "by_qos": by_rule
         });
-        println!("{told:#}");
+        println!("{result:#}");
     } else {
         match &checked {
             Ok(config) => {
-                print!("{}", good(config, &overrides, &by_rule));
+                print!("{}", summary(config, &overrides, &by_rule));
                 warnings.iter().for_each(|warning| println!("warning: {warning}"));
             }
             Err(problems) => eprintln!("{problems}"),
@@ -46,7 +46,7 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
 }
 
 /// Reports absent flash devices and backings, which a daemon would start without.
-fn devices_are_there(config: Config) -> Result<Config, Problems> {
+fn check_devices_exist(config: Config) -> Result<Config, Problems> {
     let flash = config.flash.iter().flat_map(|flash| flash.devices.iter().filter_map(|device| flash.missing(device)));
     let problem = |(what, remedy)| Problem { line: 0, column: 0, what, remedy };
     let problems: Vec<Problem> = config.absent.iter().cloned().chain(flash.map(problem)).collect();
@@ -54,7 +54,7 @@ fn devices_are_there(config: Config) -> Result<Config, Problems> {
 }
 
 /// Requires the sum of `flash_min` to fit on the devices. A daemon would reduce each.
-fn minima_fit(config: Config) -> Result<Config, Problems> {
+fn check_flash_minima(config: Config) -> Result<Config, Problems> {
     let Some(all) = config.flash.as_ref().and_then(|flash| flash.clean_bytes_about()) else { return Ok(config) };
     let promised = config.volumes.iter().filter(|volume| volume.flash);
     let sum = promised.fold(0_u64, |sum, volume| sum.saturating_add(volume.flash_min.of(all)));
@@ -62,7 +62,7 @@ fn minima_fit(config: Config) -> Result<Config, Problems> {
         return Ok(config);
     }
     let what = format!(
-        "the sum of the volumes' flash_min is {}, and the devices hold about {} of clean pages",
+        "the sum of the volumes' flash_min is {}, but the devices hold only about {} of clean pages",
         show_bytes(sum),
         show_bytes(all)
     );
@@ -71,9 +71,9 @@ fn minima_fit(config: Config) -> Result<Config, Problems> {
 }
 
 /// Requires the CHAP secrets to be readable. Without them initiators cannot log in and the daemon does not start.
-fn secrets_are_there(config: Config) -> Result<Config, Problems> {
+fn check_secrets(config: Config) -> Result<Config, Problems> {
     let Some(Err(error)) = config.iscsi.as_ref().map(|iscsi| read_chap(&iscsi.chap)) else { return Ok(config) };
-    let (what, remedy) = error.split_once("; ").expect("it says what to do");
+    let (what, remedy) = error.split_once("; ").expect("the error names a remedy");
     let problem = Problem { line: 0, column: 0, what: what.to_owned(), remedy: remedy.to_owned() };
     Err(Problems { file: config.file, problems: vec![problem] })
 }
@@ -112,19 +112,19 @@ fn by_rule(config: &Config) -> Vec<ByRule> {
     all
 }
 
-fn good(config: &Config, overrides: &[OverrideReport], by_rule: &[ByRule]) -> String {
+fn summary(config: &Config, overrides: &[OverrideReport], by_rule: &[ByRule]) -> String {
     let count = config.volumes.len();
     let mut text = format!("{}: good, {count} volume{}\n", config.file.display(), if count == 1 { "" } else { "s" });
     if !by_rule.is_empty() {
         text += "set by [[qos]]:\n";
         for ByRule { volume, key, value, line } in by_rule {
-            text += &format!("    {volume}: {key} is {value}, by line {line}\n");
+            text += &format!("    {volume}: {key} = {value} (line {line})\n");
         }
     }
     if !overrides.is_empty() {
-        text += "changed by command, in effect until the key changes in the file:\n";
-        for held in overrides {
-            text += &format!("    {}: {} is {}, {} in the file\n", held.volume, held.key, held.value, held.file);
+        text += "settings changed by command (dropped when the key changes in the file):\n";
+        for setting in overrides {
+            text += &format!("    {}: {} = {} (file: {})\n", setting.volume, setting.key, setting.value, setting.file);
         }
     }
     text

@@ -17,9 +17,9 @@ pub fn connect(named: Option<&Path>) -> Result<Client, Failure> {
 
 /// Sends a request on a connection, with progress on standard error.
 pub fn ask_on(client: &mut Client, request: &Request) -> Result<Answer, Failure> {
-    let mut shown = Shown::default();
-    let answer = client.request(request, |progress| shown.show(&progress));
-    shown.end();
+    let mut line = ProgressLine::default();
+    let answer = client.request(request, |progress| line.show(&progress));
+    line.clear();
     answer.map_err(failure)
 }
 
@@ -36,36 +36,36 @@ fn failure(error: ClientError) -> Failure {
     }
 }
 
-/// The failure for an answer of the wrong kind.
+/// The failure for a reply of the wrong kind.
 pub fn unexpected() -> Failure {
-    Failure::failed("unexpected answer from the daemon; check that its version matches this command")
+    Failure::failed("unexpected reply from the daemon; check that its version matches this command")
 }
 
 /// Progress on standard error: one line that changes on a terminal, a line each elsewhere.
 #[derive(Default)]
-struct Shown {
-    open: bool,
+struct ProgressLine {
+    is_shown: bool,
 }
 
-impl Shown {
+impl ProgressLine {
     fn show(&mut self, progress: &Progress) {
-        let far = match progress.total_bytes {
+        let amount = match progress.total_bytes {
             0 => format!("{} dirty", show_bytes(progress.dirty_bytes)),
             total => format!("{} of {}", show_bytes(progress.done_bytes), show_bytes(total)),
         };
-        let text = format!("{}: {far}", messages::plain(&progress.what));
+        let text = format!("{}: {amount}", messages::plain(&progress.what));
         if std::io::stderr().is_terminal() {
             eprint!("\r\x1b[K{text}");
-            // A failed flush only leaves the progress unseen.
+            // A failed flush only hides the progress.
             let _ = std::io::stderr().flush();
-            self.open = true;
+            self.is_shown = true;
         } else {
             eprintln!("{text}");
         }
     }
 
-    fn end(&mut self) {
-        if std::mem::take(&mut self.open) {
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.is_shown) {
             eprint!("\r\x1b[K");
         }
     }

@@ -1,4 +1,4 @@
-//! `hotset datastore …`: congestion of datastores, and the volumes' parts of each.
+//! `hotset datastore …`: congestion of datastores, and each volume's usage.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
         Action::List if json => print_json(&datastores)?,
         Action::List => terminal::render::print(&table(&datastores, style)),
         Action::Show { name } => {
-            let none = || format!("there is no datastore named \"{name}\"; `hotset datastore list` shows them");
+            let none = || format!("unknown datastore \"{name}\"; `hotset datastore list` shows all");
             let found = datastores.iter().find(|datastore| datastore.name == name);
             let datastore = found.ok_or_else(|| Failure::failed(none()))?;
             if json {

@@ -16,9 +16,9 @@ use terminal::render::style::Style;
 use terminal::{Failure, print_json};
 
 /// Interval of polling for new events.
-const PAUSE: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Events in one request while following.
-const FOLLOWED_MAX: u32 = 1_000;
+const FOLLOW_EVENTS_MAX: u32 = 1_000;
 
 /// Options of the command.
 #[derive(Args)]
@@ -50,7 +50,7 @@ pub fn run(named: Option<&Path>, options: Options, json: bool) -> Result<(), Fai
         |text: Option<String>| text.map(|text| unix_time::parse(&text, now)).transpose().map_err(Failure::usage);
     let (since, until) = (moment(options.since)?, moment(options.until)?);
     let Options { subject, kind, limit, follow, .. } = options;
-    let ask = |client: &mut Client, limit, after: Option<u64>| -> Result<EventsPage, ClientError> {
+    let fetch = |client: &mut Client, limit, after: Option<u64>| -> Result<EventsPage, ClientError> {
         let (since_unix_seconds, until_unix_seconds) = if after.is_none() { (since, until) } else { (None, None) };
         let (before, subject) = (None, subject.clone());
         let request = Request::Events { limit, before, after, since_unix_seconds, until_unix_seconds, subject, kind };
@@ -61,7 +61,7 @@ pub fn run(named: Option<&Path>, options: Options, json: bool) -> Result<(), Fai
     };
     let failed = |error: ClientError| Failure::failed(error.to_string());
     let mut client = connect(named)?;
-    let first = ask(&mut client, limit, None).map_err(failed)?;
+    let first = fetch(&mut client, limit, None).map_err(failed)?;
     if json && !follow {
         return print_json(&first);
     }
@@ -69,20 +69,22 @@ pub fn run(named: Option<&Path>, options: Options, json: bool) -> Result<(), Fai
     if !follow {
         return Ok(());
     }
-    let (socket, mut client, mut is_away) = (control_socket(named), Some(client), false);
+    let (socket, mut client, mut is_unreachable) = (control_socket(named), Some(client), false);
     loop {
-        std::thread::sleep(PAUSE);
-        let asked = match client.take() {
+        std::thread::sleep(POLL_INTERVAL);
+        let connected = match client.take() {
             Some(client) => Ok(client),
             None => Client::connect(&socket),
         };
-        let page = asked.and_then(|mut client| Ok((ask(&mut client, FOLLOWED_MAX, seen)?, client)));
+        let page = connected.and_then(|mut client| Ok((fetch(&mut client, FOLLOW_EVENTS_MAX, seen)?, client)));
         match page {
-            Ok((page, asked)) => {
+            Ok((page, connected)) => {
                 seen = show(&page, json)?.or(seen);
-                (client, is_away) = (Some(asked), false);
+                (client, is_unreachable) = (Some(connected), false);
             }
-            Err(error) if !std::mem::replace(&mut is_away, true) => eprintln!("hotset: {error}; waiting for it"),
+            Err(error) if !std::mem::replace(&mut is_unreachable, true) => {
+                eprintln!("hotset: daemon unreachable ({error}); retrying")
+            }
             Err(_) => {}
         }
     }

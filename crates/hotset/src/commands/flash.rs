@@ -63,21 +63,25 @@ pub enum Action {
     },
 }
 
-/// The absolute path, because the daemon runs in another folder.
-fn whole(path: &Path) -> Result<String, Failure> {
-    let whole = std::path::absolute(path).map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
-    whole.into_os_string().into_string().map_err(|_| Failure::usage(format!("{}: no text", path.display())))
+/// The absolute path, because the daemon has another working directory.
+fn absolute_path(path: &Path) -> Result<String, Failure> {
+    let absolute =
+        std::path::absolute(path).map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
+    absolute
+        .into_os_string()
+        .into_string()
+        .map_err(|_| Failure::usage(format!("{} is not valid UTF-8", path.display())))
 }
 
-/// The same for an argument that may be a device's number.
-fn whole_or_number(device: &str) -> Result<String, Failure> {
+/// The absolute path of a device, or its number.
+fn absolute_path_or_number(device: &str) -> Result<String, Failure> {
     match device.parse::<u32>() {
         Ok(_) => Ok(device.to_owned()),
-        Err(_) => whole(Path::new(device)),
+        Err(_) => absolute_path(Path::new(device)),
     }
 }
 
-/// Bytes written to each device, and the part of its endurance that they are.
+/// Bytes written to each device, and the endurance used.
 fn wear(report: &FlashReport) -> String {
     let mut text = String::new();
     for device in report.devices.iter().filter(|device| device.state == "in-service") {
@@ -106,10 +110,10 @@ pub fn run(socket: Option<&Path>, action: &Action, json: bool) -> Result<(), Fai
         Action::Check { paths } => return flash_offline::check(paths, json),
         Action::Rescue { paths, to } => return flash_offline::rescue(paths, to, json),
         Action::List => Request::FlashList {},
-        Action::Add { path, force } => Request::FlashAdd { path: whole(path)?, force: *force },
-        Action::Remove { device } => Request::FlashRemove { path: whole_or_number(device)? },
+        Action::Add { path, force } => Request::FlashAdd { path: absolute_path(path)?, force: *force },
+        Action::Remove { device } => Request::FlashRemove { path: absolute_path_or_number(device)? },
         Action::Replace { old, new, force } => {
-            Request::FlashReplace { old: whole_or_number(old)?, new: whole(new)?, force: *force }
+            Request::FlashReplace { old: absolute_path_or_number(old)?, new: absolute_path(new)?, force: *force }
         }
         Action::Pause => Request::FlashPause {},
         Action::Resume => Request::FlashResume {},

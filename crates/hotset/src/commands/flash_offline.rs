@@ -21,11 +21,11 @@ const POOL_BYTES: usize = 16 << 20;
 /// One device.
 #[derive(Clone, Debug, Serialize)]
 struct DeviceReport {
-    /// Its path.
+    /// Path of the device.
     path: PathBuf,
     /// Identity of its store, 32 hexadecimal digits; absent if it holds none.
     store: Option<String>,
-    /// Its number in the store.
+    /// Number of the device in the store.
     number: Option<u32>,
     /// `in-service`, `lost`, `removed` or `being-filled`, from its superblock.
     state: Option<&'static str>,
@@ -43,9 +43,9 @@ type Run = (u64, u64);
 /// The dirty data of one volume.
 #[derive(Clone, Debug, Default, Serialize)]
 struct VolumeReport {
-    /// Its identity, 16 hexadecimal digits.
+    /// Incarnation of the volume, 16 hexadecimal digits.
     incarnation: String,
-    /// File that its data was written to; absent for a check.
+    /// File to which its data was written; absent for a check.
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<PathBuf>,
     /// Bytes of data.
@@ -54,14 +54,14 @@ struct VolumeReport {
     present: Vec<Run>,
     /// Runs of blocks that read as zeroes.
     zeroes: Vec<Run>,
-    /// Runs of blocks without a good copy.
+    /// Runs of blocks without an intact copy.
     lost: Vec<Run>,
 }
 
 /// The content of the devices.
 #[derive(Clone, Debug, Serialize)]
 struct Report {
-    /// Nothing is missing or damaged, and every copy is there.
+    /// True if nothing is missing or damaged and all copies exist.
     whole: bool,
     /// Identity of the store.
     store: Option<String>,
@@ -71,7 +71,7 @@ struct Report {
     devices: Vec<DeviceReport>,
     /// Numbers of log devices that were in service and are not among the given ones.
     missing: Vec<u32>,
-    /// The error that prevents opening the store as it is.
+    /// The error that prevents opening the store in this state.
     problem: Option<String>,
     /// Batches whose header is on no device, from and to, by sequence. Their records are unknown.
     lost_batches: Vec<(u64, u64)>,
@@ -81,8 +81,8 @@ struct Report {
 
 /// `flash check`: shows the content of the devices; fails if anything is missing or damaged.
 pub fn check(paths: &[PathBuf], json: bool) -> Result<(), Failure> {
-    let report = look(paths.to_vec(), None)?;
-    say(&report, json)?;
+    let report = inspect(paths.to_vec(), None)?;
+    print_report(&report, json)?;
     match report.whole {
         true => Ok(()),
         false => Err(Failure::failed("the store is damaged or incomplete")),
@@ -91,17 +91,17 @@ pub fn check(paths: &[PathBuf], json: bool) -> Result<(), Failure> {
 
 /// `flash rescue`: writes each volume's dirty data to `to.INCARNATION`, and the list of its ranges to `to.json`.
 pub fn rescue(paths: &[PathBuf], to: &Path, json: bool) -> Result<(), Failure> {
-    let report = look(paths.to_vec(), Some(to.to_owned()))?;
+    let report = inspect(paths.to_vec(), Some(to.to_owned()))?;
     let list = with_suffix(to, "json");
     let text = serde_json::to_vec_pretty(&report).map_err(|error| Failure::failed(error.to_string()))?;
     let written = new_file(&list).and_then(|file| file.write_all_at(&text, 0).and_then(|()| file.sync_all()));
     written.map_err(|error| Failure::failed(format!("{}: {error}", list.display())))?;
-    say(&report, json)?;
+    print_report(&report, json)?;
     if !json {
         println!("list of ranges: {}", list.display());
     }
-    let lost = report.volumes.iter().any(|volume| !volume.lost.is_empty()) || !report.lost_batches.is_empty();
-    match lost {
+    let has_lost_data = report.volumes.iter().any(|volume| !volume.lost.is_empty()) || !report.lost_batches.is_empty();
+    match has_lost_data {
         true => Err(Failure::failed("some data could not be rescued; the lost ranges are listed")),
         false => Ok(()),
     }
@@ -118,12 +118,12 @@ fn new_file(path: &Path) -> std::io::Result<File> {
     File::options().write(true).create_new(true).open(path)
 }
 
-fn look(paths: Vec<PathBuf>, to: Option<PathBuf>) -> Result<Report, Failure> {
-    let ran = run_core(RealCoreSpec::new(POOL_BYTES), |seam| look_on(seam, paths, to));
-    ran.map_err(|error| Failure::failed(error.to_string()))?.map_err(Failure::failed)
+fn inspect(paths: Vec<PathBuf>, to: Option<PathBuf>) -> Result<Report, Failure> {
+    let result = run_core(RealCoreSpec::new(POOL_BYTES), |seam| inspect_on_core(seam, paths, to));
+    result.map_err(|error| Failure::failed(error.to_string()))?.map_err(Failure::failed)
 }
 
-async fn look_on(seam: RealSeam, paths: Vec<PathBuf>, to: Option<PathBuf>) -> Result<Report, String> {
+async fn inspect_on_core(seam: RealSeam, paths: Vec<PathBuf>, to: Option<PathBuf>) -> Result<Report, String> {
     let (mut disks, mut opened, mut unopened) = (Vec::new(), Vec::new(), Vec::new());
     for path in paths {
         let what = DiskOpen { path: path.clone(), create_bytes: None, read_only: true, lock_wait_ms: 1_000 };
@@ -132,18 +132,18 @@ async fn look_on(seam: RealSeam, paths: Vec<PathBuf>, to: Option<PathBuf>) -> Re
                 disks.push(disk);
                 opened.push(path);
             }
-            Err(error) => unopened.push(DeviceReport { problem: Some(error.to_string()), ..nothing(path) }),
+            Err(error) => unopened.push(DeviceReport { problem: Some(error.to_string()), ..empty_report(path) }),
         }
     }
     let (devices, inspection) = flash::inspect(&seam, &disks).await;
-    let show = |text: String| {
+    let with_paths = |text: String| {
         devices
             .iter()
             .zip(&opened)
             .fold(text, |text, (device, path)| text.replace(&device.device, &path.display().to_string()))
     };
     let mut reports: Vec<_> = devices.iter().zip(&opened).map(|(device, path)| device_report(device, path)).collect();
-    let any_bad = !unopened.is_empty() || reports.iter().any(|report| report.problem.is_some());
+    let has_bad_device = !unopened.is_empty() || reports.iter().any(|report| report.problem.is_some());
     reports.extend(unopened);
     let mut report = Report {
         whole: false,
@@ -159,14 +159,14 @@ async fn look_on(seam: RealSeam, paths: Vec<PathBuf>, to: Option<PathBuf>) -> Re
         Ok(inspection) => {
             report.store = Some(hex(&inspection.store));
             report.missing.clone_from(&inspection.missing);
-            report.problem = inspection.problem.as_ref().map(|error| show(error.to_string()));
+            report.problem = inspection.problem.as_ref().map(|error| with_paths(error.to_string()));
             report.lost_batches = inspection.lost_batches.iter().map(|range| (range.start.0, range.end.0)).collect();
             report.volumes = volumes(&inspection, to.as_deref()).await?;
             let lost = report.volumes.iter().any(|volume| !volume.lost.is_empty());
-            report.whole = !any_bad && !lost && report.problem.is_none() && report.lost_batches.is_empty();
+            report.whole = !has_bad_device && !lost && report.problem.is_none() && report.lost_batches.is_empty();
         }
         Err(StoreError::DeviceCount(0)) => report.problem = Some("no device can be read".to_owned()),
-        Err(error) => report.problem = Some(show(error.to_string())),
+        Err(error) => report.problem = Some(with_paths(error.to_string())),
     }
     Ok(report)
 }
@@ -175,13 +175,13 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn nothing(path: PathBuf) -> DeviceReport {
+fn empty_report(path: PathBuf) -> DeviceReport {
     DeviceReport { path, store: None, number: None, state: None, role: None, generation: None, problem: None }
 }
 
 fn device_report(device: &DeviceFindings, path: &Path) -> DeviceReport {
     match &device.superblock {
-        Err(why) => DeviceReport { problem: Some(why.clone()), ..nothing(path.to_owned()) },
+        Err(why) => DeviceReport { problem: Some(why.clone()), ..empty_report(path.to_owned()) },
         Ok(found) => DeviceReport {
             store: Some(hex(&found.store)),
             number: Some(found.member),
@@ -196,7 +196,7 @@ fn device_report(device: &DeviceFindings, path: &Path) -> DeviceReport {
                 Role::Pages => "pages",
             }),
             generation: Some(found.generation.0),
-            ..nothing(path.to_owned())
+            ..empty_report(path.to_owned())
         },
     }
 }
@@ -207,8 +207,8 @@ async fn volumes(inspection: &Inspection<RealSeam>, to: Option<&Path>) -> Result
     let mut dirty: Vec<_> = inspection.dirty.iter().collect();
     dirty.sort_by_key(|one| one.owner);
     let mut bytes = vec![0; BLOCK_BYTES];
-    for one in dirty {
-        let incarnation = one.owner.incarnation;
+    for record in dirty {
+        let incarnation = record.owner.incarnation;
         if let std::collections::btree_map::Entry::Vacant(entry) = volumes.entry(incarnation) {
             let name = format!("{incarnation:016x}");
             let path = to.map(|to| with_suffix(to, &name));
@@ -217,18 +217,18 @@ async fn volumes(inspection: &Inspection<RealSeam>, to: Option<&Path>) -> Result
             let report = VolumeReport { incarnation: name, file: path, ..VolumeReport::default() };
             entry.insert((report, file.transpose()?));
         }
-        let (report, file) = volumes.get_mut(&incarnation).expect("it was put there just now");
-        let block = one.owner.block;
-        match one.content {
+        let (report, file) = volumes.get_mut(&incarnation).expect("the entry was just inserted");
+        let block = record.owner.block;
+        match record.content {
             RecoveredContent::Zero { blocks, .. } => {
                 extend(&mut report.zeroes, block.0, u64::from(blocks));
                 grow(file.as_ref(), block.0 + u64::from(blocks)).map_err(|error| error.to_string())?;
             }
-            RecoveredContent::Data => match inspection.read(one).await {
+            RecoveredContent::Data => match inspection.read(record).await {
                 Some(content) => {
                     content.read_bytes(0, &mut bytes);
-                    let put = file.as_ref().map(|file| file.write_all_at(&bytes, block.offset()));
-                    put.transpose().map_err(|error| format!("volume {incarnation:016x}: {error}"))?;
+                    let written = file.as_ref().map(|file| file.write_all_at(&bytes, block.offset()));
+                    written.transpose().map_err(|error| format!("volume {incarnation:016x}: {error}"))?;
                     report.dirty_bytes += BLOCK_BYTES as u64;
                     extend(&mut report.present, block.0, 1);
                 }
@@ -260,7 +260,7 @@ fn extend(runs: &mut Vec<Run>, block: u64, blocks: u64) {
     }
 }
 
-fn say(report: &Report, json: bool) -> Result<(), Failure> {
+fn print_report(report: &Report, json: bool) -> Result<(), Failure> {
     if json {
         return print_json(report);
     }

@@ -19,10 +19,10 @@ pub struct History {
     /// End, in the same format; default: now
     #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
     to: Option<String>,
-    /// Time step of a line: 10s, 5min, 1h; default: the resolution of a chart
+    /// Time step of a line: 10s, 5min, 1h; default: chosen for at most 600 lines
     #[arg(long, value_parser = unix_time::parse_duration, value_name = "TIME")]
     step: Option<u64>,
-    /// Names of the series, as in --json
+    /// Series to print, by their names in --json: reads, memory_hits, …
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     series: Vec<String>,
     /// Print comma-separated values

@@ -54,19 +54,19 @@ fn table(jobs: &[JobReport], style: Style) -> String {
     }
     let mut table = Table::new(&[
         ("job", Side::Left),
-        ("what", Side::Left),
-        ("of", Side::Left),
+        ("operation", Side::Left),
+        ("subject", Side::Left),
         ("done", Side::Right),
-        ("of all", Side::Right),
-        ("left", Side::Right),
+        ("total", Side::Right),
+        ("time left", Side::Right),
     ]);
     for job in jobs {
-        let left = match (job.paused, job.left_seconds) {
-            (true, _) => "held".to_owned(),
+        let time_left = match (job.paused, job.left_seconds) {
+            (true, _) => "paused".to_owned(),
             (false, left) => left.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds} s")),
         };
-        let (done, all) = (show_bytes(job.done_bytes), show_bytes(job.total_bytes));
-        table.row(vec![job.id.clone(), job.kind.clone(), job.subject.clone(), done, all, left]);
+        let (done, total) = (show_bytes(job.done_bytes), show_bytes(job.total_bytes));
+        table.row(vec![job.id.clone(), job.kind.clone(), job.subject.clone(), done, total, time_left]);
     }
     table.render(style)
 }

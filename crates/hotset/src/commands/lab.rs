@@ -44,11 +44,11 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
     match action {
         Action::List => list(json),
         Action::Run { scenario, seed, out, .. } => {
-            let chosen: Vec<&Scenario> = match &scenario {
+            let selected: Vec<&Scenario> = match &scenario {
                 None => scenario::ALL.iter().collect(),
                 Some(name) => vec![find(name)?],
             };
-            play(&chosen, seed, out.as_deref(), json)
+            run_scenarios(&selected, seed, out.as_deref(), json)
         }
     }
 }
@@ -57,7 +57,7 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
 pub fn find(name: &str) -> Result<&'static Scenario, Failure> {
     scenario::find(name).ok_or_else(|| {
         let names: Vec<_> = scenario::ALL.iter().map(|scenario| scenario.name).collect();
-        Failure::usage(format!("there is no scenario \"{name}\"; there are {}", names.join(", ")))
+        Failure::usage(format!("unknown scenario \"{name}\"; known scenarios: {}", names.join(", ")))
     })
 }
 
@@ -77,12 +77,12 @@ fn list(json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn play(chosen: &[&'static Scenario], seed: u64, out: Option<&Path>, json: bool) -> Result<(), Failure> {
+fn run_scenarios(selected: &[&'static Scenario], seed: u64, out: Option<&Path>, json: bool) -> Result<(), Failure> {
     if let Some(folder) = out {
         std::fs::create_dir_all(folder).map_err(|error| cannot_write(folder, &error))?;
     }
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let runs = scenario::run_all(chosen, seed, threads, |scenario, outcome| {
+    let runs = scenario::run_all(selected, seed, threads, |scenario, outcome| {
         if !json {
             print!("{}", report::text(scenario, outcome));
         }
@@ -94,11 +94,11 @@ fn play(chosen: &[&'static Scenario], seed: u64, out: Option<&Path>, json: bool)
         let mut results: Vec<Value> = runs.iter().map(|(scenario, outcome)| value(scenario, outcome, seed)).collect();
         print_json(&if results.len() == 1 { results.remove(0) } else { Value::Array(results) })?;
     }
-    let missed: Vec<_> = runs.iter().filter(|(_, outcome)| !outcome.passed()).map(|(one, _)| one.name).collect();
-    match (missed.is_empty(), json) {
+    let failed: Vec<_> = runs.iter().filter(|(_, outcome)| !outcome.passed()).map(|(one, _)| one.name).collect();
+    match (failed.is_empty(), json) {
         (true, _) => Ok(()),
         (false, true) => Err(Failure::failed("")),
-        (false, false) => Err(Failure::failed(format!("not all checks passed: {}", missed.join(", ")))),
+        (false, false) => Err(Failure::failed(format!("not all checks passed: {}", failed.join(", ")))),
     }
 }
 
@@ -109,7 +109,7 @@ fn write_all(folder: &Path, runs: &[(&'static Scenario, Outcome)], seed: u64) ->
     };
     for (scenario, outcome) in runs {
         let text = serde_json::to_string_pretty(&value(scenario, outcome, seed));
-        write(format!("{}.json", scenario.name), text.expect("figures and names can be written") + "\n")?;
+        write(format!("{}.json", scenario.name), text.expect("figures and names can be serialized") + "\n")?;
         write(format!("{}.csv", scenario.name), report::csv(outcome))?;
     }
     let pages: Vec<_> = runs.iter().map(|(scenario, outcome)| (*scenario, outcome)).collect();

@@ -26,7 +26,7 @@ const SERIES: [&str; 12] = [
     "backing_write_bytes",
     "read_latency",
 ];
-/// Volumes that are examined at most.
+/// Maximum number of volumes that are examined.
 const VOLUMES_MAX: usize = 1_000;
 /// Volumes on the page: the ones with the most reads.
 const VOLUMES_SHOWN: usize = 50;
@@ -52,34 +52,34 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
     let now = unix_time::now().as_secs();
     let moment = |text: &str| unix_time::parse(text, now).map_err(Failure::usage);
     let from = moment(&options.from)?;
-    // The present second counts as past. The end is fixed here, so that the volumes add up to the whole.
+    // The current second is included. The end is fixed here, so that the volumes add up to the total.
     let to = options.to.as_deref().map_or(Ok(now + 1), moment)?;
-    let found = find(&mut connect(socket)?, from, to)?;
+    let findings = collect(&mut connect(socket)?, from, to)?;
     let file = options.out.display().to_string();
-    std::fs::write(&options.out, page::write(&found)).map_err(|error| {
-        Failure::failed(format!("{file} cannot be written: {error}; name a file in a folder that you may write to"))
+    std::fs::write(&options.out, page::write(&findings)).map_err(|error| {
+        Failure::failed(format!("{file} cannot be written: {error}; choose a file in a writable directory"))
     })?;
     if json {
-        return print_json(&found.gain);
+        return print_json(&findings.gain);
     }
-    println!("{file}: {}", page::sentence(&found.gain));
+    println!("{file}: {}", page::sentence(&findings.gain));
     Ok(())
 }
 
-fn find(client: &mut Client, from: u64, to: u64) -> Result<Findings, Failure> {
+fn collect(client: &mut Client, from: u64, to: u64) -> Result<Findings, Failure> {
     let Answer::Status(status) = ask_on(client, &Request::Status {})? else { return Err(unexpected()) };
-    let history = past(client, None, from, to)?;
+    let history = fetch_history(client, None, from, to)?;
     let gain = Gain::of(&history);
     if gain.covered_seconds == 0 {
         return Err(Failure::failed(
-            "the history knows nothing of that time; give a --from and a --to in which the daemon ran, and see that \
+            "the history has no data for this time range; choose --from and --to while the daemon ran, and check that \
              [history] size is not 0",
         ));
     }
     let StatusReport { version, volumes: known, .. } = *status;
     let mut volumes = Vec::new();
     for volume in known.iter().take(VOLUMES_MAX) {
-        let history = past(client, Some(&volume.name), from, to)?;
+        let history = fetch_history(client, Some(&volume.name), from, to)?;
         volumes.push(VolumeGain { volume: volume.name.clone(), gain: Gain::of(&history) });
     }
     let (volumes_seen, volumes_unseen) = (volumes.len(), known.len() - volumes.len());
@@ -99,7 +99,7 @@ fn find(client: &mut Client, from: u64, to: u64) -> Result<Findings, Failure> {
 }
 
 /// The history of a volume, or of all volumes together, in the same steps.
-fn past(client: &mut Client, volume: Option<&str>, from: u64, to: u64) -> Result<HistoryReport, Failure> {
+fn fetch_history(client: &mut Client, volume: Option<&str>, from: u64, to: u64) -> Result<HistoryReport, Failure> {
     let request = Request::History {
         volume: volume.map(str::to_owned),
         datastore: None,

@@ -47,20 +47,21 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
     }
     let failed = |error: &dyn std::fmt::Display| Failure::failed(error.to_string());
     let (mut directory, aside) = StateDir::open_for_rebuild(&config.state_directory).map_err(|error| failed(&error))?;
-    let found = run_core(RealCoreSpec::new(POOL_BYTES), |seam| look(seam, devices));
+    let found = run_core(RealCoreSpec::new(POOL_BYTES), |seam| read_inventory(seam, devices));
     let (inventory, warnings) = found.map_err(|error| failed(&error))?.map_err(Failure::failed)?;
-    let (made, holdings) = rebuild(directory.state().clone(), &inventory).map_err(|error| failed(&error))?;
-    let said = Said { inventory: &inventory, warnings: &warnings, volumes: made.volumes.len(), holdings: &holdings };
+    let (rebuilt, holdings) = rebuild(directory.state().clone(), &inventory).map_err(|error| failed(&error))?;
+    let summary =
+        Summary { inventory: &inventory, warnings: &warnings, volumes: rebuilt.volumes.len(), holdings: &holdings };
     if json {
-        print_json(&said.json())?;
+        print_json(&summary.json())?;
     } else {
-        said.print();
+        summary.print();
     }
     let shown = config.state_directory.display();
-    if !yes && !asked(&format!("Write these records to {shown}?"))? {
+    if !yes && !is_confirmed(&format!("Write these records to {shown}?"))? {
         return Err(Failure::failed("nothing was changed"));
     }
-    directory.change(|state| *state = made).map_err(|error| failed(&error))?;
+    directory.change(|state| *state = rebuilt).map_err(|error| failed(&error))?;
     if !json {
         if let Some(aside) = aside {
             println!("the previous records are in {}", aside.display());
@@ -70,8 +71,8 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Asks a question on the terminal. Without a terminal it fails, because `--yes` is needed.
-fn asked(question: &str) -> Result<bool, Failure> {
+/// Asks for confirmation on the terminal. Fails without a terminal, where `--yes` is required.
+fn is_confirmed(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::usage("no terminal for the confirmation: check the list above, then add --yes"));
     }
@@ -82,14 +83,14 @@ fn asked(question: &str) -> Result<bool, Failure> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-struct Said<'a> {
+struct Summary<'a> {
     inventory: &'a StoreInventory,
     warnings: &'a [String],
     volumes: usize,
     holdings: &'a [Holding],
 }
 
-impl Said<'_> {
+impl Summary<'_> {
     fn json(&self) -> serde_json::Value {
         let holding = |one: &Holding| {
             json!({ "volume": one.volume, "incarnation": one.incarnation, "backing": one.backing,
@@ -108,19 +109,19 @@ impl Said<'_> {
                     println!("  {name} ({}, on {}): {bytes} of dirty data on flash", one.incarnation, one.backing)
                 }
                 None => println!(
-                    "  {}: {bytes} of dirty data on flash, of a volume that the records do not know; \
-                     `hotset flash rescue` brings it into a file",
+                    "  {}: {bytes} of dirty data on flash, of a volume without a record; \
+                     `hotset flash rescue` copies it to a file",
                     one.incarnation
                 ),
             }
         }
         self.warnings.iter().for_each(|warning| println!("  warning: {warning}"));
-        println!("Tokens, and changes made since the records were copied to flash, are not in them.");
+        println!("The records contain no tokens and no changes made after they were copied to flash.");
     }
 }
 
-/// Reads the inventory of the store from the devices, without a change to them.
-async fn look(seam: RealSeam, paths: Vec<PathBuf>) -> Result<(StoreInventory, Vec<String>), String> {
+/// Reads the inventory of the store from the devices, without changing them.
+async fn read_inventory(seam: RealSeam, paths: Vec<PathBuf>) -> Result<(StoreInventory, Vec<String>), String> {
     let (mut disks, mut warnings) = (Vec::new(), Vec::new());
     for path in paths {
         let what = DiskOpen { path, create_bytes: None, read_only: true, lock_wait_ms: 1_000 };
@@ -132,10 +133,10 @@ async fn look(seam: RealSeam, paths: Vec<PathBuf>) -> Result<(StoreInventory, Ve
     let (devices, inspection) = flash::inspect(&seam, &disks).await;
     let inspection = inspection.map_err(|error| error.to_string())?;
     warnings.extend(inspection.problem.as_ref().map(ToString::to_string));
-    let of_store = |found: &&SuperblockSummary| found.store == inspection.store;
-    let superblocks = devices.iter().filter_map(|device| device.superblock.as_ref().ok()).filter(of_store);
+    let is_of_store = |found: &&SuperblockSummary| found.store == inspection.store;
+    let superblocks = devices.iter().filter_map(|device| device.superblock.as_ref().ok()).filter(is_of_store);
     let newest = superblocks.max_by_key(|found| (found.generation, found.ownership.epoch));
-    let newest = newest.ok_or("no device has a sound superblock")?;
+    let newest = newest.ok_or("no device has a valid superblock")?;
     let mut dirty_blocks: BTreeMap<VolumeId, u64> = BTreeMap::new();
     for one in &inspection.dirty {
         let blocks = match one.content {

@@ -10,7 +10,7 @@ use terminal::render::screen;
 use terminal::render::style::Style;
 use terminal::{Failure, print_json};
 
-/// Asks for the status on a connection.
+/// Queries the status on a connection.
 pub fn fetch(client: &mut Client) -> Result<StatusReport, Failure> {
     match ask_on(client, &Request::Status {})? {
         Answer::Status(status) => Ok(*status),
@@ -18,7 +18,7 @@ pub fn fetch(client: &mut Client) -> Result<StatusReport, Failure> {
     }
 }
 
-/// Prints it once.
+/// Prints the status once.
 pub fn run(socket: Option<&Path>, json: bool) -> Result<(), Failure> {
     let status = fetch(&mut connect(socket)?)?;
     if json {

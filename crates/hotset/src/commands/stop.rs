@@ -17,15 +17,15 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::daemon::{ask_on, connect, unexpected};
 use terminal::{Failure, print_json};
 
-/// Time-out from the answer to the end of the process.
-const END_PATIENCE: Duration = Duration::from_secs(60);
+/// Time-out from the reply to the end of the process.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Requests the stop and waits until the backings are complete and the process has ended.
 pub fn run(socket: Option<&Path>, destage: bool, json: bool) -> Result<(), Failure> {
     let mut client = connect(socket)?;
     let process = Process::of(&client)?;
     let answer = ask_on(&mut client, &Request::Stop { destage });
-    // Also after an error: a failed stop ends the process, too, and the connection may have broken because the process
+    // Also after an error: a failed stop ends the process too, and the connection may have broken because the process
     // ended.
     process.wait()?;
     match answer? {
@@ -50,7 +50,7 @@ impl Process {
     /// The process at the other end of the connection.
     fn of(client: &Client) -> Result<Process, Failure> {
         let unknown = |error: Errno| {
-            Failure::failed(format!("the daemon's process cannot be watched ({error}); nothing was stopped"))
+            Failure::failed(format!("cannot wait for the daemon's process ({error}); nothing was stopped"))
         };
         let pid = socket_peercred(client.as_fd()).map_err(unknown)?.pid;
         match pidfd_open(pid, PidfdFlags::empty()) {
@@ -62,15 +62,15 @@ impl Process {
 
     fn wait(&self) -> Result<(), Failure> {
         let Process::Running(descriptor, pid) = self else { return Ok(()) };
-        let patience = Timespec::try_from(END_PATIENCE).expect("a minute fits");
+        let timeout = Timespec::try_from(EXIT_TIMEOUT).expect("a minute is representable");
         let mut ended = [PollFd::new(descriptor, PollFlags::IN)];
-        let count = rustix::io::retry_on_intr(|| poll(&mut ended, Some(&patience)));
+        let count = rustix::io::retry_on_intr(|| poll(&mut ended, Some(&timeout)));
         match count {
             Ok(1..) => Ok(()),
             _ => Err(Failure::failed(format!(
-                "the daemon has answered, and its process {} has not ended after {} s; look at its log",
+                "the daemon acknowledged the stop, but process {} is still running after {} s; see its log",
                 pid.as_raw_nonzero(),
-                END_PATIENCE.as_secs()
+                EXIT_TIMEOUT.as_secs()
             ))),
         }
     }

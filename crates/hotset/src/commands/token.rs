@@ -59,7 +59,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
             Ok(())
         }
         Answer::Tokens(tokens) => {
-            let mut table = Table::new(&[("token", Side::Left), ("may", Side::Left)]);
+            let mut table = Table::new(&[("token", Side::Left), ("role", Side::Left)]);
             tokens.iter().for_each(|token| table.row(vec![token.name.clone(), token.role.to_string()]));
             print!("{}", table.render(Style::of_stdout()));
             Ok(())

@@ -14,10 +14,10 @@ const SEEDS: Range<u64> = 0..1_000;
 
 /// Parses `A..B`: the seeds from `A` on, below `B`.
 pub fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
-    let wanted = || format!("\"{text}\" is not a range of seeds; write it as 0..1000, end exclusive");
-    let (first, end) = text.split_once("..").ok_or_else(wanted)?;
-    let range = first.parse().map_err(|_| wanted())?..end.parse().map_err(|_| wanted())?;
-    if range.is_empty() { Err(wanted()) } else { Ok(range) }
+    let invalid = || format!("\"{text}\" is not a range of seeds; write it as 0..1000, end exclusive");
+    let (first, end) = text.split_once("..").ok_or_else(invalid)?;
+    let range = first.parse().map_err(|_| invalid())?..end.parse().map_err(|_| invalid())?;
+    if range.is_empty() { Err(invalid()) } else { Ok(range) }
 }
 
 #[derive(Serialize)]
@@ -31,18 +31,18 @@ struct Outcome {
     violation: Option<String>,
 }
 
-/// Runs seeds until all are done, one breaks a promise, or time is up.
+/// Runs seeds until all are done, one violates a promise, or time is up.
 pub fn run(seeds: Option<Range<u64>>, minutes: Option<u64>, sites: bool, json: bool) -> Result<(), Failure> {
     // With minutes alone, seeds must not run out before time does.
     let all = if minutes.is_some() { 0..u64::MAX } else { SEEDS };
-    let what = Campaign {
+    let spec = Campaign {
         sites,
         seeds: seeds.unwrap_or(all),
         time_max: minutes.map(|minutes| Duration::from_secs(minutes * 60)),
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         sabotage: Sabotage::None,
     };
-    let summary = campaign(&what, |done| {
+    let summary = campaign(&spec, |done| {
         if !json && done > 0 && done.is_multiple_of(1_000) {
             eprintln!("{done} seeds");
         }
@@ -59,10 +59,10 @@ pub fn run(seeds: Option<Range<u64>>, minutes: Option<u64>, sites: bool, json: b
         return if passed { Ok(()) } else { Err(Failure::failed("")) };
     }
     if let Some(violation) = violation {
-        return Err(Failure::failed(format!("a promise is broken\n{violation}")));
+        return Err(Failure::failed(format!("a promise is violated\n{violation}")));
     }
     println!(
-        "{} seeds, {} lives, {} operations, {} requests to backings, {:.0} s of virtual time: no promise broken",
+        "{} seeds, {} lives, {} operations, {} requests to backings, {:.0} s of virtual time: no promise violated",
         report.seeds,
         report.lives,
         report.operations,

@@ -22,11 +22,11 @@ use state::{State, StateDir, StateError};
 use terminal::{Failure, print_json};
 
 /// Time-out for a daemon that starts or stops.
-const END_PATIENCE: Duration = Duration::from_secs(10);
+const TRANSITION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time-out of one answer.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Polling interval while a daemon starts or stops.
-const LOOK_PAUSE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const START_AND_STOP: &str = "start the daemon again, then run `hotset stop --destage`";
 
 /// Options of the command.
@@ -42,7 +42,7 @@ pub struct Options {
 }
 
 /// A state directory, and the socket of the daemon that may hold it.
-struct Place {
+struct Location {
     directory: PathBuf,
     socket: PathBuf,
 }
@@ -57,7 +57,7 @@ struct Found {
 
 /// Prints the volumes; fails if there are any, or if the list may be short.
 pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), Failure> {
-    let found = find(&place(socket, options)?)?;
+    let found = wait_for_result(&locate(socket, options)?)?;
     if json {
         print_json(&json!({ "undestaged": found.names }))?;
     } else {
@@ -72,8 +72,8 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
     Err(Failure::failed(format!("{what}; {}", found.remedy)))
 }
 
-/// The place to look: from the options, else from the daemon at the given socket, else from the default configuration.
-fn place(socket: Option<&Path>, options: &Options) -> Result<Place, Failure> {
+/// Location of the state directory: from the options, else from the daemon at the given socket, else from the default
+fn locate(socket: Option<&Path>, options: &Options) -> Result<Location, Failure> {
     let named = |default: &Path| socket.unwrap_or(default).to_owned();
     if let Some(directory) = &options.state {
         if !directory.is_dir() {
@@ -83,62 +83,62 @@ fn place(socket: Option<&Path>, options: &Options) -> Result<Place, Failure> {
             );
             return Err(Failure::failed(text));
         }
-        return Ok(Place { directory: directory.clone(), socket: named(Path::new(DEFAULT_SOCKET)) });
+        return Ok(Location { directory: directory.clone(), socket: named(Path::new(DEFAULT_SOCKET)) });
     }
     let load = |file: &Path| Config::load(file).map_err(|problems| Failure::usage(problems.to_string()));
     match (&options.config, socket) {
         (Some(file), _) => {
             let config = load(file)?;
-            Ok(Place { directory: config.state_directory, socket: named(&config.control_socket) })
+            Ok(Location { directory: config.state_directory, socket: named(&config.control_socket) })
         }
         (None, None) => {
             let config = load(Path::new(DEFAULT_CONFIG))?;
-            Ok(Place { directory: config.state_directory, socket: config.control_socket })
+            Ok(Location { directory: config.state_directory, socket: config.control_socket })
         }
-        (None, Some(socket)) => place_of_daemon(socket),
+        (None, Some(socket)) => locate_by_socket(socket),
     }
 }
 
 /// The state directory of the daemon at `socket`. If none answers, the default configuration's if it names this socket.
-fn place_of_daemon(socket: &Path) -> Result<Place, Failure> {
+fn locate_by_socket(socket: &Path) -> Result<Location, Failure> {
     let socket = socket.to_owned();
-    match ask(&socket).map(|status| status.state_directory) {
-        Ok(Some(directory)) => Ok(Place { directory: directory.into(), socket }),
-        Ok(None) => {
-            Err(Failure::failed("the daemon is of an older version and names no state directory; name it with --state"))
-        }
+    match fetch_status(&socket).map(|status| status.state_directory) {
+        Ok(Some(directory)) => Ok(Location { directory: directory.into(), socket }),
+        Ok(None) => Err(Failure::failed(
+            "the daemon is of an older version and does not report its state directory; give it with --state",
+        )),
         Err(failure) => {
             let config = Config::load(Path::new(DEFAULT_CONFIG)).ok();
             let config = config.filter(|config| config.control_socket == socket).ok_or_else(|| {
                 let text = failure.message;
                 Failure::failed(format!(
-                    "{text}; without a daemon name the state directory with --state, or its configuration with --config"
+                    "{text}; without a daemon, give the state directory with --state or the configuration with --config"
                 ))
             })?;
-            Ok(Place { directory: config.state_directory, socket })
+            Ok(Location { directory: config.state_directory, socket })
         }
     }
 }
 
-fn find(place: &Place) -> Result<Found, Failure> {
-    let end = Instant::now() + END_PATIENCE;
+fn wait_for_result(location: &Location) -> Result<Found, Failure> {
+    let end = Instant::now() + TRANSITION_TIMEOUT;
     loop {
-        if let Some(found) = look(place, Instant::now() >= end)? {
+        if let Some(found) = try_find(location, Instant::now() >= end)? {
             return Ok(found);
         }
-        std::thread::sleep(LOOK_PAUSE);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Looks once. `None` while a daemon starts or stops, unless this is the `last` look.
-fn look(place: &Place, last: bool) -> Result<Option<Found>, Failure> {
-    let Place { directory, socket } = place;
+/// Checks once. `None` while a daemon starts or stops, unless this is the `last` check.
+fn try_find(location: &Location, last: bool) -> Result<Option<Found>, Failure> {
+    let Location { directory, socket } = location;
     let failed = |error: StateError| Failure::failed(error.to_string());
-    // Read-only, so that a look creates no state directory.
+    // Read-only, so that a check creates no state directory.
     let Some(seen) = StateDir::peek(directory).map_err(failed)? else {
         if StateDir::was_ever_locked(directory) {
-            let text = "a daemon has used this state directory and its records are gone, so nothing is known of its \
-                        volumes; restore state.json from a backup";
+            let text = "a daemon has used this state directory, but state.json is missing: the state of its volumes \
+                        is unknown; restore state.json from a backup";
             return Err(Failure::failed(format!("{}: {text}", directory.display())));
         }
         return Ok(Some(Found::default()));
@@ -151,11 +151,11 @@ fn look(place: &Place, last: bool) -> Result<Option<Found>, Failure> {
         Err(StateError::Locked { holder, .. }) => holder,
         Err(error) => return Err(failed(error)),
     };
-    let (why, remedy) = match ask(socket) {
+    let (why, remedy) = match fetch_status(socket) {
         Ok(status) if holder.parse().is_ok_and(|holder: u32| holder != status.pid) => {
             let text = format!(
-                "the daemon at {} (process {}) is not the one that holds {} (process {holder}); name that one's socket \
-                 with --socket",
+                "the daemon at {} (process {}) does not hold {}, which process {holder} holds; give the socket of that \
+                 process with --socket",
                 socket.display(),
                 status.pid,
                 directory.display()
@@ -163,12 +163,14 @@ fn look(place: &Place, last: bool) -> Result<Option<Found>, Failure> {
             return Err(Failure::failed(text));
         }
         Ok(status) if !status.stopping => {
-            let names = while_serving(&seen, &status);
+            let names = undestaged_while_serving(&seen, &status);
             return Ok(Some(Found { names, unproven: None, remedy: "run `hotset stop --destage`" }));
         }
-        Ok(status) => (format!("the daemon (process {}) is stopping", status.pid), "ask again when it has ended"),
+        Ok(status) => {
+            (format!("the daemon (process {}) is stopping", status.pid), "run the command again after it has ended")
+        }
         Err(failure) if last => return Err(failure),
-        // The daemon may not listen yet, or may have closed its socket already. The lock tells when it has ended.
+        // The daemon may not listen yet, or may have closed its socket. The lock shows when it has ended.
         Err(_) => return Ok(None),
     };
     Ok(last.then(|| Found { names: undestaged(&seen, &[]), unproven: Some(why), remedy }))
@@ -176,9 +178,9 @@ fn look(place: &Place, last: bool) -> Result<Option<Found>, Failure> {
 
 /// The daemon's status. It reads `stopping` after its volumes, so `stopping` false means that the volumes' counters are
 /// valid.
-fn ask(socket: &Path) -> Result<Box<StatusReport>, Failure> {
+fn fetch_status(socket: &Path) -> Result<Box<StatusReport>, Failure> {
     let failed = |error: control::ClientError| Failure::failed(error.to_string());
-    let mut client = Client::connect(socket).and_then(|client| client.with_timeout(ANSWER_PATIENCE)).map_err(failed)?;
+    let mut client = Client::connect(socket).and_then(|client| client.with_timeout(ANSWER_TIMEOUT)).map_err(failed)?;
     match client.request(&Request::Status {}, |_| ()).map_err(failed)? {
         Answer::Status(status) => Ok(status),
         _ => Err(unexpected()),
@@ -186,11 +188,11 @@ fn ask(socket: &Path) -> Result<Box<StatusReport>, Failure> {
 }
 
 /// The volumes with dirty data, and the volumes of data cores that do not answer, whose counters are unknown.
-fn while_serving(state: &State, status: &StatusReport) -> BTreeSet<String> {
-    let answers = |core: usize| status.cores.iter().any(|report| report.core == core);
-    let silent = status.volumes.iter().filter(|volume| !volume.incarnation.is_empty() && !answers(volume.core));
+fn undestaged_while_serving(state: &State, status: &StatusReport) -> BTreeSet<String> {
+    let is_reported = |core: usize| status.cores.iter().any(|report| report.core == core);
+    let unknown = status.volumes.iter().filter(|volume| !volume.incarnation.is_empty() && !is_reported(volume.core));
     let mut names = undestaged(state, &status.volumes);
-    names.extend(silent.map(|volume| volume.name.clone()));
+    names.extend(unknown.map(|volume| volume.name.clone()));
     names
 }
 
@@ -233,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn served_volumes_are_judged_by_dirty_data_others_by_records() {
+    fn served_volumes_are_checked_by_dirty_data_others_by_records() {
         let volumes = vec![
             record(VolumeId(1), "whole", true, false),
             record(VolumeId(2), "killed", false, false),
@@ -253,25 +255,26 @@ mod tests {
     }
 
     #[test]
-    fn silent_data_core_makes_its_volumes_incomplete() {
+    fn volumes_of_a_core_without_a_report_are_incomplete() {
         let state = State { volumes: vec![record(VolumeId(1), "a", false, false)], ..State::default() };
         let answering = messages::report::CoreReport::default();
         let status = |cores| StatusReport { cores, volumes: vec![served(VolumeId(1), "a")], ..StatusReport::default() };
-        assert_eq!(while_serving(&state, &status(vec![answering])), BTreeSet::new());
-        assert_eq!(while_serving(&state, &status(Vec::new())), BTreeSet::from(["a".to_owned()]));
+        assert_eq!(undestaged_while_serving(&state, &status(vec![answering])), BTreeSet::new());
+        assert_eq!(undestaged_while_serving(&state, &status(Vec::new())), BTreeSet::from(["a".to_owned()]));
     }
 
     #[test]
     fn used_state_directory_without_records_is_an_error() {
-        let folder = tempfile::tempdir().expect("a folder for the test");
-        let place = |directory: &Path| Place { directory: directory.to_owned(), socket: directory.join("none.sock") };
-        let fresh = find(&place(&folder.path().join("never-used"))).map_err(|failure| failure.message);
+        let folder = tempfile::tempdir().expect("a temporary directory can be created");
+        let location =
+            |directory: &Path| Location { directory: directory.to_owned(), socket: directory.join("none.sock") };
+        let fresh = wait_for_result(&location(&folder.path().join("never-used"))).map_err(|failure| failure.message);
         assert_eq!(fresh.map(|found| found.names), Ok(BTreeSet::new()));
-        drop(StateDir::open(folder.path()).expect("a new directory"));
-        let lost = find(&place(folder.path())).err().expect("the records are gone").message;
-        assert!(lost.contains("records are gone"), "{lost}");
-        std::fs::write(folder.path().join("state.json"), "{").expect("written");
-        let damaged = find(&place(folder.path())).err().expect("damaged").message;
+        drop(StateDir::open(folder.path()).expect("the directory is new"));
+        let lost = wait_for_result(&location(folder.path())).err().expect("the records are missing").message;
+        assert!(lost.contains("state.json is missing"), "{lost}");
+        std::fs::write(folder.path().join("state.json"), "{").expect("the file can be written");
+        let damaged = wait_for_result(&location(folder.path())).err().expect("the records are damaged").message;
         assert!(damaged.contains("is damaged"), "{damaged}");
     }
 }

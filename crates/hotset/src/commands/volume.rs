@@ -9,7 +9,7 @@ use messages::{Answer, Request};
 use super::daemon::{ask, unexpected};
 use super::history::History;
 use terminal::render::style::Style;
-use terminal::render::{past, screen, volume};
+use terminal::render::{history, screen, volume};
 use terminal::{Failure, print_json};
 use units::parse_size;
 
@@ -150,7 +150,7 @@ fn parse_setting(text: &str) -> Result<(String, String), String> {
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
-/// The absolute path, because the daemon runs in another folder.
+/// The absolute path, because the daemon has another working directory.
 fn absolute(backing: String) -> Result<String, Failure> {
     if backing.contains("://") {
         return Ok(backing);
@@ -168,7 +168,7 @@ impl Action {
                 let count = settings.len();
                 let settings: BTreeMap<_, _> = settings.into_iter().collect();
                 if settings.len() < count {
-                    return Err(Failure::usage("a setting is given twice"));
+                    return Err(Failure::usage("a setting is specified twice"));
                 }
                 Request::VolumeSet { name, settings }
             }
@@ -188,7 +188,9 @@ impl Action {
             Action::Slow { name } => Request::VolumeSlow { name },
             Action::Invalidate { name, discard_dirty } => {
                 if discard_dirty.as_ref().is_some_and(|again| *again != name) {
-                    return Err(Failure::usage(format!("--discard-dirty takes the same name once more: {name}")));
+                    return Err(Failure::usage(format!(
+                        "--discard-dirty requires the volume's name as confirmation: {name}"
+                    )));
                 }
                 Request::VolumeInvalidate { name, discard_dirty: discard_dirty.is_some() }
             }
@@ -206,7 +208,7 @@ impl Action {
 
 /// Sends the request and prints the answer: a page for `show`, a line for a change.
 pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Failure> {
-    let whole_page = matches!(action, Action::Show { .. });
+    let is_detailed = matches!(action, Action::Show { .. });
     let csv = matches!(&action, Action::History(history) if history.csv);
     let answer = ask(socket, &action.request()?)?;
     let style = Style::of_stdout();
@@ -220,7 +222,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
         }
         Answer::History(history) if json => print_json(&history),
         Answer::History(history) => {
-            terminal::render::print(&past::table(&history, style));
+            terminal::render::print(&history::table(&history, style));
             Ok(())
         }
         Answer::Slow(slow) if json => print_json(&slow),
@@ -232,7 +234,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
             terminal::render::print(&screen::volumes(&volumes, None, style));
             Ok(())
         }
-        Answer::Volume(volume) if whole_page => {
+        Answer::Volume(volume) if is_detailed => {
             terminal::render::print(&volume::page(&volume, style));
             Ok(())
         }

@@ -101,20 +101,20 @@ impl Challenge {
     }
 
     /// Answers the initiator's challenge if the target has a secret. The target's own challenge is not answered: the
-    /// answer could be used as the initiator's response (12.1.3).
+    /// reply could be used as the initiator's response (12.1.3).
     pub(super) fn prove(
         &self,
         credentials: &Credentials,
         identifier: u8,
-        asked: &[u8],
+        peer_challenge: &[u8],
         out: &mut Vec<u8>,
     ) -> Option<()> {
         let (name, secret) = credentials.mutual.as_ref()?;
-        if asked == self.bytes || secret == &credentials.secret {
+        if peer_challenge == self.bytes || secret == &credentials.secret {
             return None;
         }
         text::push(out, "CHAP_N", name);
-        text::push(out, "CHAP_R", &text::hex(&self.algorithm.proof(identifier, secret, asked)));
+        text::push(out, "CHAP_R", &text::hex(&self.algorithm.proof(identifier, secret, peer_challenge)));
         Some(())
     }
 }

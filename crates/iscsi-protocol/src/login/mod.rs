@@ -33,7 +33,7 @@ pub enum Refusal {
     #[error("the access list excludes the initiator")]
     Authorization,
     /// The target name is unknown.
-    #[error("there is no target of that name")]
+    #[error("unknown target name")]
     NoSuchTarget,
     /// The initiator requires another protocol version.
     #[error("the initiator supports no common protocol version")]
@@ -48,7 +48,7 @@ pub enum Refusal {
     #[error("unknown session type")]
     SessionType,
     /// The session to reinstate does not exist.
-    #[error("there is no such session")]
+    #[error("the session to reinstate does not exist")]
     NoSuchSession,
     /// The target is stopping.
     #[error("the target is stopping")]
@@ -104,7 +104,7 @@ pub struct Rules<'a> {
 
 /// Result of a login.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Agreed {
+pub struct Negotiated {
     /// Initiator name in lower case.
     pub initiator: String,
     /// Initiator alias; may be empty.
@@ -129,14 +129,14 @@ pub enum Next {
     /// A further request.
     Continue,
     /// The full-feature phase, if the caller accepts the session.
-    Done(Box<Agreed>),
-    /// The end, once the answer is sent.
+    Done(Box<Negotiated>),
+    /// The end, once the reply is sent.
     Refused(Refusal),
 }
 
-/// Answer to a login request.
+/// Reply to a login request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct LoginReply {
     /// Header; its TSIH is the request's.
     pub response: LoginResponse,
     /// Text.
@@ -173,12 +173,12 @@ impl Login {
         request: &LoginRequest,
         data: &[u8],
         random: &mut dyn FnMut() -> u64,
-    ) -> Answer {
+    ) -> LoginReply {
         let mut text = Vec::new();
         let outcome = self.take(rules, request, data, random, &mut text);
         let (transit, next) = match outcome {
-            Ok(transit) if transit && request.next_stage == FULL_FEATURE => match self.agreed() {
-                Ok(agreed) => (true, Next::Done(Box::new(agreed))),
+            Ok(transit) if transit && request.next_stage == FULL_FEATURE => match self.negotiated() {
+                Ok(negotiated) => (true, Next::Done(Box::new(negotiated))),
                 Err(refusal) => (false, Next::Refused(refusal)),
             },
             Ok(transit) => (transit, Next::Continue),
@@ -200,7 +200,7 @@ impl Login {
             tsih: request.tsih,
             status,
         };
-        Answer { response, text, next }
+        LoginReply { response, text, next }
     }
 
     /// Processes one request; returns true if its stage ends.
@@ -237,11 +237,11 @@ impl Login {
                     }
                     self.security.take(pair)?;
                 }
-                _ => self.negotiation.answer(pair, self.session(), out)?,
+                _ => self.negotiation.reply(pair, self.session(), out)?,
             }
         }
         if self.stage == SECURITY {
-            self.security.answer(credentials.as_deref(), random, out)?;
+            self.security.reply(credentials.as_deref(), random, out)?;
         }
         if self.stage == OPERATIONAL || request.transit && request.next_stage == FULL_FEATURE {
             self.negotiation.declare(out);
@@ -281,9 +281,9 @@ impl Login {
                 }
             }
         }
-        let goes_on = request.next_stage > request.stage && matches!(request.next_stage, OPERATIONAL | FULL_FEATURE);
-        let is_odd = request.transit && (request.continues || !goes_on);
-        if request.stage > OPERATIONAL || request.stage != self.stage || is_odd {
+        let is_forward = request.next_stage > request.stage && matches!(request.next_stage, OPERATIONAL | FULL_FEATURE);
+        let is_invalid_transit = request.transit && (request.continues || !is_forward);
+        if request.stage > OPERATIONAL || request.stage != self.stage || is_invalid_transit {
             return Err(Refusal::InitiatorError);
         }
         Ok(())
@@ -317,20 +317,21 @@ impl Login {
     /// offers no authentication, as in other targets; an offered authentication must succeed.
     fn must_authenticate(&self, pairs: &[Pair<'_>]) -> bool {
         let offers_none = |pair: &Pair<'_>| pair.key == "AuthMethod" && pair.value.split(',').any(|one| one == "None");
-        let open = self.security.is_open() && (self.stage == OPERATIONAL || pairs.iter().any(offers_none))
+        let is_unauthenticated_discovery = self.security.is_open()
+            && (self.stage == OPERATIONAL || pairs.iter().any(offers_none))
             || self.security.is_agreed_none();
-        self.session() == SessionType::Normal || !open
+        self.session() == SessionType::Normal || !is_unauthenticated_discovery
     }
 
     fn session(&self) -> SessionType {
         self.initiator.as_ref().map(|initiator| initiator.session).unwrap_or_default()
     }
 
-    fn agreed(&self) -> Result<Agreed, Refusal> {
+    fn negotiated(&self) -> Result<Negotiated, Refusal> {
         let (Some(initiator), Some(first)) = (&self.initiator, &self.first) else {
             return Err(Refusal::MissingParameter);
         };
-        Ok(Agreed {
+        Ok(Negotiated {
             initiator: initiator.name.clone(),
             alias: self.alias.clone(),
             session: initiator.session,

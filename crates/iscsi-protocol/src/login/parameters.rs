@@ -21,9 +21,9 @@ pub struct Parameters {
     pub immediate_data: bool,
     /// Longest sequence of data, in bytes.
     pub burst_bytes: u32,
-    /// Most unsolicited data of a command, in bytes.
+    /// Maximum unsolicited data of a command, in bytes.
     pub first_burst_bytes: u32,
-    /// Most outstanding R2Ts of a command.
+    /// Maximum number of outstanding R2Ts of a command.
     pub outstanding_r2t: u16,
     /// Seconds that an initiator waits before it reconnects.
     pub time2wait_s: u16,
@@ -62,8 +62,8 @@ impl Default for Negotiation {
 }
 
 /// Result of one key.
-enum Answer {
-    /// A declaration by the initiator, without an answer.
+enum KeyReply {
+    /// A declaration by the initiator, without an reply.
     Declared,
     /// The negotiated value.
     Value(String),
@@ -74,8 +74,8 @@ enum Answer {
 }
 
 impl Negotiation {
-    /// Negotiates one key and appends its answer, if any.
-    pub(super) fn answer(&mut self, pair: &Pair<'_>, session: SessionType, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    /// Negotiates one key and appends its reply, if any.
+    pub(super) fn reply(&mut self, pair: &Pair<'_>, session: SessionType, out: &mut Vec<u8>) -> Result<(), Refusal> {
         let Some(key) = KEYS.iter().find(|key| key.name == pair.key) else {
             text::push(out, pair.key, "NotUnderstood");
             return Ok(());
@@ -84,15 +84,15 @@ impl Negotiation {
             return Err(Refusal::InitiatorError);
         }
         self.seen.push(key.name);
-        let answer = match key.is_normal_only && session == SessionType::Discovery {
-            true => Answer::Irrelevant,
-            false => (key.find)(&mut self.parameters, pair.value),
+        let reply = match key.is_normal_only && session == SessionType::Discovery {
+            true => KeyReply::Irrelevant,
+            false => (key.negotiate)(&mut self.parameters, pair.value),
         };
-        match answer {
-            Answer::Declared => (),
-            Answer::Value(value) => text::push(out, key.name, &value),
-            Answer::Irrelevant => text::push(out, key.name, "Irrelevant"),
-            Answer::Reject => text::push(out, key.name, "Reject"),
+        match reply {
+            KeyReply::Declared => (),
+            KeyReply::Value(value) => text::push(out, key.name, &value),
+            KeyReply::Irrelevant => text::push(out, key.name, "Irrelevant"),
+            KeyReply::Reject => text::push(out, key.name, "Reject"),
         }
         Ok(())
     }
@@ -118,15 +118,15 @@ struct Key {
     name: &'static str,
     /// True if the key does not apply to discovery sessions.
     is_normal_only: bool,
-    find: fn(&mut Parameters, &str) -> Answer,
+    negotiate: fn(&mut Parameters, &str) -> KeyReply,
 }
 
-const fn key(name: &'static str, find: fn(&mut Parameters, &str) -> Answer) -> Key {
-    Key { name, is_normal_only: false, find }
+const fn key(name: &'static str, negotiate: fn(&mut Parameters, &str) -> KeyReply) -> Key {
+    Key { name, is_normal_only: false, negotiate }
 }
 
-const fn normal(name: &'static str, find: fn(&mut Parameters, &str) -> Answer) -> Key {
-    Key { name, is_normal_only: true, find }
+const fn normal(name: &'static str, negotiate: fn(&mut Parameters, &str) -> KeyReply) -> Key {
+    Key { name, is_normal_only: true, negotiate }
 }
 
 const KEYS: &[Key] = &[
@@ -135,28 +135,28 @@ const KEYS: &[Key] = &[
     key("MaxRecvDataSegmentLength", |all, value| match number(value, LEN_MIN, LEN_MAX) {
         Some(len) => {
             all.send_bytes_max = len;
-            Answer::Declared
+            KeyReply::Declared
         }
-        None => Answer::Reject,
+        None => KeyReply::Reject,
     }),
-    normal("InitialR2T", |all, value| found(&mut all.initial_r2t, boolean(value), yes_or_no)),
-    normal("ImmediateData", |all, value| found(&mut all.immediate_data, boolean(value), yes_or_no)),
+    normal("InitialR2T", |all, value| store(&mut all.initial_r2t, boolean(value), yes_or_no)),
+    normal("ImmediateData", |all, value| store(&mut all.immediate_data, boolean(value), yes_or_no)),
     normal("MaxBurstLength", |all, value| {
         let len = number(value, LEN_MIN, LEN_MAX).map(|len| len.min(limits::BURST_BYTES));
-        found(&mut all.burst_bytes, len, |len| len.to_string())
+        store(&mut all.burst_bytes, len, |len| len.to_string())
     }),
     normal("FirstBurstLength", |all, value| {
         let len = number(value, LEN_MIN, LEN_MAX).map(|len| len.min(limits::FIRST_BURST_BYTES));
-        found(&mut all.first_burst_bytes, len, |len| len.to_string())
+        store(&mut all.first_burst_bytes, len, |len| len.to_string())
     }),
     normal("MaxOutstandingR2T", |all, value| {
         let count = number(value, 1, 65_535).map(|count| (count as u16).min(limits::OUTSTANDING_R2T));
-        found(&mut all.outstanding_r2t, count, |count| count.to_string())
+        store(&mut all.outstanding_r2t, count, |count| count.to_string())
     }),
     // Rule "maximum"; the target's value is zero.
     key("DefaultTime2Wait", |all, value| {
         let seconds = number(value, 0, 3600).map(|seconds| seconds as u16);
-        found(&mut all.time2wait_s, seconds, |seconds| seconds.to_string())
+        store(&mut all.time2wait_s, seconds, |seconds| seconds.to_string())
     }),
     // Rule "minimum"; the target keeps no state of a lost connection.
     key("DefaultTime2Retain", |_, value| fixed(number(value, 0, 3600).is_some(), "0")),
@@ -167,44 +167,44 @@ const KEYS: &[Key] = &[
     normal("DataSequenceInOrder", |_, value| fixed(boolean(value).is_some(), "Yes")),
     key("TaskReporting", |_, value| fixed(value.split(',').any(|one| one == "RFC3720"), "RFC3720")),
     key("iSCSIProtocolLevel", |_, value| match number(value, 0, 31) {
-        Some(level) => Answer::Value(level.min(1).to_string()),
-        None => Answer::Reject,
+        Some(level) => KeyReply::Value(level.min(1).to_string()),
+        None => KeyReply::Reject,
     }),
     // Markers of RFC 3720, now obsolete.
     key("OFMarker", |_, value| fixed(boolean(value).is_some(), "No")),
     key("IFMarker", |_, value| fixed(boolean(value).is_some(), "No")),
-    key("OFMarkInt", |_, _| Answer::Irrelevant),
-    key("IFMarkInt", |_, _| Answer::Irrelevant),
+    key("OFMarkInt", |_, _| KeyReply::Irrelevant),
+    key("IFMarkInt", |_, _| KeyReply::Irrelevant),
     // Keys that an initiator may not send, or not in a login.
-    key("TargetAlias", |_, _| Answer::Reject),
-    key("TargetAddress", |_, _| Answer::Reject),
-    key("TargetPortalGroupTag", |_, _| Answer::Reject),
-    key("SendTargets", |_, _| Answer::Reject),
+    key("TargetAlias", |_, _| KeyReply::Reject),
+    key("TargetAddress", |_, _| KeyReply::Reject),
+    key("TargetPortalGroupTag", |_, _| KeyReply::Reject),
+    key("SendTargets", |_, _| KeyReply::Reject),
 ];
 
 /// Stores a negotiated value.
-fn found<T: Copy>(place: &mut T, value: Option<T>, show: impl Fn(T) -> String) -> Answer {
+fn store<T: Copy>(field: &mut T, value: Option<T>, show: impl Fn(T) -> String) -> KeyReply {
     match value {
         Some(value) => {
-            *place = value;
-            Answer::Value(show(value))
+            *field = value;
+            KeyReply::Value(show(value))
         }
-        None => Answer::Reject,
+        None => KeyReply::Reject,
     }
 }
 
-fn fixed(makes_sense: bool, value: &str) -> Answer {
-    if makes_sense { Answer::Value(value.to_owned()) } else { Answer::Reject }
+fn fixed(is_valid: bool, value: &str) -> KeyReply {
+    if is_valid { KeyReply::Value(value.to_owned()) } else { KeyReply::Reject }
 }
 
 /// Selects the first supported entry of the initiator's list.
-fn digest(place: &mut bool, value: &str) -> Answer {
+fn digest(field: &mut bool, value: &str) -> KeyReply {
     let known = |one| match one {
         "None" => Some(false),
         "CRC32C" => Some(true),
         _ => None,
     };
-    found(place, value.split(',').find_map(known), |on| if on { "CRC32C" } else { "None" }.to_owned())
+    store(field, value.split(',').find_map(known), |on| if on { "CRC32C" } else { "None" }.to_owned())
 }
 
 fn number(value: &str, min: u32, max: u32) -> Option<u32> {

@@ -86,7 +86,7 @@ impl Security {
     }
 
     /// Processes the keys of the current request.
-    pub(super) fn answer<'a>(
+    pub(super) fn reply<'a>(
         &mut self,
         credentials: Option<&[&'a Credentials]>,
         random: &mut dyn FnMut() -> u64,
@@ -104,7 +104,7 @@ impl Security {
             challenge.push(out);
             self.state = State::Challenged(challenge);
         }
-        let asked = match (self.identifier.take(), self.challenge.take()) {
+        let mutual = match (self.identifier.take(), self.challenge.take()) {
             (Some(identifier), Some(challenge)) => Some((identifier, challenge)),
             (None, None) => None,
             _ => return Err(Refusal::InitiatorError),
@@ -113,18 +113,20 @@ impl Security {
             (Some(name), Some(proof)) => {
                 let State::Challenged(challenge) = &self.state else { return Err(Refusal::InitiatorError) };
                 // All credentials are tried, so that the time does not reveal which one matches.
-                let met =
-                    |met, one: &&'a Credentials| if challenge.verifies(one, &name, &proof) { Some(*one) } else { met };
-                let met = credentials.unwrap_or_default().iter().fold(None, met);
-                let credentials = met.ok_or(Refusal::Authentication)?;
-                if let Some((identifier, asked)) = asked {
-                    challenge.prove(credentials, identifier, &asked, out).ok_or(Refusal::Authentication)?;
+                let keep_match = |found, one: &&'a Credentials| {
+                    if challenge.verifies(one, &name, &proof) { Some(*one) } else { found }
+                };
+                let found = credentials.unwrap_or_default().iter().fold(None, keep_match);
+                let credentials = found.ok_or(Refusal::Authentication)?;
+                if let Some((identifier, challenge_of_initiator)) = mutual {
+                    let proven = challenge.prove(credentials, identifier, &challenge_of_initiator, out);
+                    proven.ok_or(Refusal::Authentication)?;
                 }
                 self.state = State::Authenticated;
                 Ok(())
             }
             // A challenge from an unauthenticated initiator is not answered.
-            (None, None) if asked.is_none() => Ok(()),
+            (None, None) if mutual.is_none() => Ok(()),
             _ => Err(Refusal::InitiatorError),
         }
     }

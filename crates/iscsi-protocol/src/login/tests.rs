@@ -25,12 +25,12 @@ struct LoginFixture {
     login: Login,
     credentials: Vec<Credentials>,
     admits: bool,
-    drawn: u64,
+    random_values: u64,
 }
 
 impl LoginFixture {
     fn open() -> LoginFixture {
-        LoginFixture { login: Login::default(), credentials: Vec::new(), admits: true, drawn: 0 }
+        LoginFixture { login: Login::default(), credentials: Vec::new(), admits: true, random_values: 0 }
     }
 
     fn chap(mutual: bool) -> LoginFixture {
@@ -39,39 +39,39 @@ impl LoginFixture {
         LoginFixture { credentials: vec![credentials], ..LoginFixture::open() }
     }
 
-    fn say(&mut self, request: LoginRequest, text: &str) -> Answer {
+    fn send(&mut self, request: LoginRequest, text: &str) -> LoginReply {
         let admits = |_: &str| self.admits;
         // With several credentials, each applies to initiators whose name ends in its user.
-        let of = |name: &str| {
-            let one = |known: &&Credentials| self.credentials.len() == 1 || name.ends_with(&known.user);
-            self.credentials.iter().filter(one).collect()
+        let bound = |name: &str| {
+            let applies = |known: &&Credentials| self.credentials.len() == 1 || name.ends_with(&known.user);
+            self.credentials.iter().filter(applies).collect()
         };
-        let credentials = (!self.credentials.is_empty()).then_some(&of as &dyn Fn(&str) -> Vec<_>);
+        let credentials = (!self.credentials.is_empty()).then_some(&bound as &dyn Fn(&str) -> Vec<_>);
         let rules = Rules { target: TARGET, portal_group: 1, admits: &admits, credentials };
-        let drawn = &mut self.drawn;
+        let random_values = &mut self.random_values;
         self.login.step(&rules, &request, text.as_bytes(), &mut || {
-            *drawn += 1;
-            *drawn
+            *random_values += 1;
+            *random_values
         })
     }
 
-    /// Logs in without the security stage; returns the answer and the negotiated values.
+    /// Logs in without the security stage; returns the reply and the negotiated values.
     fn parameters(text: &str) -> (String, Parameters) {
-        let answer = LoginFixture::open().say(request(true, 1, 3), &format!("{NAMES}{text}"));
-        let Next::Done(agreed) = answer.next else { panic!("{:?}", answer.next) };
-        (String::from_utf8(answer.text).expect("UTF-8"), agreed.parameters)
+        let reply = LoginFixture::open().send(request(true, 1, 3), &format!("{NAMES}{text}"));
+        let Next::Done(negotiated) = reply.next else { panic!("{:?}", reply.next) };
+        (String::from_utf8(reply.text).expect("UTF-8"), negotiated.parameters)
     }
 }
 
-fn value<'a>(answer: &'a Answer, key: &str) -> &'a str {
-    let pairs = text::pairs(&answer.text).expect("valid pairs");
+fn value<'a>(reply: &'a LoginReply, key: &str) -> &'a str {
+    let pairs = text::pairs(&reply.text).expect("valid pairs");
     pairs.iter().find(|pair| pair.key == key).map(|pair| pair.value).expect("the key exists")
 }
 
-fn refused(answer: &Answer) -> Option<Refusal> {
-    match answer.next {
+fn refused(reply: &LoginReply) -> Option<Refusal> {
+    match reply.next {
         Next::Refused(refusal) => {
-            assert_eq!(answer.response.status, refusal.status());
+            assert_eq!(reply.response.status, refusal.status());
             Some(refusal)
         }
         _ => None,
@@ -116,7 +116,7 @@ fn offers_are_accepted_up_to_the_target_limits() {
 }
 
 #[test]
-fn keys_come_in_any_order_and_unknown_ones_are_answered() {
+fn keys_are_accepted_in_any_order_and_unknown_ones_are_rejected() {
     let (text, parameters) = LoginFixture::parameters(
         "X-com.example=1\0Unheard=2\0IFMarker=Yes\0OFMarkInt=2048~8192\0HeaderDigest=MD5\0MaxBurstLength=1\0\
          InitialR2T=perhaps\0MaxOutstandingR2T=0x4\0iSCSIProtocolLevel=2\0TaskReporting=FastAbort,RFC3720\0",
@@ -146,50 +146,50 @@ fn first_burst_is_never_longer_than_a_burst() {
 #[test]
 fn repeated_key_ends_the_login() {
     let mut fixture = LoginFixture::open();
-    assert_eq!(refused(&fixture.say(request(false, 1, 0), &format!("{NAMES}InitialR2T=No\0"))), None);
-    assert_eq!(refused(&fixture.say(request(true, 1, 3), "InitialR2T=Yes\0")), Some(Refusal::InitiatorError));
+    assert_eq!(refused(&fixture.send(request(false, 1, 0), &format!("{NAMES}InitialR2T=No\0"))), None);
+    assert_eq!(refused(&fixture.send(request(true, 1, 3), "InitialR2T=Yes\0")), Some(Refusal::InitiatorError));
 }
 
 #[test]
 fn discovery_needs_no_target_and_some_keys_are_irrelevant() {
     let text = "InitiatorName=iqn.a\0SessionType=Discovery\0InitialR2T=No\0MaxBurstLength=512\0HeaderDigest=None\0";
-    let answer = LoginFixture::open().say(request(true, 1, 3), text);
-    assert_eq!((value(&answer, "InitialR2T"), value(&answer, "MaxBurstLength")), ("Irrelevant", "Irrelevant"));
-    assert_eq!(value(&answer, "HeaderDigest"), "None");
-    assert!(matches!(answer.next, Next::Done(agreed) if agreed.session == SessionType::Discovery));
+    let reply = LoginFixture::open().send(request(true, 1, 3), text);
+    assert_eq!((value(&reply, "InitialR2T"), value(&reply, "MaxBurstLength")), ("Irrelevant", "Irrelevant"));
+    assert_eq!(value(&reply, "HeaderDigest"), "None");
+    assert!(matches!(reply.next, Next::Done(negotiated) if negotiated.session == SessionType::Discovery));
 }
 
 #[test]
 fn both_stages_follow_without_authentication() {
     let mut fixture = LoginFixture::open();
-    let answer = fixture.say(request(true, 0, 1), &format!("{NAMES}AuthMethod=CHAP,None\0"));
-    assert_eq!((value(&answer, "AuthMethod"), answer.response.transit, answer.response.next_stage), ("None", true, 1));
-    let answer = fixture.say(request(true, 1, 3), "HeaderDigest=None\0");
-    let Next::Done(agreed) = answer.next else { panic!("{:?}", answer.next) };
-    assert_eq!((agreed.initiator.as_str(), agreed.authenticated), ("iqn.1998-01.com.vmware:esx", false));
+    let reply = fixture.send(request(true, 0, 1), &format!("{NAMES}AuthMethod=CHAP,None\0"));
+    assert_eq!((value(&reply, "AuthMethod"), reply.response.transit, reply.response.next_stage), ("None", true, 1));
+    let reply = fixture.send(request(true, 1, 3), "HeaderDigest=None\0");
+    let Next::Done(negotiated) = reply.next else { panic!("{:?}", reply.next) };
+    assert_eq!((negotiated.initiator.as_str(), negotiated.authenticated), ("iqn.1998-01.com.vmware:esx", false));
 }
 
 #[test]
 fn continued_text_is_answered_when_complete() {
     let mut fixture = LoginFixture::open();
     let first = LoginRequest { transit: false, continues: true, ..request(false, 1, 0) };
-    let answer = fixture.say(first, &NAMES[..20]);
-    assert_eq!((&answer.text[..], answer.next), (&b""[..], Next::Continue));
-    assert!(matches!(fixture.say(request(true, 1, 3), &NAMES[20..]).next, Next::Done(_)));
+    let reply = fixture.send(first, &NAMES[..20]);
+    assert_eq!((&reply.text[..], reply.next), (&b""[..], Next::Continue));
+    assert!(matches!(fixture.send(request(true, 1, 3), &NAMES[20..]).next, Next::Done(_)));
 }
 
 #[test]
 fn refusals_have_their_own_status() {
-    let refusal = |text: &str| refused(&LoginFixture::open().say(request(true, 1, 3), text));
+    let refusal = |text: &str| refused(&LoginFixture::open().send(request(true, 1, 3), text));
     assert_eq!(refusal("InitiatorName=iqn.a\0TargetName=iqn.b\0"), Some(Refusal::NoSuchTarget));
     assert_eq!(refusal("InitiatorName=iqn.a\0"), Some(Refusal::MissingParameter));
     assert_eq!(refusal("TargetName=iqn.b\0"), Some(Refusal::MissingParameter));
     assert_eq!(refusal("InitiatorName=me\0TargetName=iqn.b\0"), Some(Refusal::InitiatorError));
     assert_eq!(refusal("InitiatorName=iqn.a\0SessionType=Odd\0"), Some(Refusal::SessionType));
-    let mut unwelcome = LoginFixture { admits: false, ..LoginFixture::open() };
-    assert_eq!(refused(&unwelcome.say(request(true, 1, 3), NAMES)), Some(Refusal::Authorization));
+    let mut denied = LoginFixture { admits: false, ..LoginFixture::open() };
+    assert_eq!(refused(&denied.send(request(true, 1, 3), NAMES)), Some(Refusal::Authorization));
     let newer = LoginRequest { version_min: 1, ..request(true, 1, 3) };
-    assert_eq!(refused(&LoginFixture::open().say(newer, NAMES)), Some(Refusal::Version));
+    assert_eq!(refused(&LoginFixture::open().send(newer, NAMES)), Some(Refusal::Version));
 }
 
 #[test]
@@ -197,34 +197,34 @@ fn invalid_stage_transitions_are_refused() {
     for (transit, stage, next_stage) in
         [(true, 1, 1), (true, 1, 0), (true, 0, 2), (true, 2, 3), (false, 3, 3), (true, 0, 0)]
     {
-        let answer = LoginFixture::open().say(request(transit, stage, next_stage), NAMES);
-        assert_eq!(refused(&answer), Some(Refusal::InitiatorError), "{stage} to {next_stage}");
+        let reply = LoginFixture::open().send(request(transit, stage, next_stage), NAMES);
+        assert_eq!(refused(&reply), Some(Refusal::InitiatorError), "{stage} to {next_stage}");
     }
     let mut fixture = LoginFixture::open();
-    assert_eq!(refused(&fixture.say(request(true, 0, 1), NAMES)), None);
-    assert_eq!(refused(&fixture.say(request(true, 0, 1), "")), Some(Refusal::InitiatorError), "repeated stage");
+    assert_eq!(refused(&fixture.send(request(true, 0, 1), NAMES)), None);
+    assert_eq!(refused(&fixture.send(request(true, 0, 1), "")), Some(Refusal::InitiatorError), "repeated stage");
     let mut fixture = LoginFixture::open();
-    assert_eq!(refused(&fixture.say(request(false, 1, 0), NAMES)), None);
+    assert_eq!(refused(&fixture.send(request(false, 1, 0), NAMES)), None);
     let other = LoginRequest { connection: 2, ..request(false, 1, 0) };
-    assert_eq!(refused(&fixture.say(other, "")), Some(Refusal::InitiatorError), "another connection");
+    assert_eq!(refused(&fixture.send(other, "")), Some(Refusal::InitiatorError), "another connection");
 }
 
 #[test]
 fn endless_login_is_ended() {
     let mut fixture = LoginFixture::open();
-    fixture.say(request(false, 1, 0), NAMES);
-    let asked = (0..200).find(|_| refused(&fixture.say(request(false, 1, 0), "")).is_some());
-    assert!(asked.is_some());
+    fixture.send(request(false, 1, 0), NAMES);
+    let refusal = (0..200).find(|_| refused(&fixture.send(request(false, 1, 0), "")).is_some());
+    assert!(refusal.is_some());
 }
 
 /// Runs the login up to the target's challenge; returns identifier and challenge.
 fn challenged(fixture: &mut LoginFixture, algorithms: &str, wanted: &str) -> (u8, Vec<u8>) {
-    let answer = fixture.say(request(true, 0, 1), &format!("{NAMES}AuthMethod=CHAP,None\0"));
-    assert_eq!((value(&answer, "AuthMethod"), answer.response.transit), ("CHAP", false));
-    let answer = fixture.say(request(true, 0, 1), &format!("CHAP_A={algorithms}\0"));
-    assert_eq!((value(&answer, "CHAP_A"), answer.response.transit), (wanted, false));
-    let challenge = text::binary(value(&answer, "CHAP_C"), 64).expect("a binary value");
-    (value(&answer, "CHAP_I").parse().expect("a number"), challenge)
+    let reply = fixture.send(request(true, 0, 1), &format!("{NAMES}AuthMethod=CHAP,None\0"));
+    assert_eq!((value(&reply, "AuthMethod"), reply.response.transit), ("CHAP", false));
+    let reply = fixture.send(request(true, 0, 1), &format!("CHAP_A={algorithms}\0"));
+    assert_eq!((value(&reply, "CHAP_A"), reply.response.transit), (wanted, false));
+    let challenge = text::binary(value(&reply, "CHAP_C"), 64).expect("a binary value");
+    (value(&reply, "CHAP_I").parse().expect("a number"), challenge)
 }
 
 fn proof(algorithm: Algorithm, identifier: u8, challenge: &[u8]) -> String {
@@ -234,38 +234,38 @@ fn proof(algorithm: Algorithm, identifier: u8, challenge: &[u8]) -> String {
 #[test]
 fn initiator_authenticates_only_with_credentials_bound_to_its_name() {
     let known = |user: &str, secret: &str| Credentials { user: user.into(), secret: secret.into(), mutual: None };
-    let of = |name: &str, user: &str, secret: &str| {
+    let refusal = |name: &str, user: &str, secret: &str| {
         let credentials =
             vec![known("esx", "initiators one"), known("hyper", "initiators two"), known("x", "of esx too")];
         let mut fixture = LoginFixture { credentials, ..LoginFixture::open() };
         let names = format!("InitiatorName=iqn.a:{name}\0TargetName={TARGET}\0");
-        let answer = fixture.say(request(true, 0, 1), &format!("{names}AuthMethod=CHAP\0CHAP_A=7\0"));
-        let challenge = text::binary(value(&answer, "CHAP_C"), 64).expect("a challenge");
-        let identifier = value(&answer, "CHAP_I").parse().expect("a number");
+        let reply = fixture.send(request(true, 0, 1), &format!("{names}AuthMethod=CHAP\0CHAP_A=7\0"));
+        let challenge = text::binary(value(&reply, "CHAP_C"), 64).expect("a challenge");
+        let identifier = value(&reply, "CHAP_I").parse().expect("a number");
         let proof = text::hex(&Algorithm::Sha256.proof(identifier, secret.as_bytes(), &challenge));
-        let answer = fixture.say(request(true, 0, 1), &format!("CHAP_N={user}\0CHAP_R={proof}\0"));
-        refused(&answer)
+        let reply = fixture.send(request(true, 0, 1), &format!("CHAP_N={user}\0CHAP_R={proof}\0"));
+        refused(&reply)
     };
-    assert_eq!(of("esx", "esx", "initiators one"), None);
-    assert_eq!(of("esx", "x", "of esx too"), None, "either of two bound credentials");
-    assert_eq!(of("hyper", "hyper", "initiators two"), None);
-    let wrong = Some(Refusal::Authentication);
-    assert_eq!(of("hyper", "esx", "initiators one"), wrong, "credentials of another name");
-    assert_eq!(of("hyper", "hyper", "initiators one"), wrong);
-    assert_eq!(of("stranger", "esx", "initiators one"), wrong, "a name without bound credentials");
+    assert_eq!(refusal("esx", "esx", "initiators one"), None);
+    assert_eq!(refusal("esx", "x", "of esx too"), None, "either of two bound credentials");
+    assert_eq!(refusal("hyper", "hyper", "initiators two"), None);
+    let expected = Some(Refusal::Authentication);
+    assert_eq!(refusal("hyper", "esx", "initiators one"), expected, "credentials of another name");
+    assert_eq!(refusal("hyper", "hyper", "initiators one"), expected);
+    assert_eq!(refusal("stranger", "esx", "initiators one"), expected, "a name without bound credentials");
 }
 
 #[test]
 fn text_with_control_characters_is_refused() {
     for odd in ["\u{1b}[2J", "two\nlines", "\u{7f}", "\u{9b}31m", "\u{202e}txt", "\u{2028}", "\u{feff}"] {
         for text in [format!("{NAMES}InitiatorAlias=host{odd}\0"), format!("{NAMES}X-com.example.{odd}=1\0")] {
-            let answer = LoginFixture::open().say(request(true, 1, 3), &text);
-            assert_eq!(refused(&answer), Some(Refusal::InitiatorError), "{text:?}");
+            let reply = LoginFixture::open().send(request(true, 1, 3), &text);
+            assert_eq!(refused(&reply), Some(Refusal::InitiatorError), "{text:?}");
         }
         assert!(name::check(&format!("iqn.a:{odd}")).is_err(), "{odd:?}");
     }
-    let answer = LoginFixture::open().say(request(true, 1, 3), &format!("{NAMES}InitiatorAlias=Büro 2, \"left\"\0"));
-    assert!(matches!(answer.next, Next::Done(agreed) if agreed.alias == "Büro 2, \"left\""));
+    let reply = LoginFixture::open().send(request(true, 1, 3), &format!("{NAMES}InitiatorAlias=Büro 2, \"left\"\0"));
+    assert!(matches!(reply.next, Next::Done(negotiated) if negotiated.alias == "Büro 2, \"left\""));
 }
 
 #[test]
@@ -274,39 +274,39 @@ fn chap_accepts_the_secret_with_either_algorithm() {
         let mut fixture = LoginFixture::chap(false);
         let (identifier, challenge) = challenged(&mut fixture, offered, number);
         let proof = proof(algorithm, identifier, &challenge);
-        let answer = fixture.say(request(true, 0, 1), &format!("CHAP_N=esx\0CHAP_R={proof}\0"));
-        assert!(answer.response.transit);
-        let answer = fixture.say(request(true, 1, 3), "");
-        assert!(matches!(answer.next, Next::Done(agreed) if agreed.authenticated));
+        let reply = fixture.send(request(true, 0, 1), &format!("CHAP_N=esx\0CHAP_R={proof}\0"));
+        assert!(reply.response.transit);
+        let reply = fixture.send(request(true, 1, 3), "");
+        assert!(matches!(reply.next, Next::Done(negotiated) if negotiated.authenticated));
     }
 }
 
 #[test]
 fn chap_refuses_logins_without_the_secret() {
-    let wrong = Some(Refusal::Authentication);
+    let expected = Some(Refusal::Authentication);
     let mut fixture = LoginFixture::chap(false);
     let (identifier, _) = challenged(&mut fixture, "5", "5");
     let guessed = proof(Algorithm::Md5, identifier, b"another challenge");
-    assert_eq!(refused(&fixture.say(request(true, 0, 1), &format!("CHAP_N=esx\0CHAP_R={guessed}\0"))), wrong);
+    assert_eq!(refused(&fixture.send(request(true, 0, 1), &format!("CHAP_N=esx\0CHAP_R={guessed}\0"))), expected);
 
     let mut fixture = LoginFixture::chap(false);
-    assert_eq!(refused(&fixture.say(request(true, 0, 1), &format!("{NAMES}AuthMethod=None\0"))), wrong);
+    assert_eq!(refused(&fixture.send(request(true, 0, 1), &format!("{NAMES}AuthMethod=None\0"))), expected);
     let mut fixture = LoginFixture::chap(false);
-    assert_eq!(refused(&fixture.say(request(true, 1, 3), NAMES)), wrong, "security stage skipped");
+    assert_eq!(refused(&fixture.send(request(true, 1, 3), NAMES)), expected, "security stage skipped");
     let mut fixture = LoginFixture::chap(false);
-    assert_eq!(refused(&fixture.say(request(true, 0, 3), NAMES)), wrong, "no method offered");
+    assert_eq!(refused(&fixture.send(request(true, 0, 3), NAMES)), expected, "no method offered");
     let mut fixture = LoginFixture::chap(false);
-    fixture.say(request(true, 0, 1), &format!("{NAMES}AuthMethod=CHAP\0"));
-    assert_eq!(refused(&fixture.say(request(true, 0, 1), "CHAP_A=6,8\0")), wrong, "no algorithm in common");
+    fixture.send(request(true, 0, 1), &format!("{NAMES}AuthMethod=CHAP\0"));
+    assert_eq!(refused(&fixture.send(request(true, 0, 1), "CHAP_A=6,8\0")), expected, "no algorithm in common");
 
     let mut fixture = LoginFixture::chap(false);
     challenged(&mut fixture, "5", "5");
-    let answer = fixture.say(request(true, 0, 3), "");
-    assert!(!answer.response.transit && answer.next == Next::Continue, "no transition before authentication");
+    let reply = fixture.send(request(true, 0, 3), "");
+    assert!(!reply.response.transit && reply.next == Next::Continue, "no transition before authentication");
     let mut open = LoginFixture::open();
     assert_eq!(
-        refused(&open.say(request(true, 0, 1), &format!("{NAMES}AuthMethod=CHAP\0"))),
-        wrong,
+        refused(&open.send(request(true, 0, 1), &format!("{NAMES}AuthMethod=CHAP\0"))),
+        expected,
         "no credentials configured"
     );
 }
@@ -317,42 +317,42 @@ fn mutual_chap_answers_last_and_never_its_own_challenge() {
     let (identifier, challenge) = challenged(&mut fixture, "7", "7");
     let theirs = proof(Algorithm::Sha256, identifier, &challenge);
     let said = format!("CHAP_N=esx\0CHAP_R={theirs}\0CHAP_I=9\0CHAP_C=0x010203\0");
-    let answer = fixture.say(request(true, 0, 1), &said);
+    let reply = fixture.send(request(true, 0, 1), &said);
     let ours = text::hex(&Algorithm::Sha256.proof(9, b"targets secret", &[1, 2, 3]));
-    assert_eq!((value(&answer, "CHAP_N"), value(&answer, "CHAP_R")), ("target", ours.as_str()));
+    assert_eq!((value(&reply, "CHAP_N"), value(&reply, "CHAP_R")), ("target", ours.as_str()));
 
     let mut fixture = LoginFixture::chap(true);
     let (identifier, challenge) = challenged(&mut fixture, "7", "7");
     let theirs = proof(Algorithm::Sha256, identifier, &challenge);
     let back = text::hex(&challenge);
-    let answer = fixture.say(request(true, 0, 1), &format!("CHAP_N=esx\0CHAP_R={theirs}\0CHAP_I=9\0CHAP_C={back}\0"));
-    assert_eq!((refused(&answer), answer.text.is_empty()), (Some(Refusal::Authentication), true));
+    let reply = fixture.send(request(true, 0, 1), &format!("CHAP_N=esx\0CHAP_R={theirs}\0CHAP_I=9\0CHAP_C={back}\0"));
+    assert_eq!((refused(&reply), reply.text.is_empty()), (Some(Refusal::Authentication), true));
 
     let mut fixture = LoginFixture::chap(true);
     challenged(&mut fixture, "7", "7");
-    let answer = fixture.say(request(true, 0, 1), "CHAP_I=9\0CHAP_C=0x010203\0");
-    assert_eq!(refused(&answer), Some(Refusal::InitiatorError), "the initiator authenticates first");
+    let reply = fixture.send(request(true, 0, 1), "CHAP_I=9\0CHAP_C=0x010203\0");
+    assert_eq!(refused(&reply), Some(Refusal::InitiatorError), "the initiator authenticates first");
 
     let mut fixture = LoginFixture::chap(false);
     let (identifier, challenge) = challenged(&mut fixture, "7", "7");
     let theirs = proof(Algorithm::Sha256, identifier, &challenge);
     let said = format!("CHAP_N=esx\0CHAP_R={theirs}\0CHAP_I=9\0CHAP_C=0x010203\0");
-    assert_eq!(refused(&fixture.say(request(true, 0, 1), &said)), Some(Refusal::Authentication), "no target secret");
+    assert_eq!(refused(&fixture.send(request(true, 0, 1), &said)), Some(Refusal::Authentication), "no target secret");
 }
 
 #[test]
 fn discovery_is_open_unless_authentication_is_offered() {
     let discovery = "InitiatorName=iqn.a\0SessionType=Discovery\0";
     let mut fixture = LoginFixture::chap(false);
-    let answer = fixture.say(request(true, 0, 1), &format!("{discovery}AuthMethod=CHAP,None\0"));
-    assert_eq!((value(&answer, "AuthMethod"), answer.response.transit), ("None", true));
-    assert!(matches!(fixture.say(request(true, 1, 3), "").next, Next::Done(_)));
+    let reply = fixture.send(request(true, 0, 1), &format!("{discovery}AuthMethod=CHAP,None\0"));
+    assert_eq!((value(&reply, "AuthMethod"), reply.response.transit), ("None", true));
+    assert!(matches!(fixture.send(request(true, 1, 3), "").next, Next::Done(_)));
     let mut fixture = LoginFixture::chap(false);
-    assert!(matches!(fixture.say(request(true, 1, 3), discovery).next, Next::Done(_)));
+    assert!(matches!(fixture.send(request(true, 1, 3), discovery).next, Next::Done(_)));
     let mut fixture = LoginFixture::chap(false);
-    let answer = fixture.say(request(true, 0, 1), &format!("{discovery}AuthMethod=CHAP\0"));
-    assert_eq!((value(&answer, "AuthMethod"), answer.response.transit), ("CHAP", false));
-    let answer = fixture.say(request(true, 0, 1), "CHAP_A=5\0");
-    assert_eq!(value(&answer, "CHAP_A"), "5");
-    assert_eq!(refused(&fixture.say(request(true, 0, 1), "CHAP_N=esx\0CHAP_R=0x00\0")), Some(Refusal::Authentication));
+    let reply = fixture.send(request(true, 0, 1), &format!("{discovery}AuthMethod=CHAP\0"));
+    assert_eq!((value(&reply, "AuthMethod"), reply.response.transit), ("CHAP", false));
+    let reply = fixture.send(request(true, 0, 1), "CHAP_A=5\0");
+    assert_eq!(value(&reply, "CHAP_A"), "5");
+    assert_eq!(refused(&fixture.send(request(true, 0, 1), "CHAP_N=esx\0CHAP_R=0x00\0")), Some(Refusal::Authentication));
 }

@@ -16,7 +16,7 @@ use super::task::{Task, WriteData};
 use super::writes::Data;
 use crate::options::IMMEDIATE_MAX;
 
-/// Status of a command without room; the initiator retries with fewer commands in flight.
+/// Status of a command beyond the write quota; the initiator retries with fewer commands in flight.
 const TASK_SET_FULL: u8 = 0x28;
 const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;
@@ -51,19 +51,20 @@ impl<S: Seam> Session<S> {
         if self.try_answer(nexus, tag, command, expected, data) {
             return Ok(());
         }
-        let parameters = &self.spec.agreed.parameters;
+        let parameters = &self.spec.negotiated.parameters;
         let unsolicited_max = parameters.first_burst_bytes;
-        let comes = if command.is_final { data.len() } else { unsolicited_max.min(command.expected_len) as usize };
-        if comes > 0 && self.is_full_of_writes(comes) {
+        let unsolicited_len =
+            if command.is_final { data.len() } else { unsolicited_max.min(command.expected_len) as usize };
+        if unsolicited_len > 0 && self.exceeds_write_quota(unsolicited_len) {
             self.queue_status(tag, TASK_SET_FULL, &[], Residual::None, 0);
             return Ok(());
         }
-        self.hold(comes);
+        self.count_write_bytes(unsolicited_len);
         let continues_unsolicited = writes && !command.is_final;
-        let arriving = WriteData::new(expected.out_bytes as u32, unsolicited_max, data, continues_unsolicited);
+        let write_data = WriteData::new(expected.out_bytes as u32, unsolicited_max, data, continues_unsolicited);
         let is_harmless = reads && !writes || SYNCHRONIZE_CACHE.contains(&command.cdb[0]);
         let number = self.counters.commands.get();
-        let task = Rc::new(Task::new(tag, command.lun, number, is_harmless, immediate, arriving));
+        let task = Rc::new(Task::new(tag, command.lun, number, is_harmless, immediate, write_data));
         self.tasks.borrow_mut().insert(tag, Rc::clone(&task));
         self.running.set(self.running.get() + 1);
         self.immediate.set(self.immediate.get() + usize::from(immediate));
@@ -74,23 +75,24 @@ impl<S: Seam> Session<S> {
 
     /// Checks a command against the negotiated parameters.
     fn check(&self, tag: u32, command: &Command, data: &[u8]) -> Result<(), Reject> {
-        let parameters = &self.spec.agreed.parameters;
-        let most = parameters.first_burst_bytes.min(command.expected_len) as usize;
-        let may_come = command.writes && parameters.immediate_data && data.len() <= most;
-        let is_wrong = tag == NO_TAG
+        let parameters = &self.spec.negotiated.parameters;
+        let immediate_max = parameters.first_burst_bytes.min(command.expected_len) as usize;
+        let may_carry_data = command.writes && parameters.immediate_data && data.len() <= immediate_max;
+        let is_invalid = tag == NO_TAG
             || self.tasks.borrow().contains_key(&tag)
-            || !data.is_empty() && !may_come
+            || !data.is_empty() && !may_carry_data
             || !command.is_final && (parameters.initial_r2t || !command.writes);
-        if is_wrong { Err(Reject::Protocol) } else { Ok(()) }
+        if is_invalid { Err(Reject::Protocol) } else { Ok(()) }
     }
 
     /// Answers a command if the unit needs no waiting.
     fn try_answer(&self, nexus: &Nexus, tag: u32, command: &Command, expected: Expected, data: &[u8]) -> bool {
         let target = &self.spec.shared.target;
-        let asked = scsi::Command { lun: command.lun, cdb: &command.cdb, expected, cancel: &self.never_cancelled };
+        let scsi_command =
+            scsi::Command { lun: command.lun, cdb: &command.cdb, expected, cancel: &self.never_cancelled };
         if command.writes {
-            let all_here = !command.reads && command.is_final && data.len() as u64 == expected.out_bytes;
-            if !all_here || data.is_empty() || !target.write_now(nexus, &asked, data) {
+            let is_complete = !command.reads && command.is_final && data.len() as u64 == expected.out_bytes;
+            if !is_complete || data.is_empty() || !target.write_now(nexus, &scsi_command, data) {
                 return false;
             }
             self.counters.write_bytes.set(self.counters.write_bytes.get() + data.len() as u64);
@@ -102,12 +104,12 @@ impl<S: Seam> Session<S> {
             return false;
         }
         let lent_bytes = borrowed_bytes(len);
-        if !self.duplex.account().borrow_now(lent_bytes) {
+        if !self.duplex.buffer_account().borrow_now(lent_bytes) {
             return false;
         }
         let mut pieces = self.pieces.borrow_mut();
-        if !target.read_now(nexus, &asked, &mut pieces) {
-            self.duplex.account().give_back(lent_bytes);
+        if !target.read_now(nexus, &scsi_command, &mut pieces) {
+            self.duplex.buffer_account().release(lent_bytes);
             return false;
         }
         self.queue_pieces(tag, &mut DataAt::default(), &mut pieces, Some(Residual::None), lent_bytes);
@@ -115,7 +117,7 @@ impl<S: Seam> Session<S> {
     }
 
     async fn execute(self: Rc<Self>, nexus: &Nexus, task: Rc<Task>, cdb: &[u8], expected: Expected) {
-        let begun = self.spec.shared.seam.now();
+        let started = self.spec.shared.seam.now();
         let mut data = Data::new(&self, &task);
         let mut reply = Reply::new(&self, &task, expected.in_bytes);
         let command = scsi::Command { lun: task.lun, cdb, expected, cancel: &task.cancel };
@@ -125,7 +127,7 @@ impl<S: Seam> Session<S> {
         self.finish(&task, &outcome, reply, expected).await;
         let ended = self.spec.shared.seam.now();
         let lun = Lun::decode(task.lun).map(Lun::number);
-        self.slowest.ended(SlowCommand { name: scsi::name_of(cdb), lun, ended, took: ended.since(begun) });
+        self.slowest.record(SlowCommand { name: scsi::name_of(cdb), lun, ended, took: ended.since(started) });
     }
 
     /// Ends a command and answers it unless it was aborted.
@@ -141,14 +143,14 @@ impl<S: Seam> Session<S> {
             tasks.remove(&task.tag);
         }
         drop(tasks);
-        if is_listed && task.is_broken.get() {
+        if is_listed && task.has_data_error.get() {
             self.queue_status(task.tag, CHECK_CONDITION, &DATA_PHASE_ERROR, Residual::None, 0);
         } else if !is_listed || task.cancel.is_cancelled() || outcome.status == Status::Aborted {
             drop(reply);
             self.announce_window();
         } else {
             let expected = if expected.out_bytes > 0 { expected.out_bytes } else { expected.in_bytes };
-            reply.end(outcome, expected);
+            reply.finish(outcome, expected);
         }
         self.ending.borrow_mut().retain(|ending| !Rc::ptr_eq(ending, task));
         task.end();
@@ -168,10 +170,10 @@ impl<S: Seam> Session<S> {
         drop(tasks);
         let mut ending = self.ending.borrow_mut();
         ending.extend(aborted.into_iter().filter(|task| !task.is_harmless));
-        let waited_for = ending.iter().filter(|task| which(task)).cloned().collect();
+        let pending = ending.iter().filter(|task| which(task)).cloned().collect();
         drop(ending);
         // Tasks that wait for buffers check for cancellation.
-        self.duplex.account().release_room();
-        waited_for
+        self.duplex.buffer_account().wake_waiting();
+        pending
     }
 }

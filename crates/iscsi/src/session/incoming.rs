@@ -50,7 +50,7 @@ impl<S: Seam> Session<S> {
                     let then = self.handle_pdu(&frame)?;
                     incoming.consume(used);
                     if let Next::LogOut { task_tag } = then {
-                        self.end_tasks().await;
+                        self.abort_all_tasks().await;
                         self.queue(task_tag, ResponseBody::Logout { response: 0 }, &[]);
                         return Ok(());
                     }
@@ -111,7 +111,7 @@ impl<S: Seam> Session<S> {
             }
             RequestBody::TaskManagement(_) if self.spec.nexus.is_none() => self.reject(Reject::Protocol, frame),
             RequestBody::TaskManagement(task) => {
-                if let Err(reason) = self.manage(request.task_tag, &task) {
+                if let Err(reason) = self.manage_tasks(request.task_tag, &task) {
                     self.reject(reason, frame);
                 }
             }

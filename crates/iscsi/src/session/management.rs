@@ -18,41 +18,41 @@ use crate::options::IMMEDIATE_MAX;
 impl<S: Seam> Session<S> {
     /// Executes a task management function. Aborted commands end at once; the response waits for commands that may
     /// still change the medium.
-    pub(super) fn manage(self: &Rc<Self>, tag: u32, asked: &TaskManagement) -> Result<(), Reject> {
+    pub(super) fn manage_tasks(self: &Rc<Self>, tag: u32, request: &TaskManagement) -> Result<(), Reject> {
         let Some(nexus) = &self.spec.nexus else { return Err(Reject::Protocol) };
         if self.immediate.get() >= IMMEDIATE_MAX {
             return Err(Reject::TooManyImmediate);
         }
         let target = &self.spec.shared.target;
-        let answer = |response| {
+        let respond = |response| {
             self.queue(tag, ResponseBody::TaskManagement(response), &[]);
             Ok(())
         };
-        let (lun, function) = (asked.lun, asked.function);
+        let (lun, function) = (request.lun, request.function);
         match function {
             TaskFunction::AbortTask => {
-                let is_it = |task: &Task| task.tag == asked.referenced_tag && task.lun == lun;
-                let is_ending = self.ending.borrow().iter().any(|task| is_it(task));
-                if !is_ending && !self.tasks.borrow().values().any(|task| is_it(task)) {
-                    return answer(TaskResponse::NoSuchTask);
+                let is_referenced = |task: &Task| task.tag == request.referenced_tag && task.lun == lun;
+                let is_ending = self.ending.borrow().iter().any(|task| is_referenced(task));
+                if !is_ending && !self.tasks.borrow().values().any(|task| is_referenced(task)) {
+                    return respond(TaskResponse::NoSuchTask);
                 }
             }
             TaskFunction::AbortTaskSet | TaskFunction::ClearTaskSet | TaskFunction::LogicalUnitReset => {
                 if !target.sees(nexus, lun) {
-                    return answer(TaskResponse::NoSuchUnit);
+                    return respond(TaskResponse::NoSuchUnit);
                 }
             }
             TaskFunction::TargetWarmReset | TaskFunction::TargetColdReset => (),
-            TaskFunction::TaskReassign => return answer(TaskResponse::NoReassignment),
-            TaskFunction::ClearAca | TaskFunction::Unknown(_) => return answer(TaskResponse::NotSupported),
+            TaskFunction::TaskReassign => return respond(TaskResponse::NoReassignment),
+            TaskFunction::ClearAca | TaskFunction::Unknown(_) => return respond(TaskResponse::NotSupported),
         }
         let (session, nexus) = (Rc::clone(self), nexus.clone());
         let mut at_target = Box::pin(async move { session.manage_target(&nexus, function, lun).await });
         // The first poll cancels the unit's commands now, so that later commands are not affected.
-        let is_over = at_target.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        let is_done = at_target.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
         let unit = Lun::decode(lun);
-        let waited_for = match function {
-            TaskFunction::AbortTask => self.abort(|task| task.tag == asked.referenced_tag),
+        let pending = match function {
+            TaskFunction::AbortTask => self.abort(|task| task.tag == request.referenced_tag),
             TaskFunction::AbortTaskSet => self.abort(|task| Lun::decode(task.lun) == unit),
             TaskFunction::ClearTaskSet | TaskFunction::LogicalUnitReset => {
                 self.abort_everywhere(|lun| Lun::decode(lun) == unit)
@@ -62,17 +62,17 @@ impl<S: Seam> Session<S> {
         self.immediate.set(self.immediate.get() + 1);
         let session = Rc::clone(self);
         self.spec.shared.seam.spawn(async move {
-            if !is_over {
+            if !is_done {
                 at_target.await;
             }
-            for task in waited_for {
+            for task in pending {
                 task.wait_until_ended().await;
             }
             session.immediate.set(session.immediate.get() - 1);
             session.queue(tag, ResponseBody::TaskManagement(TaskResponse::Complete), &[]);
             session.control().wake();
             if function == TaskFunction::TargetColdReset {
-                session.end_sharing_sessions();
+                session.stop_sessions_sharing_units();
             }
         });
         Ok(())
@@ -90,15 +90,15 @@ impl<S: Seam> Session<S> {
     }
 
     /// Ends the sessions of all initiators that share a unit with this session's initiator.
-    fn end_sharing_sessions(&self) {
+    fn stop_sessions_sharing_units(&self) {
         let target = &self.spec.shared.target;
         let Some(nexus) = self.nexus() else { return };
         let luns = target.luns().into_iter().map(Lun::encode).filter(|lun| target.sees(nexus, *lun));
         let luns: Vec<_> = luns.collect();
-        let shares = |other: &Nexus| luns.iter().any(|lun| target.sees(other, *lun));
+        let shares_unit = |other: &Nexus| luns.iter().any(|lun| target.sees(other, *lun));
         let sessions = self.spec.shared.sessions();
-        let ended = sessions.iter().filter(|session| session.nexus().is_some_and(shares));
-        ended.for_each(|session| session.control().ask(Stop::Drain));
+        let ended = sessions.iter().filter(|session| session.nexus().is_some_and(shares_unit));
+        ended.for_each(|session| session.control().request_stop(Stop::Drain));
     }
 
     /// Aborts the commands of all sessions to the units that match `which`.

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use connection::{Control, Duplex, Protocol, Stop};
-use iscsi_protocol::login::{Agreed, SessionType};
+use iscsi_protocol::login::{Negotiated, SessionType};
 use iscsi_protocol::response::AsyncEvent;
 use iscsi_protocol::{Framing, NO_TAG, ResponseBody, Window};
 use scsi::{Cancel, Lun, Nexus};
@@ -46,7 +46,7 @@ pub(crate) struct SessionSpec<S: Seam> {
     /// `None` in a discovery session.
     pub(crate) nexus: Option<Nexus>,
     pub(crate) portal: Option<String>,
-    pub(crate) agreed: Agreed,
+    pub(crate) negotiated: Negotiated,
     pub(crate) cmd_sn: u32,
     pub(crate) stat_sn: u32,
     pub(crate) control: Rc<Control>,
@@ -72,7 +72,7 @@ pub(crate) struct Session<S: Seam> {
     /// Scratch buffers for a PDU and for the pieces of an answer.
     scratch: RefCell<Vec<u8>>,
     pieces: RefCell<Vec<Piece<S::Block>>>,
-    /// Cancellation of commands that are answered at once; never used.
+    /// Cancellation handle for commands that are answered at once; never cancelled.
     never_cancelled: Cancel,
     /// Commands to be answered, by initiator task tag.
     tasks: RefCell<BTreeMap<u32, Rc<Task>>>,
@@ -93,7 +93,7 @@ pub(crate) struct Session<S: Seam> {
     /// When the last data were received.
     last_received_at: Cell<Nanos>,
     /// When the session began, and when the last reply was sent.
-    begun: Nanos,
+    started: Nanos,
     last_sent_at: Cell<Nanos>,
     /// True if a ping was sent since the last data were received.
     ping_sent: Cell<bool>,
@@ -102,7 +102,7 @@ pub(crate) struct Session<S: Seam> {
 impl<S: Seam> Session<S> {
     /// A session with negotiated parameters.
     pub(crate) fn new(spec: SessionSpec<S>) -> Rc<Self> {
-        let parameters = &spec.agreed.parameters;
+        let parameters = &spec.negotiated.parameters;
         let framing = Framing {
             header_digest: parameters.header_digest,
             data_digest: parameters.data_digest,
@@ -128,7 +128,7 @@ impl<S: Seam> Session<S> {
             slowest: SlowestCommands::default(),
             announced_max_cmd_sn: Cell::new(window.max()),
             last_received_at: Cell::new(spec.shared.seam.now()),
-            begun: spec.shared.seam.now(),
+            started: spec.shared.seam.now(),
             last_sent_at: Cell::new(spec.shared.seam.now()),
             ping_sent: Cell::new(false),
             spec,
@@ -142,7 +142,7 @@ impl<S: Seam> Session<S> {
 
     /// Connection identifier.
     pub(crate) fn connection(&self) -> u16 {
-        self.spec.agreed.connection
+        self.spec.negotiated.connection
     }
 
     pub(crate) fn control(&self) -> &Control {
@@ -156,23 +156,23 @@ impl<S: Seam> Session<S> {
 
     /// True for the normal session of this initiator port.
     pub(crate) fn belongs_to(&self, initiator: &str, isid: [u8; 6]) -> bool {
-        let agreed = &self.spec.agreed;
-        agreed.session == SessionType::Normal && agreed.initiator == initiator && agreed.isid == isid
+        let negotiated = &self.spec.negotiated;
+        negotiated.session == SessionType::Normal && negotiated.initiator == initiator && negotiated.isid == isid
     }
 
     /// State and counters.
     pub(crate) fn stats(&self) -> SessionStats {
-        let agreed = &self.spec.agreed;
+        let negotiated = &self.spec.negotiated;
         SessionStats {
             tsih: self.spec.tsih,
-            initiator: agreed.initiator.clone(),
-            alias: agreed.alias.clone(),
+            initiator: negotiated.initiator.clone(),
+            alias: negotiated.alias.clone(),
             portal: self.spec.portal.clone().unwrap_or_default(),
-            discovery: agreed.session == SessionType::Discovery,
-            authenticated: agreed.authenticated,
-            digests: (agreed.parameters.header_digest, agreed.parameters.data_digest),
+            discovery: negotiated.session == SessionType::Discovery,
+            authenticated: negotiated.authenticated,
+            digests: (negotiated.parameters.header_digest, negotiated.parameters.data_digest),
             commands: self.counters.commands.get(),
-            under_way: self.running.get() as u64,
+            commands_in_flight: self.running.get() as u64,
             aborted: self.counters.aborted.get(),
             read_bytes: self.counters.read_bytes.get(),
             write_bytes: self.counters.write_bytes.get(),
@@ -200,7 +200,7 @@ impl<S: Seam> Session<S> {
     }
 
     /// Aborts all commands and waits until none of them can have an effect.
-    pub(crate) async fn end_tasks(&self) {
+    pub(crate) async fn abort_all_tasks(&self) {
         drop(self.abort(|_| true));
         while self.running.get() > 0 {
             self.spec.shared.seam.sleep(END_POLL).await;
@@ -212,13 +212,13 @@ impl<S: Seam> Session<S> {
         self.duplex.queued_bytes() >= self.spec.shared.held_bytes()
     }
 
-    /// Asks the initiator to log out within `seconds`.
-    pub(crate) fn ask_to_log_out(&self, seconds: u16) {
+    /// Requests a logout of the initiator within `seconds`.
+    pub(crate) fn request_logout(&self, seconds: u16) {
         self.queue(NO_TAG, ResponseBody::Async(AsyncEvent::LogOutWithin(seconds)), &[]);
         self.control().wake();
     }
 
-    /// Sends an asynchronous SCSI event. It is left out if the reply queue is full: the next command reports the
+    /// Sends an asynchronous SCSI event. It is omitted if the reply queue is full: the next command reports the
     /// attention.
     pub(crate) fn send_scsi_event(&self, lun: Lun, sense: &[u8]) {
         if self.is_full() || self.duplex.is_draining() {
@@ -236,20 +236,20 @@ impl<S: Seam> Session<S> {
         // While the socket is not read, progress is that the initiator receives replies.
         let is_stuck =
             self.is_full() && now.since(self.last_received_at.get().max(self.last_sent_at.get())) >= after + after;
-        let is_done = self.nexus().is_none() && now.since(self.begun) >= DISCOVERY_TIME;
+        let is_done = self.nexus().is_none() && now.since(self.started) >= DISCOVERY_TIME;
         if is_stuck || is_done {
-            return self.control().ask(Stop::Now);
+            return self.control().request_stop(Stop::Now);
         }
-        let silent = now.since(self.last_received_at.get());
-        if silent < after || self.is_full() || self.duplex.is_draining() {
+        let idle_time = now.since(self.last_received_at.get());
+        if idle_time < after || self.is_full() || self.duplex.is_draining() {
             return;
         }
         if !self.ping_sent.replace(true) {
             let target_tag = self.next_number();
             self.queue(NO_TAG, ResponseBody::NopIn { lun: [0; 8], target_tag }, &[]);
             self.control().wake();
-        } else if silent >= after + after {
-            self.control().ask(Stop::Now);
+        } else if idle_time >= after + after {
+            self.control().request_stop(Stop::Now);
         }
     }
 
@@ -272,7 +272,7 @@ impl<S: Seam> Protocol for Session<S> {
         self.tasks.borrow().is_empty()
     }
 
-    fn reading_stopped(&self, ended: Option<&Result<(), ReadError>>) -> bool {
+    fn on_reading_stopped(&self, ended: Option<&Result<(), ReadError>>) -> bool {
         let is_broken = matches!(ended, Some(Err(_)));
         // A lost connection aborts all of its commands. Queued replies, such as a reject, are sent first.
         if is_broken && self.duplex.is_queue_empty() {
@@ -286,7 +286,7 @@ impl<S: Seam> Protocol for Session<S> {
         true
     }
 
-    fn replies_sent(&self) {
+    fn on_replies_sent(&self) {
         self.last_sent_at.set(self.spec.shared.seam.now());
     }
 }

@@ -31,20 +31,20 @@ impl<S: Seam> Session<S> {
     pub(super) fn announce_window(&self) {
         let window = self.open_window();
         let was_closed = self.announced_max_cmd_sn.get().wrapping_add(1) == window.expected();
-        if was_closed && window.room() > 0 && !self.duplex.is_draining() {
+        if was_closed && window.free_commands() > 0 && !self.duplex.is_draining() {
             self.queue(NO_TAG, ResponseBody::NopIn { lun: [0; 8], target_tag: NO_TAG }, &[]);
         }
     }
 
-    /// The command window for the free command slots; closed while write data exceed the session's share.
+    /// The command window for the free command slots; closed while write data exceed the session's quota.
     fn open_window(&self) -> iscsi_protocol::Window {
         let mut window = self.window.get();
         let max = self.spec.shared.options.commands_max;
-        let room = match self.writes.held_bytes() < self.spec.shared.payload_share() {
+        let free_slots = match self.writes.held_bytes() < self.spec.shared.payload_quota_bytes() {
             true => max.saturating_sub(self.running.get() as u32),
             false => 0,
         };
-        window.open(room);
+        window.open(free_slots);
         self.window.set(window);
         window
     }
@@ -53,13 +53,13 @@ impl<S: Seam> Session<S> {
         let window = self.open_window();
         self.announced_max_cmd_sn.set(window.max());
         let stat_sn = self.stat_sn.get();
-        let counts = match &body {
+        let advances_stat_sn = match &body {
             ResponseBody::DataIn(data) => data.status.is_some(),
             ResponseBody::ReadyToTransfer { .. } => false,
             ResponseBody::NopIn { .. } => task_tag != NO_TAG,
             _ => true,
         };
-        if counts {
+        if advances_stat_sn {
             self.stat_sn.set(stat_sn.wrapping_add(1));
         }
         Response { task_tag, stat_sn, exp_cmd_sn: window.expected(), max_cmd_sn: window.max(), body }.encode()
@@ -76,15 +76,15 @@ impl<S: Seam> Session<S> {
         lent_bytes: usize,
     ) {
         let Some(mut out) = self.duplex.queue(lent_bytes) else { return pieces.clear() };
-        let mut left = pieces_len(pieces);
+        let mut remaining = pieces_len(pieces);
         let mut drained = pieces.drain(..);
         let mut current = drained.next();
         let mut parts = self.parts();
         let mut scratch = self.scratch.borrow_mut();
-        while let Some((len, ends_sequence)) = parts.next(left) {
-            left -= len;
-            let status = if left == 0 { status } else { None };
-            let header = self.data_header(task_tag, at, ends_sequence || left == 0, status, len);
+        while let Some((len, ends_sequence)) = parts.next(remaining) {
+            remaining -= len;
+            let status = if remaining == 0 { status } else { None };
+            let header = self.data_header(task_tag, at, ends_sequence || remaining == 0, status, len);
             scratch.clear();
             self.framing.push_header(&mut scratch, header, len);
             out.push_bytes(&scratch);
@@ -138,7 +138,7 @@ impl<S: Seam> Session<S> {
     }
 
     fn parts(&self) -> Parts {
-        let burst = self.spec.agreed.parameters.burst_bytes as usize;
+        let burst = self.spec.negotiated.parameters.burst_bytes as usize;
         Parts { pdu_bytes_max: self.framing.data_bytes_max as usize, burst_bytes: burst, left_in_burst: burst }
     }
 }
@@ -158,11 +158,11 @@ impl Parts {
         }
         let len = left.min(self.pdu_bytes_max).min(self.left_in_burst);
         self.left_in_burst -= len;
-        let ends = self.left_in_burst == 0;
-        if ends {
+        let ends_sequence = self.left_in_burst == 0;
+        if ends_sequence {
             self.left_in_burst = self.burst_bytes;
         }
-        Some((len, ends))
+        Some((len, ends_sequence))
     }
 }
 

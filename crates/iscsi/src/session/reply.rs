@@ -5,7 +5,7 @@ use std::rc::Rc;
 use connection::buffer_bytes;
 use iscsi_protocol::ResponseBody;
 use iscsi_protocol::response::Residual;
-use scsi::{Gone, Outcome, Status};
+use scsi::{Cancelled, Outcome, Status};
 use seam::block::pieces_len;
 use seam::{BLOCK_BYTES, Piece, Seam};
 
@@ -28,7 +28,7 @@ pub(super) struct Reply<S: Seam> {
     held_bytes: usize,
 }
 
-/// Most bytes of buffers that `len` bytes occupy.
+/// Maximum bytes of buffers that `len` bytes occupy.
 pub(super) fn borrowed_bytes(len: usize) -> usize {
     // The offset in the first block is unknown.
     buffer_bytes(BLOCK_BYTES as u64 - 1, len)
@@ -41,9 +41,9 @@ impl<S: Seam> Reply<S> {
         Reply { session, task, expected, at, pieces, bytes, lent_bytes, held_bytes }
     }
 
-    fn check_cancelled(&self) -> Result<(), Gone> {
-        let gone = self.task.cancel.is_cancelled() || self.session.duplex.account().has_ended();
-        if gone { Err(Gone) } else { Ok(()) }
+    fn check_cancelled(&self) -> Result<(), Cancelled> {
+        let is_cancelled = self.task.cancel.is_cancelled() || self.session.duplex.buffer_account().has_ended();
+        if is_cancelled { Err(Cancelled) } else { Ok(()) }
     }
 
     /// Queues the data held back.
@@ -61,7 +61,7 @@ impl<S: Seam> Reply<S> {
     }
 
     /// Queues the end of the command.
-    pub(super) fn end(mut self, outcome: &Outcome, expected: u64) {
+    pub(super) fn finish(mut self, outcome: &Outcome, expected: u64) {
         let residual = residual(expected, outcome.transfer_bytes);
         let carries_status = outcome.status == Status::Good && !(self.pieces.is_empty() && self.bytes.is_empty());
         self.flush(carries_status.then_some(residual));
@@ -80,12 +80,12 @@ impl<S: Seam> Reply<S> {
 
 impl<S: Seam> Drop for Reply<S> {
     fn drop(&mut self) {
-        self.session.duplex.account().give_back(self.lent_bytes + self.held_bytes);
+        self.session.duplex.buffer_account().release(self.lent_bytes + self.held_bytes);
     }
 }
 
 impl<S: Seam> scsi::DataIn<S> for Reply<S> {
-    async fn room(&mut self, len: usize) -> Result<(), Gone> {
+    async fn reserve_buffers(&mut self, len: usize) -> Result<(), Cancelled> {
         let bytes = borrowed_bytes(len);
         if self.lent_bytes >= bytes {
             return self.check_cancelled();
@@ -93,14 +93,19 @@ impl<S: Seam> scsi::DataIn<S> for Reply<S> {
         // Data held back would occupy the buffers that this call waits for.
         self.flush(None);
         let (session, task) = (Rc::clone(&self.session), Rc::clone(&self.task));
-        let wants = || !task.cancel.is_cancelled();
+        let is_wanted = || !task.cancel.is_cancelled();
         let more = bytes - self.lent_bytes;
-        let loan = session.duplex.account().borrow(&session.spec.shared.seam, more, wants).await.ok_or(Gone)?;
+        let loan = session
+            .duplex
+            .buffer_account()
+            .borrow(&session.spec.shared.seam, more, is_wanted)
+            .await
+            .ok_or(Cancelled)?;
         self.lent_bytes += loan.into_bytes();
         Ok(())
     }
 
-    async fn send(&mut self, pieces: &mut Vec<Piece<S::Block>>) -> Result<(), Gone> {
+    async fn send(&mut self, pieces: &mut Vec<Piece<S::Block>>) -> Result<(), Cancelled> {
         if let Err(gone) = self.check_cancelled() {
             pieces.clear();
             return Err(gone);
@@ -115,7 +120,7 @@ impl<S: Seam> scsi::DataIn<S> for Reply<S> {
         Ok(())
     }
 
-    async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Gone> {
+    async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Cancelled> {
         self.check_cancelled()?;
         self.flush(None);
         self.bytes.extend_from_slice(bytes);
@@ -124,11 +129,11 @@ impl<S: Seam> scsi::DataIn<S> for Reply<S> {
 }
 
 /// Difference between the expected and the full transfer length.
-pub(super) fn residual(expected: u64, wanted: u64) -> Residual {
+pub(super) fn residual(expected: u64, full: u64) -> Residual {
     let count = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
     match () {
-        () if wanted < expected => Residual::Underflow(count(expected - wanted)),
-        () if wanted > expected => Residual::Overflow(count(wanted - expected)),
+        () if full < expected => Residual::Underflow(count(expected - full)),
+        () if full > expected => Residual::Overflow(count(full - expected)),
         () => Residual::None,
     }
 }

@@ -10,7 +10,7 @@ use seam::Seam;
 
 use super::Session;
 use crate::Options;
-use crate::options::{HELD_BYTES_MIN, PAYLOAD_BYTES_MIN};
+use crate::options::{HELD_BYTES_MIN, PAYLOAD_QUOTA_BYTES_MIN};
 
 /// State shared by all sessions: target, options and the list of sessions.
 pub(crate) struct Shared<S: Seam> {
@@ -40,11 +40,11 @@ impl<S: Seam> Shared<S> {
 
     /// Limit of queued reply bytes of a session.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.clients.share_bytes().max(HELD_BYTES_MIN)
+        self.clients.client_quota_bytes().max(HELD_BYTES_MIN)
     }
 
-    /// A session's share of the write data limit.
-    pub(crate) fn payload_share(&self) -> usize {
-        (self.options.payload_bytes_max / self.sessions.borrow().len().max(1)).max(PAYLOAD_BYTES_MIN)
+    /// A session's quota of the write data limit, in bytes.
+    pub(crate) fn payload_quota_bytes(&self) -> usize {
+        (self.options.payload_bytes_max / self.sessions.borrow().len().max(1)).max(PAYLOAD_QUOTA_BYTES_MIN)
     }
 }

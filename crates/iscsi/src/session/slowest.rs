@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use seam::Nanos;
 
 /// Number of remembered commands.
-const REMEMBERED: usize = 8;
+const COMMANDS_MAX: usize = 8;
 /// Age at which a command is dropped.
 const HOUR: Nanos = Nanos::from_secs(3_600);
 
@@ -28,12 +28,12 @@ pub(super) struct SlowestCommands(RefCell<Vec<SlowCommand>>);
 
 impl SlowestCommands {
     /// Records the end of a command.
-    pub(super) fn ended(&self, command: SlowCommand) {
+    pub(super) fn record(&self, command: SlowCommand) {
         let mut found = self.0.borrow_mut();
         found.retain(|slow| slow.ended + HOUR > command.ended);
         found.push(command);
         found.sort_by_key(|slow| std::cmp::Reverse(slow.took));
-        found.truncate(REMEMBERED);
+        found.truncate(COMMANDS_MAX);
     }
 
     /// The slowest commands of the hour before `now`, slowest first.
@@ -52,7 +52,7 @@ mod tests {
         let took = |slowest: &SlowestCommands, at| slowest.list(at).iter().map(|slow| slow.took.0).collect::<Vec<_>>();
         for number in 1..=100 {
             let ended = Nanos::from_secs(number);
-            slowest.ended(SlowCommand { name: "READ", lun: Some(0), ended, took: Nanos(number * 7 % 101) });
+            slowest.record(SlowCommand { name: "READ", lun: Some(0), ended, took: Nanos(number * 7 % 101) });
         }
         assert_eq!(took(&slowest, Nanos::from_secs(100)), [100, 99, 98, 97, 96, 95, 94, 93]);
         assert_eq!(took(&slowest, Nanos::from_secs(3_700)), Vec::<u64>::new());

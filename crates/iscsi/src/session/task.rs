@@ -21,8 +21,8 @@ pub(crate) struct Task {
     pub(super) is_harmless: bool,
     /// True for an immediate command.
     pub(super) is_immediate: bool,
-    /// True if the data came out of order.
-    pub(super) is_broken: Cell<bool>,
+    /// True if the data arrived out of order.
+    pub(super) has_data_error: Cell<bool>,
     /// Cancellation of the unit's work.
     pub(super) cancel: Cancel,
     /// True once the command can have no effect.
@@ -43,14 +43,14 @@ impl Task {
         is_immediate: bool,
         data: WriteData,
     ) -> Self {
-        let (is_broken, cancel, ended, waker, watchers) = Default::default();
+        let (has_data_error, cancel, ended, waker, watchers) = Default::default();
         Task {
             tag,
             lun,
             number,
             is_harmless,
             is_immediate,
-            is_broken,
+            has_data_error,
             cancel,
             ended,
             data: RefCell::new(data),
@@ -112,9 +112,9 @@ struct OutstandingR2t {
 pub(super) struct WriteData {
     /// Length of the command's data.
     expected: u32,
-    /// Most bytes of unsolicited data.
+    /// Maximum bytes of unsolicited data.
     unsolicited_max: u32,
-    /// Expected DataSN of unsolicited data; `None` once they are complete. Room is reserved for all of them.
+    /// Expected DataSN of unsolicited data; `None` once they are complete. Capacity is reserved for all of them.
     unsolicited: Option<u32>,
     /// Data received and not yet taken. The capacity is at most twice the counted bytes (these and awaited ones).
     bytes: VecDeque<u8>,
@@ -125,19 +125,19 @@ pub(super) struct WriteData {
     outstanding_r2ts: VecDeque<OutstandingR2t>,
     /// Number of R2Ts sent.
     r2ts: u32,
-    /// True once no data are wanted: further data are dropped.
-    is_over: bool,
+    /// True once the reception has ended: further data are dropped.
+    has_ended: bool,
 }
 
 /// Classification of a data PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DataClass {
-    /// Solicited data, for which room was reserved.
+    /// Solicited data, for which capacity was reserved.
     Solicited,
-    /// Unsolicited data; `spare` bytes of the reserved room stay unused.
+    /// Unsolicited data; `spare` bytes of the reserved capacity stay unused.
     Unsolicited { spare: u32 },
     /// Data out of order: a protocol error.
-    Wrong,
+    OutOfOrder,
 }
 
 impl WriteData {
@@ -157,26 +157,26 @@ impl WriteData {
     }
 
     /// Accepts the data of one PDU.
-    pub(super) fn arrive(&mut self, pdu: &DataOut, data: &[u8]) -> DataClass {
+    pub(super) fn accept_pdu(&mut self, pdu: &DataOut, data: &[u8]) -> DataClass {
         let Some(end) = self.received.checked_add(data.len() as u32).filter(|_| pdu.offset == self.received) else {
-            return DataClass::Wrong;
+            return DataClass::OutOfOrder;
         };
         let kind = if pdu.target_tag == NO_TAG {
             let Some(data_sn) = self.unsolicited.filter(|_| end <= self.unsolicited_max) else {
-                return DataClass::Wrong;
+                return DataClass::OutOfOrder;
             };
             if pdu.data_sn != data_sn {
-                return DataClass::Wrong;
+                return DataClass::OutOfOrder;
             }
             self.unsolicited = (!pdu.is_final).then_some(data_sn + 1);
             let spare = if pdu.is_final { self.unsolicited_max - end } else { 0 };
             self.requested -= spare;
             DataClass::Unsolicited { spare }
         } else {
-            let Some(r2t) = self.outstanding_r2ts.front_mut() else { return DataClass::Wrong };
+            let Some(r2t) = self.outstanding_r2ts.front_mut() else { return DataClass::OutOfOrder };
             let is_last = end == r2t.end;
             if r2t.tag != pdu.target_tag || pdu.data_sn != r2t.data_sn || end > r2t.end || pdu.is_final != is_last {
-                return DataClass::Wrong;
+                return DataClass::OutOfOrder;
             }
             r2t.data_sn += 1;
             if is_last {
@@ -184,7 +184,7 @@ impl WriteData {
             }
             DataClass::Solicited
         };
-        if !self.is_over {
+        if !self.has_ended {
             // Reserving for all awaited data at once avoids growth by doubling.
             self.bytes.reserve_exact(self.awaited());
             self.bytes.extend(data);
@@ -194,23 +194,23 @@ impl WriteData {
         kind
     }
 
-    /// Bytes with reserved room that have not arrived.
+    /// Bytes with reserved capacity that have not arrived.
     fn awaited(&self) -> usize {
         (self.requested - self.received) as usize
     }
 
     /// Bytes that can be taken now.
-    pub(super) fn here(&self) -> usize {
+    pub(super) fn available_bytes(&self) -> usize {
         self.bytes.len()
     }
 
     /// Moves at most `len` bytes to `into`; returns their number.
     pub(super) fn take(&mut self, len: usize, into: &mut Vec<u8>) -> usize {
-        let len = len.min(self.here());
+        let len = len.min(self.available_bytes());
         if into.is_empty() && into.capacity() > 2 * len {
             *into = Vec::new();
         }
-        if into.is_empty() && len == self.here() && self.bytes.capacity() <= 2 * len {
+        if into.is_empty() && len == self.available_bytes() && self.bytes.capacity() <= 2 * len {
             let empty = std::mem::take(into);
             *into = std::mem::replace(&mut self.bytes, empty.into()).into();
         } else {
@@ -227,7 +227,7 @@ impl WriteData {
 
     /// Releases spare capacity beyond twice the counted bytes.
     fn trim(&mut self) {
-        let counted = self.here() + self.awaited();
+        let counted = self.available_bytes() + self.awaited();
         if self.bytes.capacity() > 2 * counted {
             self.bytes.shrink_to(counted);
         }
@@ -235,7 +235,7 @@ impl WriteData {
 
     /// Offset of the next byte to take, in the command's data.
     pub(super) fn position(&self) -> u32 {
-        self.received - self.here() as u32
+        self.received - self.available_bytes() as u32
     }
 
     /// End offset of the data received or requested.
@@ -244,8 +244,8 @@ impl WriteData {
     }
 
     /// True if an R2T may be sent: unsolicited data are complete and data remain to be requested.
-    pub(super) fn may_ask(&self) -> bool {
-        self.unsolicited.is_none() && self.requested < self.expected && !self.is_over
+    pub(super) fn may_send_r2t(&self) -> bool {
+        self.unsolicited.is_none() && self.requested < self.expected && !self.has_ended
     }
 
     /// Number of outstanding R2Ts.
@@ -254,8 +254,8 @@ impl WriteData {
     }
 
     /// Requests at most `len` further bytes with the transfer tag `tag`; returns R2TSN, offset and length.
-    pub(super) fn ask(&mut self, tag: u32, len: u32) -> (u32, u32, u32) {
-        assert!(self.may_ask(), "an R2T needs complete unsolicited data and data left to request");
+    pub(super) fn request(&mut self, tag: u32, len: u32) -> (u32, u32, u32) {
+        assert!(self.may_send_r2t(), "an R2T needs complete unsolicited data and data left to request");
         let (offset, number) = (self.requested, self.r2ts);
         let len = len.min(self.expected - offset);
         self.requested += len;
@@ -270,22 +270,22 @@ impl WriteData {
     }
 
     /// Ends the reception; returns the bytes that were counted, and zero at a repeated call.
-    pub(super) fn end(&mut self) -> usize {
-        if std::mem::replace(&mut self.is_over, true) {
+    pub(super) fn stop_reception(&mut self) -> usize {
+        if std::mem::replace(&mut self.has_ended, true) {
             return 0;
         }
-        let held = self.here() + self.awaited();
+        let held = self.available_bytes() + self.awaited();
         self.bytes = VecDeque::new();
         held
     }
 
     /// True once the reception has ended.
-    pub(super) fn is_over(&self) -> bool {
-        self.is_over
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended
     }
 
     /// True if no data are outstanding, so that the command can be answered.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         self.unsolicited.is_none() && self.outstanding_r2ts.is_empty()
     }
 }
@@ -311,42 +311,42 @@ mod tests {
     #[test]
     fn data_waiter_is_woken_when_another_initiator_ends_the_command() {
         #[derive(Default)]
-        struct Bell(AtomicU32);
-        impl Wake for Bell {
+        struct CountingWaker(AtomicU32);
+        impl Wake for CountingWaker {
             fn wake(self: Arc<Self>) {
                 self.0.fetch_add(1, Ordering::Relaxed);
             }
         }
-        let bell = Arc::<Bell>::default();
+        let waker = Arc::<CountingWaker>::default();
         let task = Task::new(1, [0; 8], 1, false, false, WriteData::new(8, 0, b"", false));
-        task.register(&Context::from_waker(&Arc::clone(&bell).into()));
+        task.register(&Context::from_waker(&Arc::clone(&waker).into()));
         // PREEMPT AND ABORT at the target cancels this way, without access to the task.
         task.cancel.clone().cancel();
-        assert_eq!(bell.0.load(Ordering::Relaxed), 1);
+        assert_eq!(waker.0.load(Ordering::Relaxed), 1);
     }
 
     #[test]
     fn unsolicited_data_come_first_and_solicited_data_follow() {
         let mut data = WriteData::new(16, 8, b"ab", true);
-        assert!(!data.may_ask());
-        assert_eq!(data.arrive(&pdu(NO_TAG, 0, 2, false), b"cdef"), DataClass::Unsolicited { spare: 0 });
-        assert_eq!(data.arrive(&pdu(NO_TAG, 1, 6, true), b"gh"), DataClass::Unsolicited { spare: 0 });
-        assert_eq!((data.here(), data.may_ask()), (8, true));
-        assert_eq!((data.ask(7, 5), data.ask(8, 5)), ((0, 8, 5), (1, 13, 3)));
-        assert!(!data.may_ask() && data.outstanding() == 2);
-        assert_eq!(data.arrive(&pdu(7, 0, 8, false), b"ij"), DataClass::Solicited);
+        assert!(!data.may_send_r2t());
+        assert_eq!(data.accept_pdu(&pdu(NO_TAG, 0, 2, false), b"cdef"), DataClass::Unsolicited { spare: 0 });
+        assert_eq!(data.accept_pdu(&pdu(NO_TAG, 1, 6, true), b"gh"), DataClass::Unsolicited { spare: 0 });
+        assert_eq!((data.available_bytes(), data.may_send_r2t()), (8, true));
+        assert_eq!((data.request(7, 5), data.request(8, 5)), ((0, 8, 5), (1, 13, 3)));
+        assert!(!data.may_send_r2t() && data.outstanding() == 2);
+        assert_eq!(data.accept_pdu(&pdu(7, 0, 8, false), b"ij"), DataClass::Solicited);
         assert_eq!(taken(&mut data, 9), b"abcdefghi");
-        assert_eq!(data.arrive(&pdu(7, 1, 10, true), b"klm"), DataClass::Solicited);
-        assert_eq!(data.arrive(&pdu(8, 0, 13, true), b"nop"), DataClass::Solicited);
-        assert_eq!((taken(&mut data, 99), data.is_settled(), data.position()), (b"jklmnop".to_vec(), true, 16));
+        assert_eq!(data.accept_pdu(&pdu(7, 1, 10, true), b"klm"), DataClass::Solicited);
+        assert_eq!(data.accept_pdu(&pdu(8, 0, 13, true), b"nop"), DataClass::Solicited);
+        assert_eq!((taken(&mut data, 99), data.is_complete(), data.position()), (b"jklmnop".to_vec(), true, 16));
     }
 
     #[test]
     fn data_out_of_order_are_rejected() {
         let new = || {
             let mut data = WriteData::new(16, 8, b"", true);
-            assert_eq!(data.arrive(&pdu(NO_TAG, 0, 0, true), b"abcd"), DataClass::Unsolicited { spare: 4 });
-            data.ask(7, 8);
+            assert_eq!(data.accept_pdu(&pdu(NO_TAG, 0, 0, true), b"abcd"), DataClass::Unsolicited { spare: 4 });
+            data.request(7, 8);
             data
         };
         for (what, wrong, bytes) in [
@@ -358,52 +358,59 @@ mod tests {
             ("a final PDU too early", pdu(7, 0, 4, true), b"efgh"),
             ("a missing final bit", pdu(7, 0, 4, false), b"efghijkl"),
         ] {
-            assert_eq!(new().arrive(&wrong, bytes), DataClass::Wrong, "{what}");
+            assert_eq!(new().accept_pdu(&wrong, bytes), DataClass::OutOfOrder, "{what}");
         }
         let mut early = WriteData::new(16, 8, b"", true);
-        assert_eq!(early.arrive(&pdu(NO_TAG, 0, 0, true), b"abcdefghi"), DataClass::Wrong, "past the first burst");
+        assert_eq!(
+            early.accept_pdu(&pdu(NO_TAG, 0, 0, true), b"abcdefghi"),
+            DataClass::OutOfOrder,
+            "past the first burst"
+        );
     }
 
     #[test]
     fn buffer_capacity_is_at_most_twice_the_counted_bytes() {
         let check = |data: &WriteData, into: &Vec<u8>| {
-            let counted = data.here() + data.awaited();
+            let counted = data.available_bytes() + data.awaited();
             for (room, counted) in [(data.bytes.capacity(), counted), (into.capacity(), into.len())] {
                 assert!(room <= 2 * counted, "capacity of {room} bytes, {counted} are counted");
             }
         };
         // Parts that are not aligned to PDUs leave a remainder of each.
         let (mut data, mut into, mut taken) = (WriteData::new(64 << 20, 256 << 10, &[7; 4096], true), Vec::new(), 0);
-        data.arrive(&pdu(NO_TAG, 0, 4096, true), &[7; 252 << 10]);
+        data.accept_pdu(&pdu(NO_TAG, 0, 4096, true), &[7; 252 << 10]);
         for tag in 0..255 {
             into.clear();
             taken += data.take(248 << 10, &mut into);
             check(&data, &into);
-            let (_, offset, len) = data.ask(tag, 256 << 10);
+            let (_, offset, len) = data.request(tag, 256 << 10);
             for (data_sn, part) in (0..).zip([100 << 10, 156 << 10]) {
                 let offset = offset + if data_sn == 0 { 0 } else { len - part };
                 let pdu = pdu(tag, data_sn, offset, data_sn == 1);
-                assert_eq!(data.arrive(&pdu, &[7; 156 << 10][..part as usize]), DataClass::Solicited);
+                assert_eq!(data.accept_pdu(&pdu, &[7; 156 << 10][..part as usize]), DataClass::Solicited);
                 check(&data, &into);
             }
         }
-        assert_eq!((data.here() + taken, data.may_ask()), (64 << 20, false));
+        assert_eq!((data.available_bytes() + taken, data.may_send_r2t()), (64 << 20, false));
         into.clear();
         data.take(512, &mut into);
         check(&data, &into);
         // Reserved room exceeds the unsolicited data.
         let mut short = WriteData::new(1 << 20, 256 << 10, &[], true);
-        short.arrive(&pdu(NO_TAG, 0, 0, false), &[7; 512]);
-        assert_eq!(short.arrive(&pdu(NO_TAG, 1, 512, true), &[7; 512]), DataClass::Unsolicited { spare: 255 << 10 });
+        short.accept_pdu(&pdu(NO_TAG, 0, 0, false), &[7; 512]);
+        assert_eq!(
+            short.accept_pdu(&pdu(NO_TAG, 1, 512, true), &[7; 512]),
+            DataClass::Unsolicited { spare: 255 << 10 }
+        );
         check(&short, &Vec::new());
     }
 
     #[test]
     fn data_after_the_end_are_dropped() {
         let mut data = WriteData::new(16, 8, b"abcd", false);
-        data.ask(7, 12);
-        assert_eq!(data.end(), 16);
-        assert_eq!(data.arrive(&pdu(7, 0, 4, true), b"efghijklmnop"), DataClass::Solicited);
-        assert_eq!((data.here(), data.is_settled(), data.may_ask()), (0, true, false));
+        data.request(7, 12);
+        assert_eq!(data.stop_reception(), 16);
+        assert_eq!(data.accept_pdu(&pdu(7, 0, 4, true), b"efghijklmnop"), DataClass::Solicited);
+        assert_eq!((data.available_bytes(), data.is_complete(), data.may_send_r2t()), (0, true, false));
     }
 }

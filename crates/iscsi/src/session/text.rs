@@ -15,7 +15,7 @@ const CONTINUE_TAG: u32 = 1;
 #[derive(Default)]
 pub(super) struct TextExchange {
     request: Collector,
-    answer: Vec<u8>,
+    reply: Vec<u8>,
 }
 
 impl<S: Seam> Session<S> {
@@ -35,13 +35,13 @@ impl<S: Seam> Session<S> {
             return Err(Reject::Protocol);
         }
         texts.request.push(data).map_err(|_| Reject::Protocol)?;
-        if !continues && texts.answer.is_empty() {
+        if !continues && texts.reply.is_empty() {
             let request = texts.request.take();
-            texts.answer = self.answer(&request)?;
+            texts.reply = self.reply(&request)?;
         }
-        let len = texts.answer.len().min(self.framing.data_bytes_max as usize);
-        let part: Vec<u8> = texts.answer.drain(..len).collect();
-        let has_more = !texts.answer.is_empty();
+        let len = texts.reply.len().min(self.framing.data_bytes_max as usize);
+        let part: Vec<u8> = texts.reply.drain(..len).collect();
+        let has_more = !texts.reply.is_empty();
         let (is_final, target_tag) = match continues || has_more {
             true => (false, CONTINUE_TAG),
             false => (true, NO_TAG),
@@ -50,7 +50,7 @@ impl<S: Seam> Session<S> {
         Ok(())
     }
 
-    fn answer(&self, request: &[u8]) -> Result<Vec<u8>, Reject> {
+    fn reply(&self, request: &[u8]) -> Result<Vec<u8>, Reject> {
         let pairs = text::pairs(request).map_err(|_| Reject::Protocol)?;
         let mut out = Vec::new();
         for pair in pairs {
@@ -68,11 +68,11 @@ impl<S: Seam> Session<S> {
         let wanted = match which {
             "All" => is_discovery,
             "" => !is_discovery,
-            asked => name::same(asked, target),
+            requested => name::same(requested, target),
         };
         match wanted {
             true => text::push(out, "TargetName", target),
-            // "All" and "" are each valid in one session type only; an unknown target has an empty answer.
+            // "All" and "" are each valid in one session type only; an unknown target has an empty reply.
             false if matches!(which, "All" | "") => return text::push(out, "SendTargets", "Reject"),
             false => return,
         }

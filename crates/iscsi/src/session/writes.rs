@@ -8,19 +8,19 @@ use std::task::{Context, Poll};
 
 use iscsi_protocol::ResponseBody;
 use iscsi_protocol::request::DataOut;
-use scsi::Gone;
+use scsi::Cancelled;
 use seam::Seam;
 
 use super::Session;
 use super::task::{DataClass, Task};
-use crate::options::{AHEAD_BYTES, R2T_BYTES};
+use crate::options::{PREFETCH_BYTES, R2T_BYTES};
 
 /// Write data held by a session.
 #[derive(Default)]
 pub(super) struct Writes {
-    /// Bytes requested or received, until their units are done with them.
+    /// Bytes requested or received and not yet consumed by their units.
     held_bytes: Cell<usize>,
-    /// Bytes that units are working on.
+    /// Bytes that units are processing.
     at_units_bytes: Cell<usize>,
     /// Commands whose units wait for data, by number. The oldest may always send an R2T, which prevents a deadlock.
     waiting: RefCell<BTreeMap<u64, Rc<Task>>>,
@@ -35,24 +35,24 @@ impl Writes {
         self.waiting.borrow().first_key_value().is_none_or(|(number, _)| *number >= task.number)
     }
 
-    /// Wakes the oldest command that had no room for an R2T.
+    /// Wakes the oldest command that could not send an R2T.
     fn wake_starved(&self) {
-        let could_not_ask = |task: &&Rc<Task>| {
+        let is_starved = |task: &&Rc<Task>| {
             let data = task.data.borrow();
-            data.may_ask() && data.outstanding() == 0
+            data.may_send_r2t() && data.outstanding() == 0
         };
-        if let Some(task) = self.waiting.borrow().values().find(could_not_ask) {
+        if let Some(task) = self.waiting.borrow().values().find(is_starved) {
             task.wake();
         }
     }
 
-    /// Records that a unit waits for its command's data.
-    fn wait(&self, task: &Rc<Task>) {
+    /// Records that a unit waits for the data of its command.
+    fn add_waiting(&self, task: &Rc<Task>) {
         self.waiting.borrow_mut().entry(task.number).or_insert_with(|| Rc::clone(task));
     }
 
     /// Records that the unit waits no longer.
-    fn stop_waiting(&self, task: &Task) {
+    fn remove_waiting(&self, task: &Task) {
         if self.waiting.borrow_mut().remove(&task.number).is_some() {
             self.wake_starved();
         }
@@ -60,16 +60,16 @@ impl Writes {
 }
 
 impl<S: Seam> Session<S> {
-    /// True if there is no room for `bytes` of unsolicited data: both the session's share and the server's limit are
-    /// exceeded.
-    pub(super) fn is_full_of_writes(&self, bytes: usize) -> bool {
+    /// True if `bytes` of further unsolicited data cannot be accepted: both the session's quota and the server's limit
+    /// are exceeded.
+    pub(super) fn exceeds_write_quota(&self, bytes: usize) -> bool {
         let shared = &self.spec.shared;
-        self.writes.held_bytes.get() + bytes > shared.payload_share()
+        self.writes.held_bytes.get() + bytes > shared.payload_quota_bytes()
             && shared.payload_bytes.get() + bytes > shared.options.payload_bytes_max
     }
 
     /// Counts further bytes.
-    pub(super) fn hold(&self, bytes: usize) {
+    pub(super) fn count_write_bytes(&self, bytes: usize) {
         for held in [&self.writes.held_bytes, &self.spec.shared.payload_bytes] {
             held.set(held.get() + bytes);
         }
@@ -89,41 +89,42 @@ impl<S: Seam> Session<S> {
         // The command may have ended before its data were complete.
         let Some(task) = self.tasks.borrow().get(&task_tag).cloned() else { return };
         let mut arriving = task.data.borrow_mut();
-        let (arrived, is_over) = (arriving.arrive(pdu, data), arriving.is_over());
+        let (arrived, has_ended) = (arriving.accept_pdu(pdu, data), arriving.has_ended());
         drop(arriving);
         match arrived {
-            DataClass::Wrong if !task.is_broken.replace(true) => {
-                self.end_reception(&task);
+            DataClass::OutOfOrder if !task.has_data_error.replace(true) => {
+                self.stop_reception(&task);
                 task.cancel();
             }
-            DataClass::Unsolicited { spare } if !is_over => self.release(spare as usize),
-            DataClass::Unsolicited { .. } | DataClass::Solicited | DataClass::Wrong => (),
+            DataClass::Unsolicited { spare } if !has_ended => self.release(spare as usize),
+            DataClass::Unsolicited { .. } | DataClass::Solicited | DataClass::OutOfOrder => (),
         }
         task.wake();
     }
 
-    /// Sends R2Ts for data up to offset `wanted`, and for some data ahead if there is room.
+    /// Sends R2Ts for data up to offset `wanted`, and for some data beyond it within the quota.
     fn send_r2ts(&self, task: &Rc<Task>, wanted: u32) {
-        let parameters = &self.spec.agreed.parameters;
+        let parameters = &self.spec.negotiated.parameters;
         let r2t_bytes = R2T_BYTES.min(parameters.burst_bytes);
         let mut data = task.data.borrow_mut();
-        while data.may_ask() && data.outstanding() < usize::from(parameters.outstanding_r2t) {
+        while data.may_send_r2t() && data.outstanding() < usize::from(parameters.outstanding_r2t) {
             let is_wanted = data.requested() < wanted;
-            if !is_wanted && data.requested() >= wanted.saturating_add(AHEAD_BYTES) {
+            if !is_wanted && data.requested() >= wanted.saturating_add(PREFETCH_BYTES) {
                 break;
             }
-            // Half of the share is left for unsolicited data. While units work, their progress makes room.
-            let fits = self.writes.held_bytes.get() + r2t_bytes as usize <= self.spec.shared.payload_share() / 2;
-            let must = is_wanted
+            // Half of the quota is left for unsolicited data. While units work, their progress releases bytes.
+            let is_within_quota =
+                self.writes.held_bytes.get() + r2t_bytes as usize <= self.spec.shared.payload_quota_bytes() / 2;
+            let must_send = is_wanted
                 && data.outstanding() == 0
                 && self.writes.at_units_bytes.get() == 0
                 && self.writes.is_oldest(task);
-            if !fits && !must {
+            if !is_within_quota && !must_send {
                 break;
             }
             let target_tag = self.next_number();
-            let (r2t_sn, offset, len) = data.ask(target_tag, r2t_bytes);
-            self.hold(len as usize);
+            let (r2t_sn, offset, len) = data.request(target_tag, r2t_bytes);
+            self.count_write_bytes(len as usize);
             let body = ResponseBody::ReadyToTransfer { lun: task.lun, target_tag, r2t_sn, offset, len };
             self.queue(task.tag, body, &[]);
             self.control().wake();
@@ -132,9 +133,9 @@ impl<S: Seam> Session<S> {
 
     /// Waits until a command's requested data have arrived: its answer follows the last of them.
     pub(super) async fn wait_for_requested_data(&self, task: &Rc<Task>) {
-        self.end_reception(task);
+        self.stop_reception(task);
         poll_fn(|context| {
-            if task.cancel.is_cancelled() || self.duplex.is_draining() || task.data.borrow().is_settled() {
+            if task.cancel.is_cancelled() || self.duplex.is_draining() || task.data.borrow().is_complete() {
                 return Poll::Ready(());
             }
             task.register(context);
@@ -144,10 +145,10 @@ impl<S: Seam> Session<S> {
     }
 
     /// Ends the reception of a command's data.
-    pub(super) fn end_reception(&self, task: &Task) {
-        let held = task.data.borrow_mut().end();
+    pub(super) fn stop_reception(&self, task: &Task) {
+        let held = task.data.borrow_mut().stop_reception();
         self.release(held);
-        self.writes.stop_waiting(task);
+        self.writes.remove_waiting(task);
     }
 }
 
@@ -155,7 +156,7 @@ impl<S: Seam> Session<S> {
 pub(super) struct Data<S: Seam> {
     session: Rc<Session<S>>,
     task: Rc<Task>,
-    /// Bytes that the unit is working on.
+    /// Bytes that the unit is processing.
     at_unit_bytes: usize,
 }
 
@@ -164,31 +165,31 @@ impl<S: Seam> Data<S> {
         Data { session: Rc::clone(session), task: Rc::clone(task), at_unit_bytes: 0 }
     }
 
-    /// Releases the bytes that the unit is done with.
-    fn done(&mut self) {
+    /// Releases the bytes that the unit has consumed.
+    fn release_consumed(&mut self) {
         let bytes = std::mem::take(&mut self.at_unit_bytes);
         let at_units = &self.session.writes.at_units_bytes;
         at_units.set(at_units.get() - bytes);
         self.session.release(bytes);
     }
 
-    fn poll_here(&self, len: usize, context: &Context<'_>) -> Poll<Result<(), Gone>> {
-        let (here, position) = {
+    fn poll_available(&self, len: usize, context: &Context<'_>) -> Poll<Result<(), Cancelled>> {
+        let (available, position) = {
             let data = self.task.data.borrow();
-            (data.here(), data.position())
+            (data.available_bytes(), data.position())
         };
-        let lost = self.session.duplex.is_draining() && here < len;
-        if self.task.cancel.is_cancelled() || lost {
-            return Poll::Ready(Err(Gone));
+        let is_lost = self.session.duplex.is_draining() && available < len;
+        if self.task.cancel.is_cancelled() || is_lost {
+            return Poll::Ready(Err(Cancelled));
         }
-        let is_here = here >= len;
-        match is_here {
-            true => self.session.writes.stop_waiting(&self.task),
-            false => self.session.writes.wait(&self.task),
+        let is_available = available >= len;
+        match is_available {
+            true => self.session.writes.remove_waiting(&self.task),
+            false => self.session.writes.add_waiting(&self.task),
         }
         let wanted = position.saturating_add(len.try_into().unwrap_or(u32::MAX));
         self.session.send_r2ts(&self.task, wanted);
-        if is_here {
+        if is_available {
             return Poll::Ready(Ok(()));
         }
         self.task.register(context);
@@ -197,15 +198,15 @@ impl<S: Seam> Data<S> {
 }
 
 impl<S: Seam> scsi::DataOut for Data<S> {
-    async fn take(&mut self, len: usize, into: &mut Vec<u8>) -> Result<(), Gone> {
+    async fn take(&mut self, len: usize, into: &mut Vec<u8>) -> Result<(), Cancelled> {
         if into.is_empty() {
-            self.done();
-            if self.task.data.borrow().here() < len {
+            self.release_consumed();
+            if self.task.data.borrow().available_bytes() < len {
                 // A waiting unit keeps no spare capacity.
                 *into = Vec::new();
             }
         }
-        poll_fn(|context| self.poll_here(len, context)).await?;
+        poll_fn(|context| self.poll_available(len, context)).await?;
         let taken = self.task.data.borrow_mut().take(len, into);
         assert_eq!(taken, len, "the data have arrived");
         self.at_unit_bytes += len;
@@ -219,6 +220,6 @@ impl<S: Seam> scsi::DataOut for Data<S> {
 
 impl<S: Seam> Drop for Data<S> {
     fn drop(&mut self) {
-        self.done();
+        self.release_consumed();
     }
 }

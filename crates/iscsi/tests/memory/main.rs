@@ -31,8 +31,8 @@ fn writes_with_a_small_remainder_hold_little_memory() {
             client.begin(&write_cdb(16, 2048), 0, &data).await;
             seam.sleep(Nanos::from_millis(50)).await;
         }
-        let (held, under_way) = (COUNTING.allocated().saturating_sub(before), server.sessions()[0].under_way);
-        assert!(under_way > 20, "only {under_way} writes wait");
-        assert!(held <= 3 << 20, "{held} bytes are held for {under_way} writes with a limit of 1 MiB in total");
+        let (held, in_flight) = (COUNTING.allocated().saturating_sub(before), server.sessions()[0].commands_in_flight);
+        assert!(in_flight > 20, "only {in_flight} writes wait");
+        assert!(held <= 3 << 20, "{held} bytes are held for {in_flight} writes with a limit of 1 MiB in total");
     });
 }

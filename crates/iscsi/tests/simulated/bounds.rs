@@ -54,22 +54,22 @@ fn garbage_ends_only_its_own_connection() {
 }
 
 #[test]
-fn initiator_that_receives_no_replies_is_held_to_its_share() {
+fn initiator_that_receives_no_replies_is_held_to_its_quota() {
     with_server(32, Options::default(), async |seam, _, _| {
         let mut healthy = Client::ready(&seam, &LoginSpec::default()).await;
         healthy.write(0, &counted(1, 8)).await;
-        let mut deaf = Vec::new();
+        let mut stalled = Vec::new();
         for isid in 2..6 {
             let mut client = Client::ready(&seam, &other(isid)).await;
             for number in 0..100 {
                 client.begin(&read_cdb(number % 60 * 2048, 2048), 1 << 20, &[]).await;
             }
-            deaf.push(client);
+            stalled.push(client);
         }
         seam.sleep(Nanos::from_secs(5)).await;
         assert_eq!(healthy.read(0, 8).await, counted(1, 8));
-        let held = seam.blocks_total() - seam.blocks_free();
-        assert!(held <= seam.blocks_total() / 2, "{held} of {} buffers are held", seam.blocks_total());
+        let used = seam.blocks_total() - seam.blocks_free();
+        assert!(used <= seam.blocks_total() / 2, "{used} of {} buffers are in use", seam.blocks_total());
     });
 }
 
@@ -78,36 +78,36 @@ fn writes_beyond_the_limit_get_their_r2ts_one_after_another() {
     let options = Options { payload_bytes_max: 2 << 20, ..Options::default() };
     with_server(33, options, async |seam, _, _| {
         let mut client = Client::ready(&seam, &LoginSpec::default()).await;
-        let mut left = std::collections::BTreeMap::new();
+        let mut outstanding = std::collections::BTreeMap::new();
         for number in 0..16_u32 {
             let data = counted(u64::from(number) * 10_000 + 1, 4096);
             let tag = client.begin(&write_cdb(number * 4096, 4096), 0, &data).await;
-            left.insert(tag, data);
+            outstanding.insert(tag, data);
         }
         seam.sleep(Nanos::from_secs(1)).await;
         let ping = client.ping(b"").await;
-        let (mut asked, mut asked_bytes, mut is_counted) = (std::collections::VecDeque::new(), 0, false);
-        while !left.is_empty() {
-            let (response, _) = client.take().await.expect("the session lives");
+        let (mut requested, mut requested_bytes, mut is_counted) = (std::collections::VecDeque::new(), 0, false);
+        while !outstanding.is_empty() {
+            let (response, _) = client.take().await.expect("the session is open");
             match response.body {
                 ResponseBody::ReadyToTransfer { target_tag, offset, len, .. } => {
-                    asked.push_back((response.task_tag, target_tag, offset as usize, len as usize));
-                    asked_bytes += len as usize;
+                    requested.push_back((response.task_tag, target_tag, offset as usize, len as usize));
+                    requested_bytes += len as usize;
                 }
                 ResponseBody::NopIn { .. } => {
                     assert_eq!(response.task_tag, ping);
-                    let (least, most) = (256 << 10, 1 << 20);
-                    assert!((least..=most).contains(&asked_bytes), "{asked_bytes} bytes were requested at once");
+                    let (min, max) = (256 << 10, 1 << 20);
+                    assert!((min..=max).contains(&requested_bytes), "{requested_bytes} bytes were requested at once");
                     is_counted = true;
                 }
                 ResponseBody::Command { status, .. } => {
                     assert_eq!(status, 0);
-                    left.remove(&response.task_tag);
+                    outstanding.remove(&response.task_tag);
                 }
                 other => panic!("{other:?}"),
             }
-            while is_counted && let Some((tag, target_tag, offset, len)) = asked.pop_front() {
-                let part = left[&tag][offset..][..len].to_vec();
+            while is_counted && let Some((tag, target_tag, offset, len)) = requested.pop_front() {
+                let part = outstanding[&tag][offset..][..len].to_vec();
                 client.send_data(tag, target_tag, offset, &part).await;
             }
         }
@@ -134,12 +134,12 @@ fn unsolicited_data_are_limited_even_if_they_come_late() {
                 expected_read_len: None,
                 cdb: write_cdb(number * 512, 512),
             };
-            client.say(100 + number, false, RequestBody::Command(command), &[]).await;
+            client.send_pdu(100 + number, false, RequestBody::Command(command), &[]).await;
         }
         let ping = client.ping(b"").await;
         let mut refused = 0;
         loop {
-            let (response, _) = client.take().await.expect("the session lives");
+            let (response, _) = client.take().await.expect("the session is open");
             match response.body {
                 ResponseBody::Command { status, .. } => {
                     assert_eq!(status, 0x28, "TASK SET FULL");
@@ -192,11 +192,11 @@ fn too_many_immediate_commands_are_rejected() {
                 expected_read_len: None,
                 cdb,
             };
-            client.say(tag, true, RequestBody::Command(command), &[]).await;
+            client.send_pdu(tag, true, RequestBody::Command(command), &[]).await;
         }
         let (mut rejected, mut served) = (0, 0);
         while rejected + served < 40 {
-            match client.take().await.expect("the session lives").0.body {
+            match client.take().await.expect("the session is open").0.body {
                 ResponseBody::Reject(_) => rejected += 1,
                 ResponseBody::DataIn(head) => served += u32::from(head.status.is_some()),
                 other => panic!("{other:?}"),
@@ -217,14 +217,14 @@ fn data_stuck_at_a_hanging_disk_count_as_held() {
         for number in 0..16 {
             client.begin(&write_cdb(number * 512, 512), 0, &counted(1, 512)).await;
         }
-        let (began, mut asked) = (seam.now(), 0);
+        let (began, mut requested) = (seam.now(), 0);
         while seam.now().since(began) < Nanos::from_secs(4) {
             let ping = client.ping(b"").await;
             loop {
-                let (response, _) = client.take().await.expect("the session lives");
+                let (response, _) = client.take().await.expect("the session is open");
                 match response.body {
                     ResponseBody::ReadyToTransfer { target_tag, offset, len, .. } => {
-                        asked += len;
+                        requested += len;
                         let part = &counted(1, 512)[offset as usize..][..len as usize];
                         client.send_data(response.task_tag, target_tag, offset as usize, part).await;
                     }
@@ -234,6 +234,6 @@ fn data_stuck_at_a_hanging_disk_count_as_held() {
             }
             seam.sleep(Nanos::from_millis(50)).await;
         }
-        assert!((256 << 10..=1 << 20).contains(&asked), "{asked} bytes were requested");
+        assert!((256 << 10..=1 << 20).contains(&requested), "{requested} bytes were requested");
     });
 }

@@ -100,7 +100,11 @@ impl Client {
     /// Logs in and consumes the power-on attention.
     pub async fn ready(seam: &SimSeam, login_spec: &LoginSpec) -> Client {
         let mut client = Client::log_in(seam, login_spec).await.expect("the login succeeds");
-        assert_eq!(client.call(&[0; 16], 0, &[]).await.map(|done| done.status), Some(2), "power on");
+        assert_eq!(
+            client.call(&[0; 16], 0, &[]).await.map(|done| done.status),
+            Some(2),
+            "the first command reports the power-on attention"
+        );
         client
     }
 
@@ -111,7 +115,7 @@ impl Client {
             "InitiatorName={}\0TargetName={TARGET}\0SessionType={}\0{}",
             login_spec.name, login_spec.session, login_spec.text
         );
-        client.say_login(login_spec.isid, 0, &text).await;
+        client.send_login(login_spec.isid, 0, &text).await;
         let (response, data) = client.take().await.ok_or(None)?;
         let ResponseBody::Login(login) = response.body else { panic!("no answer to a log-in: {response:?}") };
         if login.status != (0, 0) {
@@ -123,7 +127,7 @@ impl Client {
     }
 
     /// Sends a login request that completes the login at once.
-    pub async fn say_login(&mut self, isid: u8, tsih: u16, text: &str) {
+    pub async fn send_login(&mut self, isid: u8, tsih: u16, text: &str) {
         let login = LoginRequest {
             transit: true,
             continues: false,
@@ -135,11 +139,11 @@ impl Client {
             tsih,
             connection: 0,
         };
-        self.say(0, true, RequestBody::Login(login), text.as_bytes()).await;
+        self.send_pdu(0, true, RequestBody::Login(login), text.as_bytes()).await;
     }
 
-    fn agree(&mut self, answered: &[u8], asked: &str) {
-        let pairs = text::pairs(answered).expect("pairs");
+    fn agree(&mut self, answered: &[u8], requested: &str) {
+        let pairs = text::pairs(answered).expect("the response consists of pairs");
         let value = |key: &str| pairs.iter().find(|pair| pair.key == key).map(|pair| pair.value);
         let len = |key: &str, default: usize| value(key).and_then(|value| value.parse().ok()).unwrap_or(default);
         let first_burst = len("FirstBurstLength", 65_536).min(len("MaxBurstLength", 262_144));
@@ -148,7 +152,7 @@ impl Client {
         self.unsolicited_bytes = if value("InitialR2T") == Some("No") { first_burst } else { 0 };
         self.framing.header_digest = value("HeaderDigest") == Some("CRC32C");
         self.framing.data_digest = value("DataDigest") == Some("CRC32C");
-        assert!(value("InitialR2T").is_some() || !asked.contains("InitialR2T"));
+        assert!(value("InitialR2T").is_some() || !requested.contains("InitialR2T"));
     }
 
     /// Sends bytes; errors of a closed connection are ignored.
@@ -171,7 +175,7 @@ impl Client {
     }
 
     /// Sends a PDU.
-    pub async fn say(&mut self, task_tag: u32, immediate: bool, body: RequestBody, data: &[u8]) {
+    pub async fn send_pdu(&mut self, task_tag: u32, immediate: bool, body: RequestBody, data: &[u8]) {
         let is_numbered = !matches!(body, RequestBody::DataOut(_));
         let bytes = self.pdu(task_tag, immediate, body, data);
         self.cmd_sn = self.cmd_sn.wrapping_add(u32::from(is_numbered && !immediate));
@@ -234,7 +238,7 @@ impl Client {
             expected_read_len: None,
             cdb: cdb.to_vec(),
         };
-        self.say(tag, false, RequestBody::Command(command), &data[..first]).await;
+        self.send_pdu(tag, false, RequestBody::Command(command), &data[..first]).await;
         if unsolicited > first {
             self.send_data(tag, NO_TAG, first, &data[first..unsolicited]).await;
         }
@@ -248,7 +252,7 @@ impl Client {
             let offset = (offset + number * self.send_bytes) as u32;
             let is_final = number + 1 == count;
             let pdu = DataOut { is_final, lun: [0; 8], target_tag, data_sn: number as u32, offset };
-            self.say(tag, false, RequestBody::DataOut(pdu), part).await;
+            self.send_pdu(tag, false, RequestBody::DataOut(pdu), part).await;
         }
     }
 
@@ -260,7 +264,11 @@ impl Client {
             assert_eq!(response.task_tag, tag, "no other command is in flight: {response:?}");
             match response.body {
                 ResponseBody::DataIn(head) => {
-                    assert_eq!((head.data_sn, head.offset as usize), (data_sn, read.len()), "data come in order");
+                    assert_eq!(
+                        (head.data_sn, head.offset as usize),
+                        (data_sn, read.len()),
+                        "Data-In PDUs arrive in order"
+                    );
                     data_sn += 1;
                     read.extend(part);
                     if let Some(residual) = head.status {
@@ -291,13 +299,14 @@ impl Client {
 
     /// Writes whole sectors.
     pub async fn write(&mut self, sector: u32, data: &[u8]) {
-        let done = self.call(&write_cdb(sector, (data.len() / 512) as u16), 0, data).await.expect("an answer");
+        let done =
+            self.call(&write_cdb(sector, (data.len() / 512) as u16), 0, data).await.expect("the server responds");
         assert_eq!((done.status, done.residual), (0, Residual::None), "{:02x?}", done.sense);
     }
 
     /// Reads whole sectors.
     pub async fn read(&mut self, sector: u32, count: u16) -> Vec<u8> {
-        let done = self.call(&read_cdb(sector, count), u32::from(count) * 512, &[]).await.expect("an answer");
+        let done = self.call(&read_cdb(sector, count), u32::from(count) * 512, &[]).await.expect("the server responds");
         assert_eq!((done.status, done.residual), (0, Residual::None), "{:02x?}", done.sense);
         done.data
     }
@@ -306,13 +315,13 @@ impl Client {
     pub async fn manage(&mut self, function: TaskFunction, referenced_tag: u32) -> u32 {
         let tag = self.tag();
         let task = TaskManagement { function, lun: [0; 8], referenced_tag, referenced_cmd_sn: 0 };
-        self.say(tag, true, RequestBody::TaskManagement(task), &[]).await;
+        self.send_pdu(tag, true, RequestBody::TaskManagement(task), &[]).await;
         tag
     }
 
     /// Receives the response to the task management request `tag`.
-    pub async fn managed(&mut self, tag: u32) -> TaskResponse {
-        let (response, _) = self.take().await.expect("an answer");
+    pub async fn task_management_response(&mut self, tag: u32) -> TaskResponse {
+        let (response, _) = self.take().await.expect("the server responds");
         match response.body {
             ResponseBody::TaskManagement(answer) if response.task_tag == tag => answer,
             other => panic!("no response to {tag}: {other:?} to {}", response.task_tag),
@@ -322,15 +331,15 @@ impl Client {
     /// Sends a NOP-Out whose data the server returns.
     pub async fn ping(&mut self, data: &[u8]) -> u32 {
         let tag = self.tag();
-        self.say(tag, true, RequestBody::NopOut { lun: [0; 8], target_tag: NO_TAG }, data).await;
+        self.send_pdu(tag, true, RequestBody::NopOut { lun: [0; 8], target_tag: NO_TAG }, data).await;
         tag
     }
 
     /// Logs out and waits for the end of the connection.
     pub async fn log_out(&mut self) {
         let tag = self.tag();
-        self.say(tag, true, RequestBody::Logout { reason: 0, connection: 0 }, &[]).await;
-        let (response, _) = self.take().await.expect("an answer");
+        self.send_pdu(tag, true, RequestBody::Logout { reason: 0, connection: 0 }, &[]).await;
+        let (response, _) = self.take().await.expect("the server responds");
         assert_eq!((response.task_tag, response.body), (tag, ResponseBody::Logout { response: 0 }));
         assert!(self.is_closed().await);
     }

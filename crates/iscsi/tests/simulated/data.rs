@@ -42,12 +42,12 @@ fn commands_run_concurrently() {
             expected.push((client.begin(&read_cdb(number * 64, 16), 16 * 512, &[]).await, number));
         }
         let mut data: std::collections::BTreeMap<u32, Vec<u8>> = Default::default();
-        let mut left = 32;
-        while left > 0 {
-            let (response, part) = client.take().await.expect("an answer");
+        let mut outstanding = 32;
+        while outstanding > 0 {
+            let (response, part) = client.take().await.expect("the server responds");
             let ResponseBody::DataIn(head) = response.body else { panic!("{response:?}") };
             data.entry(response.task_tag).or_default().extend(part);
-            left -= u32::from(head.status.is_some());
+            outstanding -= u32::from(head.status.is_some());
         }
         for (tag, number) in expected {
             assert_eq!(data[&tag], counted(u64::from(number) * 100 + 1, 16));
@@ -61,7 +61,7 @@ fn residual_is_reported_for_other_expected_lengths() {
         let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         client.write(0, &counted(1, 4)).await;
         for (len, residual) in [(512, Residual::Overflow(512)), (4096, Residual::Underflow(3072))] {
-            let done = client.call(&read_cdb(0, 2), len, &[]).await.expect("an answer");
+            let done = client.call(&read_cdb(0, 2), len, &[]).await.expect("the server responds");
             assert_eq!((done.status, done.residual), (0, residual));
             assert_eq!(done.data, counted(1, 2)[..1024.min(len as usize)]);
         }
@@ -84,13 +84,13 @@ fn write_with_data_out_of_order_fails_alone() {
             expected_read_len: None,
             cdb: write_cdb(0, 8),
         };
-        client.say(tag, false, RequestBody::Command(command), &[]).await;
+        client.send_pdu(tag, false, RequestBody::Command(command), &[]).await;
         let pdu = DataOut { is_final: false, lun: [0; 8], target_tag: NO_TAG, data_sn: 1, offset: 0 };
-        client.say(tag, false, RequestBody::DataOut(pdu), &counted(900, 4)).await;
+        client.send_pdu(tag, false, RequestBody::DataOut(pdu), &counted(900, 4)).await;
         let done = client.end(tag, &[]).await.expect("the connection stays open");
         assert_eq!((done.status, done.sense[2], done.sense[12]), (2, 0x0b, 0x4b));
         // Further data of the command are ignored.
-        client.say(tag, false, RequestBody::DataOut(DataOut { data_sn: 0, ..pdu }), &counted(900, 4)).await;
+        client.send_pdu(tag, false, RequestBody::DataOut(DataOut { data_sn: 0, ..pdu }), &counted(900, 4)).await;
         assert_eq!(client.read(0, 8).await, counted(1, 8));
     });
 }

@@ -43,7 +43,7 @@ fn session_reinstatement_waits_for_effects_of_the_old_session() {
 fn stopping_server_asks_for_logouts_and_waits_for_them() {
     with_server(62, Options::default(), async |seam, server, _| {
         let mut polite = Client::ready(&seam, &LoginSpec::default()).await;
-        let mut deaf = Client::ready(&seam, &LoginSpec { isid: 2, ..LoginSpec::default() }).await;
+        let mut stalled = Client::ready(&seam, &LoginSpec { isid: 2, ..LoginSpec::default() }).await;
         let (stopping, before) = (server.clone(), seam.now());
         seam.spawn(async move { stopping.stop(Nanos::from_secs(5)).await });
         let (response, _) = polite.take().await.expect("a logout request");
@@ -52,8 +52,8 @@ fn stopping_server_asks_for_logouts_and_waits_for_them() {
         polite.log_out().await;
         assert!(seam.now().since(before) < Nanos::from_secs(1));
         assert!(seam.connect(&address()).await.is_err(), "the server does not listen");
-        assert!(matches!(deaf.take().await.expect("a logout request").0.body, ResponseBody::Async(_)));
-        assert!(deaf.is_closed().await);
+        assert!(matches!(stalled.take().await.expect("a logout request").0.body, ResponseBody::Async(_)));
+        assert!(stalled.is_closed().await);
         let waited = seam.now().since(before);
         assert!(waited >= Nanos::from_secs(2) && waited < Nanos::from_secs(3), "the client was idle: {waited}");
     });
@@ -69,7 +69,7 @@ fn silent_initiator_is_pinged_and_disconnected() {
             let (response, _) = alive.take().await.expect("the session stays open");
             let ResponseBody::NopIn { target_tag, lun } = response.body else { panic!("{response:?}") };
             assert!(response.task_tag == NO_TAG && target_tag != NO_TAG);
-            alive.say(NO_TAG, true, RequestBody::NopOut { lun, target_tag }, &[]).await;
+            alive.send_pdu(NO_TAG, true, RequestBody::NopOut { lun, target_tag }, &[]).await;
         }
         assert_eq!(server.stats().sessions, 1);
     });

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use engine::{Backing, Core, CoreSpec, VolumeId, VolumeSpec, WritePolicy};
 use iscsi::{Options, Server};
-use scsi::{AccessList, Identity, Keep, Keeper, Lun, Target, UnitSpec};
+use scsi::{AccessList, Identity, Lun, ReservationStore, StoreFuture, Target, UnitSpec};
 use seam::sim::{DiskControl, Latency, SimDiskSpec, SimSeam, TaskOrder, WireSpec, World, WorldSpec};
 use seam::{Address, DiskOpen, Nanos, Seam};
 
@@ -38,8 +38,8 @@ pub fn disk(world: &World) -> DiskControl {
 
 struct NullKeeper;
 
-impl Keeper for NullKeeper {
-    fn keep(&self, _: VolumeId, _: Vec<u8>) -> Keep {
+impl ReservationStore for NullKeeper {
+    fn store(&self, _: VolumeId, _: Vec<u8>) -> StoreFuture {
         Box::pin(async { Ok(()) })
     }
 }
@@ -53,7 +53,8 @@ pub async fn target(seam: &SimSeam) -> Target<SimSeam> {
     let volume = core.attach(spec, Backing::plain(disk)).expect("the name is free");
     let target = Target::new(seam.clone(), TARGET, 1, Rc::new(NullKeeper));
     let (lun, identity, access) = (Lun::ZERO, Identity::of(1, 1), AccessList::default());
-    let unit = UnitSpec { lun, volume, identity, access, read_only: false, physical_4k: true, kept: Vec::new() };
+    let unit =
+        UnitSpec { lun, volume, identity, access, read_only: false, physical_4k: true, reservation_record: Vec::new() };
     target.add(unit).expect("the number is free");
     target
 }

@@ -23,16 +23,16 @@ fn pings_and_aborted_reads_are_answered_while_the_disk_hangs() {
         let began = seam.now();
         for _ in 0..50 {
             let tag = client.ping(b"are you there?").await;
-            let (response, data) = client.take().await.expect("an answer");
+            let (response, data) = client.take().await.expect("the server responds");
             assert!(matches!(response.body, ResponseBody::NopIn { .. }) && response.task_tag == tag);
             assert_eq!(data, b"are you there?");
         }
         let abort = client.manage(TaskFunction::AbortTask, read).await;
-        assert_eq!(client.managed(abort).await, TaskResponse::Complete);
+        assert_eq!(client.task_management_response(abort).await, TaskResponse::Complete);
         assert!(seam.now().since(began) < Nanos::from_secs(1), "simulated time, equal on every machine");
 
         let abort = client.manage(TaskFunction::AbortTask, write).await;
-        assert_eq!(client.managed(abort).await, TaskResponse::Complete);
+        assert_eq!(client.task_management_response(abort).await, TaskResponse::Complete);
         assert!(seam.now().since(began) >= STALL, "the write could have an effect until then");
         disk(world).clear_faults();
         client.write(64, &counted(100, 8)).await;
@@ -56,7 +56,7 @@ fn command_is_answered_or_aborted_never_both() {
             let abort = client.manage(TaskFunction::AbortTask, tag).await;
             let mut ended = false;
             loop {
-                let (response, _) = client.take().await.expect("an answer");
+                let (response, _) = client.take().await.expect("the server responds");
                 match response.body {
                     ResponseBody::TaskManagement(TaskResponse::Complete) => {
                         assert!(!ended, "the command was answered already");
@@ -75,7 +75,7 @@ fn command_is_answered_or_aborted_never_both() {
             }
             // The command sends nothing afterwards.
             let ping = client.ping(b"").await;
-            assert_eq!(client.take().await.expect("an answer").0.task_tag, ping);
+            assert_eq!(client.take().await.expect("the server responds").0.task_tag, ping);
         });
     }
     assert!(answered > 5 && aborted > 5, "{answered} answered, {aborted} aborted");
@@ -92,9 +92,9 @@ fn reset_ends_commands_of_all_initiators_with_an_attention() {
         seam.sleep(Nanos::from_millis(10)).await;
         disk(world).clear_faults();
         let tag = one.manage(TaskFunction::LogicalUnitReset, 0).await;
-        assert_eq!(one.managed(tag).await, TaskResponse::Complete);
+        assert_eq!(one.task_management_response(tag).await, TaskResponse::Complete);
         for client in [&mut one, &mut other] {
-            let done = client.call(&[0; 16], 0, &[]).await.expect("an answer");
+            let done = client.call(&[0; 16], 0, &[]).await.expect("the server responds");
             assert_eq!((done.status, done.sense[2], done.sense[12], done.sense[13]), (2, 6, 0x29, 3));
             assert_eq!(client.read(8, 1).await.len(), 512);
         }
@@ -116,7 +116,7 @@ fn unsupported_functions_get_their_response_codes() {
             (TaskFunction::TargetColdReset, TaskResponse::Complete),
         ] {
             let tag = client.manage(function, 4711).await;
-            assert_eq!(client.managed(tag).await, wanted, "{function:?}");
+            assert_eq!(client.task_management_response(tag).await, wanted, "{function:?}");
         }
         assert!(client.is_closed().await, "a cold reset ends the session");
     });
@@ -137,7 +137,7 @@ fn repeated_abort_of_a_write_waits_like_the_first() {
             waiting.push(client.manage(function, write).await);
         }
         for _ in functions {
-            let (response, _) = client.take().await.expect("an answer");
+            let (response, _) = client.take().await.expect("the server responds");
             assert_eq!(response.body, ResponseBody::TaskManagement(TaskResponse::Complete));
             assert!(waiting.contains(&response.task_tag));
             assert!(
@@ -146,6 +146,6 @@ fn repeated_abort_of_a_write_waits_like_the_first() {
             );
         }
         let again = client.manage(TaskFunction::AbortTask, write).await;
-        assert_eq!(client.managed(again).await, TaskResponse::NoSuchTask);
+        assert_eq!(client.task_management_response(again).await, TaskResponse::NoSuchTask);
     });
 }

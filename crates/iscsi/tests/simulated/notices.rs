@@ -25,7 +25,7 @@ fn size_and_unit_changes_are_sent_as_events_and_attentions() {
         let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         server.target().resized(Lun::ZERO);
         assert_eq!(event(&mut client).await, (Some(Lun::ZERO), [0x2a, 0x09]));
-        let done = client.call(&[0; 16], 0, &[]).await.expect("an answer");
+        let done = client.call(&[0; 16], 0, &[]).await.expect("the server responds");
         assert_eq!((done.status, &done.sense[12..14]), (2, &[0x2a, 0x09][..]));
         let removed = server.target().remove(Lun::ZERO).expect("the unit exists");
         assert_eq!(event(&mut client).await, (Some(Lun::ZERO), [0x3f, 0x0e]));

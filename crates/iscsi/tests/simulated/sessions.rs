@@ -11,8 +11,8 @@ use crate::fixture::{TARGET, with_server};
 async fn send_targets(client: &mut Client, which: &str) -> String {
     let tag = client.tag();
     let body = RequestBody::Text { is_final: true, continues: false, target_tag: NO_TAG, lun: [0; 8] };
-    client.say(tag, true, body, format!("SendTargets={which}\0").as_bytes()).await;
-    let (response, data) = client.take().await.expect("an answer");
+    client.send_pdu(tag, true, body, format!("SendTargets={which}\0").as_bytes()).await;
+    let (response, data) = client.take().await.expect("the server responds");
     assert!(matches!(response.body, ResponseBody::Text { is_final: true, continues: false, .. }), "{response:?}");
     String::from_utf8(data).expect("text")
 }
@@ -22,9 +22,9 @@ fn send_targets_reports_connected_or_announced_portals() {
     let discovery = LoginSpec { session: "Discovery", text: "", ..LoginSpec::default() };
     with_server(1, Options::default(), async |seam, _, _| {
         let mut client = Client::log_in(&seam, &discovery).await.expect("the login succeeds");
-        let told = format!("TargetName={TARGET}\0TargetAddress=10.0.0.7:3260,1\0");
-        assert_eq!(send_targets(&mut client, "All").await, told);
-        assert_eq!(send_targets(&mut client, TARGET).await, told);
+        let expected = format!("TargetName={TARGET}\0TargetAddress=10.0.0.7:3260,1\0");
+        assert_eq!(send_targets(&mut client, "All").await, expected);
+        assert_eq!(send_targets(&mut client, TARGET).await, expected);
         assert_eq!(send_targets(&mut client, "iqn.other").await, "");
         assert_eq!(send_targets(&mut client, "").await, "SendTargets=Reject\0");
         client.log_out().await;
@@ -32,8 +32,8 @@ fn send_targets_reports_connected_or_announced_portals() {
     let announce = vec!["203.0.113.5:3260".to_owned(), "[2001:db8::1]:860".to_owned()];
     with_server(2, Options { announce, ..Options::default() }, async |seam, _, _| {
         let mut client = Client::log_in(&seam, &discovery).await.expect("the login succeeds");
-        let told = "TargetAddress=203.0.113.5:3260,1\0TargetAddress=[2001:db8::1]:860,1\0";
-        assert_eq!(send_targets(&mut client, "All").await, format!("TargetName={TARGET}\0{told}"));
+        let expected = "TargetAddress=203.0.113.5:3260,1\0TargetAddress=[2001:db8::1]:860,1\0";
+        assert_eq!(send_targets(&mut client, "All").await, format!("TargetName={TARGET}\0{expected}"));
     });
 }
 
@@ -43,7 +43,7 @@ fn discovery_session_rejects_commands() {
         let discovery = LoginSpec { session: "Discovery", ..LoginSpec::default() };
         let mut client = Client::log_in(&seam, &discovery).await.expect("the login succeeds");
         client.begin(&read_cdb(0, 1), 512, &[]).await;
-        let (response, _) = client.take().await.expect("an answer");
+        let (response, _) = client.take().await.expect("the server responds");
         assert!(matches!(response.body, ResponseBody::Reject(_)));
     });
 }
@@ -88,8 +88,8 @@ fn second_login_of_initiator_port_replaces_its_session() {
 fn login_to_unknown_session_is_refused() {
     with_server(7, Options::default(), async |seam, _, _| {
         let mut client = Client::silent(&seam).await;
-        client.say_login(1, 99, &format!("InitiatorName=iqn.a\0TargetName={TARGET}\0")).await;
-        let (response, _) = client.take().await.expect("an answer");
+        client.send_login(1, 99, &format!("InitiatorName=iqn.a\0TargetName={TARGET}\0")).await;
+        let (response, _) = client.take().await.expect("the server responds");
         let ResponseBody::Login(login) = response.body else { panic!("{response:?}") };
         assert_eq!(login.status, (2, 0x0a));
         assert!(client.is_closed().await);

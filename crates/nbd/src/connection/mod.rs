@@ -17,7 +17,7 @@ use engine::Volume;
 use seam::{Incoming, Seam, StreamReader, StreamWriter};
 
 use self::requests::{Ending, ReadError};
-use crate::negotiation::Agreed;
+use crate::negotiation::Negotiated;
 use crate::shared_limits::SharedLimits;
 
 /// State shared by a connection's halves and the tasks of its requests.
@@ -29,11 +29,11 @@ pub(crate) struct Connection<S: Seam> {
     duplex: Duplex<S>,
     limits: Rc<SharedLimits>,
     /// Number of requests in flight.
-    requests: Cell<usize>,
+    requests_in_flight: Cell<usize>,
     /// True while a long simple reply is sent; no request is accepted before its end.
     is_streaming: Cell<bool>,
-    /// Waker of a task that waits to be the only request in flight.
-    last_one: RefCell<Option<Waker>>,
+    /// Waker of the task that waits to be the only request in flight.
+    sole_request_waker: RefCell<Option<Waker>>,
     /// Bytes that replies of requests in flight will need.
     held_bytes: Cell<usize>,
     /// Bytes of write data of requests in flight.
@@ -46,21 +46,21 @@ impl<S: Seam> Connection<S> {
     /// A connection after negotiation.
     pub(crate) fn new(
         seam: S,
-        agreed: Agreed<S>,
+        negotiated: Negotiated<S>,
         control: Rc<Control>,
         limits: Rc<SharedLimits>,
         unreported_loss: bool,
     ) -> Rc<Self> {
         Rc::new(Connection {
             seam,
-            volume: agreed.export.volume,
-            structured: agreed.structured,
-            allocation: agreed.allocation,
+            volume: negotiated.export.volume,
+            structured: negotiated.structured,
+            allocation: negotiated.allocation,
             duplex: Duplex::new(control, &limits.clients),
             limits,
-            requests: Cell::new(0),
+            requests_in_flight: Cell::new(0),
             is_streaming: Cell::new(false),
-            last_one: RefCell::default(),
+            sole_request_waker: RefCell::default(),
             held_bytes: Cell::new(0),
             payload_bytes: Cell::new(0),
             unreported_loss: Cell::new(unreported_loss),
@@ -72,8 +72,8 @@ impl<S: Seam> Connection<S> {
         self.unreported_loss.get()
     }
 
-    /// Serves until the client disconnects, breaks the protocol, or the connection is asked to end. Returns both halves
-    /// of the stream for a handover, if the client stands between two requests and all requests are answered.
+    /// Serves until the client disconnects or violates the protocol, or the end is requested. Returns both halves
+    /// of the stream for a handover, if the client is at a request boundary and all requests are answered.
     pub(crate) async fn run<R: StreamReader<S>, W: StreamWriter<S>>(
         self: Rc<Self>,
         mut incoming: Incoming<S, R>,
@@ -87,15 +87,15 @@ impl<S: Seam> Connection<S> {
         }
     }
 
-    /// True during a handover: only the rest of a request that the client has begun to send is read.
-    fn is_leaving(&self) -> bool {
+    /// True during a handover: only the rest of a partly received request is read.
+    fn is_handing_over(&self) -> bool {
         self.duplex.control().stop() == Stop::HandOver
     }
 
     /// True while no further request is accepted.
     fn is_full(&self) -> bool {
         self.is_streaming.get()
-            || self.requests.get() >= self.limits.options.requests_max
+            || self.requests_in_flight.get() >= self.limits.options.requests_max
             || self.duplex.queued_bytes() + self.held_bytes.get() >= self.limits.held_bytes()
             || self.is_full_of_payload()
     }
@@ -121,7 +121,7 @@ impl<S: Seam, I: Fn()> Protocol for Halves<'_, S, I> {
     }
 
     fn is_answered(&self) -> bool {
-        self.connection.requests.get() == 0
+        self.connection.requests_in_flight.get() == 0
     }
 
     fn begin_handover(&self) -> bool {

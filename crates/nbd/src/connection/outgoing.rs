@@ -11,7 +11,7 @@ const HOLE_BYTES_MIN: usize = 32 << 10;
 
 impl<S: Seam> Connection<S> {
     /// Queues a reply without data.
-    pub(super) fn answer(&self, request: &Request, error: Option<Errno>) {
+    pub(super) fn send_reply(&self, request: &Request, error: Option<Errno>) {
         match error {
             Some(error) if self.needs_chunks(request) => {
                 let mut chunk = Vec::new();
@@ -38,7 +38,7 @@ impl<S: Seam> Connection<S> {
         if may_be_hole && data.iter().all(|piece| piece.block.is_zero(piece.start(), piece.len())) {
             self.duplex.queue_bytes(&reply::hole_chunk(request.cookie, offset, len as u32, flags));
             data.clear();
-            return self.duplex.account().give_back(lent_bytes);
+            return self.duplex.buffer_account().release(lent_bytes);
         }
         let Some(mut out) = self.duplex.queue(lent_bytes) else { return data.clear() };
         if self.structured {

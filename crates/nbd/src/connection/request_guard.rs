@@ -7,7 +7,7 @@ use seam::Seam;
 
 use super::Connection;
 
-/// Guard of a request in flight; on drop it releases the counted bytes and wakes the connection.
+/// Guard of a request in flight; dropping it releases the counted bytes and wakes the connection.
 pub(super) struct RequestGuard<S: Seam> {
     pub(super) connection: Rc<Connection<S>>,
     held_bytes: usize,
@@ -19,7 +19,7 @@ impl<S: Seam> RequestGuard<S> {
     /// Counts a request with `held_bytes` for its reply or its blocks and `payload_bytes` of write data.
     pub(super) fn new(connection: &Rc<Connection<S>>, held_bytes: usize, payload_bytes: usize) -> Self {
         let add = |cell: &Cell<usize>, more: usize| cell.set(cell.get() + more);
-        add(&connection.requests, 1);
+        add(&connection.requests_in_flight, 1);
         add(&connection.held_bytes, held_bytes);
         add(&connection.payload_bytes, payload_bytes);
         RequestGuard { connection: Rc::clone(connection), held_bytes, payload_bytes, lent_bytes: 0 }
@@ -37,12 +37,12 @@ impl<S: Seam> Drop for RequestGuard<S> {
         let subtract = |cell: &Cell<usize>, less: usize| {
             cell.set(cell.get().checked_sub(less).expect("released bytes were counted"));
         };
-        subtract(&self.connection.requests, 1);
+        subtract(&self.connection.requests_in_flight, 1);
         subtract(&self.connection.held_bytes, self.held_bytes);
         subtract(&self.connection.payload_bytes, self.payload_bytes);
-        self.connection.duplex.account().give_back(self.lent_bytes);
-        if let Some(last_one) = self.connection.last_one.take() {
-            last_one.wake();
+        self.connection.duplex.buffer_account().release(self.lent_bytes);
+        if let Some(waker) = self.connection.sole_request_waker.take() {
+            waker.wake();
         }
         self.connection.duplex.control().wake();
     }

@@ -13,7 +13,7 @@ use super::Connection;
 use super::request_guard::RequestGuard;
 use super::tasks::LargeWrite;
 use crate::options::{
-    READ_PIECE_BYTES, REQUEST_BYTES_MAX, REQUEST_COST, STRAIGHT_BYTES_MIN, WHOLE_READ_BYTES_MAX, WRITE_PIECE_BYTES,
+    DIRECT_WRITE_BYTES_MIN, READ_PIECE_BYTES, REQUEST_BYTES_MAX, REQUEST_COST, WHOLE_READ_BYTES_MAX, WRITE_PIECE_BYTES,
 };
 
 /// Regular end of the reading half.
@@ -21,7 +21,7 @@ use crate::options::{
 pub(super) enum Ending {
     /// The client disconnects.
     Disconnect,
-    /// The connection is handed over and stands between two requests.
+    /// The connection is handed over at a request boundary.
     HandOver,
 }
 
@@ -36,8 +36,8 @@ pub(super) enum ReadError {
     Broken(#[from] Broken),
 }
 
-/// Most bytes received at once during a handover.
-const LEAVING_BYTES: usize = 16 << 10;
+/// Maximum bytes received at once during a handover.
+const HANDOVER_RECEIVE_BYTES_MAX: usize = 16 << 10;
 
 impl<S: Seam> Connection<S> {
     /// Reads requests until the connection ends.
@@ -52,10 +52,10 @@ impl<S: Seam> Connection<S> {
             self.duplex.wait_while(|| self.is_full()).await;
             let Step::Got(request, used) = Request::decode(incoming.bytes())? else {
                 self.duplex.wait_until_sent().await;
-                if self.is_leaving() && incoming.bytes().is_empty() {
+                if self.is_handing_over() && incoming.bytes().is_empty() {
                     return Ok(Ending::HandOver);
                 }
-                if header_only || self.is_leaving() {
+                if header_only || self.is_handing_over() {
                     ignore_interrupt(incoming.more_of(Request::BYTES - incoming.bytes().len()).await)?;
                 } else {
                     ignore_interrupt(incoming.more().await)?;
@@ -100,28 +100,28 @@ impl<S: Seam> Connection<S> {
     /// Serves a request without data.
     fn serve(self: &Rc<Self>, request: &Request, pieces: &mut Vec<Piece<S::Block>>) {
         if request.flags & !request.command.flags_allowed() != 0 {
-            return self.answer(request, Some(Errno::Inval));
+            return self.send_reply(request, Some(Errno::Inval));
         }
         let len = request.len as usize;
         if request.command == Command::Read && len <= READ_PIECE_BYTES {
             let lent_bytes = buffer_bytes(request.offset, len);
-            if self.duplex.account().borrow_now(lent_bytes) {
+            if self.duplex.buffer_account().borrow_now(lent_bytes) {
                 if self.volume.read_bytes_now(request.offset, len, pieces) {
                     self.volume.record_request(OpKind::Read, request.offset, len as u64);
                     return self.answer_data(request, request.offset, true, pieces, lent_bytes);
                 }
-                self.duplex.account().give_back(lent_bytes);
+                self.duplex.buffer_account().release(lent_bytes);
             }
         }
         if request.command == Command::Flush {
             self.volume.record_request(OpKind::Flush, 0, 0);
             if self.unreported_loss.take() {
-                return self.answer(request, Some(Errno::Io));
+                return self.send_reply(request, Some(Errno::Io));
             }
             return self.spawn_flush(request);
         }
         if let Err(error) = self.check(request) {
-            return self.answer(request, Some(error));
+            return self.send_reply(request, Some(error));
         }
         let record = |op| self.volume.record_request(op, request.offset, request.len.into());
         match request.command {
@@ -140,7 +140,7 @@ impl<S: Seam> Connection<S> {
             Command::Cache => self.spawn_prefetch(request),
             Command::BlockStatus => self.spawn_block_status(request),
             Command::Write | Command::Flush | Command::Disconnect | Command::Unknown(_) => {
-                self.answer(request, Some(Errno::Inval));
+                self.send_reply(request, Some(Errno::Inval));
             }
         }
     }
@@ -155,7 +155,7 @@ impl<S: Seam> Connection<S> {
         if let Err(error) = self.check(request) {
             incoming.consume(Request::BYTES);
             self.skip(incoming, len).await?;
-            self.answer(request, Some(error));
+            self.send_reply(request, Some(error));
             return Ok(false);
         }
         self.volume.record_request(OpKind::Write, request.offset, len as u64);
@@ -175,7 +175,7 @@ impl<S: Seam> Connection<S> {
         }
         let payload = &incoming.bytes()[Request::BYTES..whole];
         if request.flags == 0 && self.volume.write_now(request.offset, len, &mut &payload[..]) {
-            self.answer(request, None);
+            self.send_reply(request, None);
         } else {
             self.spawn_write(request, payload);
         }
@@ -183,12 +183,16 @@ impl<S: Seam> Connection<S> {
         Ok(false)
     }
 
-    /// Buffers for a long write of whole blocks. They come from the connection's share of the pool, because a client
-    /// may take long to fill them.
+    /// Buffers for a long write of whole blocks. They count towards the connection's quota, because a client may take
+    /// long to fill them.
     fn buffers_for(self: &Rc<Self>, request: &Request) -> Option<(Vec<S::BlockMut>, RequestGuard<S>)> {
         let (len, block) = (request.len as usize, BLOCK_BYTES as u64);
         let whole = len.is_multiple_of(BLOCK_BYTES) && request.offset.is_multiple_of(block);
-        if len < STRAIGHT_BYTES_MIN || !whole || request.flags != 0 || !self.duplex.account().borrow_of_share(len) {
+        if len < DIRECT_WRITE_BYTES_MIN
+            || !whole
+            || request.flags != 0
+            || !self.duplex.buffer_account().borrow_within_quota(len)
+        {
             return None;
         }
         let guard = RequestGuard::new(self, len, 0).with_loan(len);
@@ -207,7 +211,7 @@ impl<S: Seam> Connection<S> {
         incoming.read_blocks(&mut blocks).await?;
         let mut source = GivenBlocks::new(blocks);
         if self.volume.write_now(request.offset, request.len as usize, &mut source) {
-            self.answer(request, None);
+            self.send_reply(request, None);
         } else {
             self.spawn_write_of_blocks(request, source, guard);
         }
@@ -239,7 +243,7 @@ impl<S: Seam> Connection<S> {
             incoming.consume(len);
             at += len as u64;
         }
-        write.part_done();
+        write.finish_piece();
         Ok(())
     }
 
@@ -278,8 +282,8 @@ impl<S: Seam> Connection<S> {
     /// at most `wanted` bytes are received.
     async fn receive_more<R: StreamReader<S>>(&self, incoming: &mut Incoming<S, R>, wanted: usize) -> io::Result<()> {
         self.duplex.wait_until_sent().await;
-        ignore_interrupt(match self.is_leaving() {
-            true => incoming.more_of(wanted.min(LEAVING_BYTES)).await,
+        ignore_interrupt(match self.is_handing_over() {
+            true => incoming.more_of(wanted.min(HANDOVER_RECEIVE_BYTES_MAX)).await,
             false => incoming.more().await,
         })
     }

@@ -38,7 +38,7 @@ impl<S: Seam> Connection<S> {
         let work = work(Rc::clone(self));
         self.seam.spawn(async move {
             let result = work.await;
-            guard.connection.answer(&request, result.err());
+            guard.connection.send_reply(&request, result.err());
         });
     }
 
@@ -77,7 +77,7 @@ impl<S: Seam> Connection<S> {
         self.seam.spawn(async move {
             let this = &guard.connection;
             let result = this.volume.write_bytes(request.offset, &payload, write_flags(&request)).await;
-            this.answer(&request, result.err().map(|error| errno(&error)));
+            this.send_reply(&request, result.err().map(|error| errno(&error)));
         });
     }
 
@@ -93,7 +93,7 @@ impl<S: Seam> Connection<S> {
             let this = &guard.connection;
             let flags = write_flags(&request);
             let result = this.volume.write(request.offset, request.len as usize, flags, &mut data).await;
-            this.answer(&request, result.err().map(|error| errno(&error)));
+            this.send_reply(&request, result.err().map(|error| errno(&error)));
         });
     }
 
@@ -113,7 +113,7 @@ impl<S: Seam> Connection<S> {
                 ReplyShape::Whole => this.read_whole(&request).await,
                 ReplyShape::Chunks => this.read_in_pieces(&request, shape).await,
                 ReplyShape::Stream => {
-                    this.wait_until_alone().await;
+                    this.wait_until_sole_request().await;
                     this.read_in_pieces(&request, shape).await;
                     this.is_streaming.set(false);
                 }
@@ -125,7 +125,7 @@ impl<S: Seam> Connection<S> {
     async fn read_whole(&self, request: &Request) {
         let (end, mut at, mut data) = (request.offset + u64::from(request.len), request.offset, Vec::new());
         let lent_bytes = buffer_bytes(at, request.len as usize);
-        let Some(loan) = self.duplex.account().borrow(&self.seam, lent_bytes, || true).await else { return };
+        let Some(loan) = self.duplex.buffer_account().borrow(&self.seam, lent_bytes, || true).await else { return };
         while at < end {
             let len = (READ_PIECE_BYTES - (at % READ_PIECE_BYTES as u64) as usize).min((end - at) as usize);
             if let Err(error) = self.volume.read_bytes(at, len, &mut data).await {
@@ -139,12 +139,13 @@ impl<S: Seam> Connection<S> {
     /// Reads and sends piece by piece, so that only one piece is held.
     async fn read_in_pieces(&self, request: &Request, shape: ReplyShape) {
         let (end, mut at, mut data) = (request.offset + u64::from(request.len), request.offset, Vec::new());
-        // Pieces within the connection's share need not wait for other clients.
-        let share = self.limits.clients.share_bytes() / BLOCK_BYTES * BLOCK_BYTES;
-        let piece_bytes = share.clamp(BLOCK_BYTES, READ_PIECE_BYTES);
+        // Pieces within the connection's quota need not wait for other clients.
+        let quota_bytes = self.limits.clients.client_quota_bytes() / BLOCK_BYTES * BLOCK_BYTES;
+        let piece_bytes = quota_bytes.clamp(BLOCK_BYTES, READ_PIECE_BYTES);
         while at < end {
             let len = (piece_bytes - (at % piece_bytes as u64) as usize).min((end - at) as usize);
-            let Some(loan) = self.duplex.account().borrow(&self.seam, buffer_bytes(at, len), || true).await else {
+            let Some(loan) = self.duplex.buffer_account().borrow(&self.seam, buffer_bytes(at, len), || true).await
+            else {
                 return;
             };
             let result = self.volume.read_bytes(at, len, &mut data).await;
@@ -153,7 +154,7 @@ impl<S: Seam> Connection<S> {
                 (Ok(()), ReplyShape::Stream) => self.answer_part(request, is_first, &mut data, loan.into_bytes()),
                 (Ok(()), _) => self.answer_data(request, at, at + len as u64 == end, &mut data, loan.into_bytes()),
                 // The header of a simple reply has reported success: the protocol requires closing the connection.
-                (Err(_), ReplyShape::Stream) if !is_first => return self.duplex.control().ask(Stop::Now),
+                (Err(_), ReplyShape::Stream) if !is_first => return self.duplex.control().request_stop(Stop::Now),
                 (Err(error), _) => return self.answer_failed_read(request, at, errno(&error)),
             }
             at += len as u64;
@@ -162,12 +163,12 @@ impl<S: Seam> Connection<S> {
     }
 
     /// Waits until the caller's request is the only one in flight: no reply may interrupt a simple reply.
-    async fn wait_until_alone(&self) {
+    async fn wait_until_sole_request(&self) {
         poll_fn(|context| {
-            if self.requests.get() == 1 {
+            if self.requests_in_flight.get() == 1 {
                 return Poll::Ready(());
             }
-            *self.last_one.borrow_mut() = Some(context.waker().clone());
+            *self.sole_request_waker.borrow_mut() = Some(context.waker().clone());
             Poll::Pending
         })
         .await;
@@ -175,7 +176,7 @@ impl<S: Seam> Connection<S> {
 
     fn answer_failed_read(&self, request: &Request, at: u64, error: Errno) {
         if !self.structured {
-            return self.answer(request, Some(error));
+            return self.send_reply(request, Some(error));
         }
         let mut chunk = Vec::new();
         push_error_chunk(&mut chunk, request.cookie, error, Some(at));
@@ -186,19 +187,19 @@ impl<S: Seam> Connection<S> {
         let (guard, request) = (RequestGuard::new(self, 0, 0), *request);
         self.seam.spawn(async move {
             let this = &guard.connection;
-            match this.status(&request).await {
+            match this.block_status(&request).await {
                 Ok(extents) => {
                     let mut chunk = Vec::new();
                     push_status_chunk(&mut chunk, request.cookie, ALLOCATION_CONTEXT, &extents);
                     this.duplex.queue_bytes(&chunk);
                 }
-                Err(error) => this.answer(&request, Some(error)),
+                Err(error) => this.send_reply(&request, Some(error)),
             }
         });
     }
 
     /// Extents from the request's offset on: (bytes, flags); adjacent extents differ in their flags.
-    async fn status(&self, request: &Request) -> Result<Vec<(u32, u32)>, Errno> {
+    async fn block_status(&self, request: &Request) -> Result<Vec<(u32, u32)>, Errno> {
         let end = request.offset + u64::from(request.len);
         let only_one = request.flags & command::REQ_ONE != 0;
         let (mut at, mut extents) = (request.offset, Vec::<(u32, u32)>::new());
@@ -207,7 +208,7 @@ impl<S: Seam> Connection<S> {
             let before = at;
             for run in runs {
                 let len = run.len_bytes.min(end - at) as u32;
-                let state = state(&run);
+                let state = status_flags(&run);
                 match extents.last_mut() {
                     _ if len == 0 => (),
                     Some((sum, last)) if *last == state => *sum += len,
@@ -229,14 +230,14 @@ pub(super) struct LargeWrite<S: Seam> {
     guard: RequestGuard<S>,
     request: Request,
     /// Pieces in flight, plus one until all pieces have been received.
-    left: Cell<usize>,
+    pending_pieces: Cell<usize>,
     error: Cell<Option<Errno>>,
 }
 
 impl<S: Seam> LargeWrite<S> {
     pub(super) fn new(connection: &Rc<Connection<S>>, request: &Request) -> Rc<Self> {
         let guard = RequestGuard::new(connection, 0, 0);
-        Rc::new(LargeWrite { guard, request: *request, left: Cell::new(1), error: Cell::new(None) })
+        Rc::new(LargeWrite { guard, request: *request, pending_pieces: Cell::new(1), error: Cell::new(None) })
     }
 
     /// True if a piece failed.
@@ -248,7 +249,7 @@ impl<S: Seam> LargeWrite<S> {
     pub(super) fn spawn_piece(self: &Rc<Self>, at: u64, payload: &[u8]) {
         let (write, payload) = (Rc::clone(self), payload.to_vec());
         let piece = RequestGuard::new(&self.guard.connection, 0, payload.len());
-        write.left.set(write.left.get() + 1);
+        write.pending_pieces.set(write.pending_pieces.get() + 1);
         self.guard.connection.seam.spawn(async move {
             let flags = write_flags(&write.request);
             let result = piece.connection.volume.write_bytes(at, &payload, flags).await;
@@ -256,15 +257,15 @@ impl<S: Seam> LargeWrite<S> {
                 write.error.set(Some(errno(&error)));
             }
             drop(piece);
-            write.part_done();
+            write.finish_piece();
         });
     }
 
     /// Records the end of a piece or of the reception; the last one answers the request.
-    pub(super) fn part_done(&self) {
-        self.left.set(self.left.get() - 1);
-        if self.left.get() == 0 {
-            self.guard.connection.answer(&self.request, self.error.get());
+    pub(super) fn finish_piece(&self) {
+        self.pending_pieces.set(self.pending_pieces.get() - 1);
+        if self.pending_pieces.get() == 0 {
+            self.guard.connection.send_reply(&self.request, self.error.get());
         }
     }
 }
@@ -273,6 +274,6 @@ fn write_flags(request: &Request) -> WriteFlags {
     WriteFlags { fua: request.flags & command::FUA != 0, ..Default::default() }
 }
 
-fn state(run: &AllocationExtent) -> u32 {
+fn status_flags(run: &AllocationExtent) -> u32 {
     (if run.hole { flags::STATE_HOLE } else { 0 }) | if run.zero { flags::STATE_ZERO } else { 0 }
 }

@@ -46,13 +46,13 @@ impl<S: Seam, R: StreamReader<S>> TlsReader<S, R> {
         Ok(())
     }
 
-    /// Appends available plain text, at most `room` bytes; returns `None` if there is none yet, 0 at the end.
-    fn take(&self, buffer: &mut Vec<u8>, room: usize) -> io::Result<Option<usize>> {
+    /// Appends available plain text, at most `len_max` bytes; returns `None` if there is none yet, 0 at the end.
+    fn take(&self, buffer: &mut Vec<u8>, len_max: usize) -> io::Result<Option<usize>> {
         let mut session = self.session.borrow_mut();
         let mut reader = session.reader();
         match reader.fill_buf() {
             Ok(plain) => {
-                let len = plain.len().min(room);
+                let len = plain.len().min(len_max);
                 buffer.extend_from_slice(&plain[..len]);
                 reader.consume(len);
                 Ok(Some(len))
@@ -62,9 +62,9 @@ impl<S: Seam, R: StreamReader<S>> TlsReader<S, R> {
         }
     }
 
-    async fn read_some(&mut self, buffer: &mut Vec<u8>, room: usize) -> io::Result<usize> {
+    async fn read_some(&mut self, buffer: &mut Vec<u8>, len_max: usize) -> io::Result<usize> {
         loop {
-            if let Some(len) = self.take(buffer, room)? {
+            if let Some(len) = self.take(buffer, len_max)? {
                 return Ok(len);
             }
             self.receive().await?;
@@ -74,8 +74,8 @@ impl<S: Seam, R: StreamReader<S>> TlsReader<S, R> {
 
 impl<S: Seam, R: StreamReader<S>> StreamReader<S> for TlsReader<S, R> {
     async fn read(&mut self, mut buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
-        let room = buffer.capacity() - buffer.len();
-        let result = self.read_some(&mut buffer, room).await;
+        let len_max = buffer.capacity() - buffer.len();
+        let result = self.read_some(&mut buffer, len_max).await;
         (result, buffer)
     }
 
@@ -91,8 +91,8 @@ impl<S: Seam, R: StreamReader<S>> StreamReader<S> for TlsReader<S, R> {
         for piece in &mut pieces {
             plain.clear();
             while plain.len() < piece.len() {
-                let room = piece.len() - plain.len();
-                match self.read_some(&mut plain, room).await {
+                let len_max = piece.len() - plain.len();
+                match self.read_some(&mut plain, len_max).await {
                     Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), pieces),
                     Ok(_) => (),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => (),

@@ -147,7 +147,7 @@ fn silent_server_is_replaced_by_a_new_connection() {
     let world = world(55);
     let seam = world.seam();
     world.block_on(async {
-        // A peer that completes the handshake and then never answers.
+        // A peer that completes the handshake and then never replies.
         let listener = seam.listen(&address()).await.expect("the address is free");
         let (mute, mutes) = (seam.clone(), Rc::new(Cell::new(0)));
         let counted = Rc::clone(&mutes);

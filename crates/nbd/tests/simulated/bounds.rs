@@ -39,12 +39,12 @@ fn two_hundred_stalled_clients_do_not_slow_a_healthy_one() {
 }
 
 #[test]
-fn client_that_reads_no_replies_is_held_to_its_share() {
+fn client_that_reads_no_replies_is_held_to_its_quota() {
     let world = world(32);
     let seam = world.seam();
     world.block_on(async {
         serve(&seam, plain(), Options::default()).await;
-        let mut deaf = Vec::new();
+        let mut stalled = Vec::new();
         for _ in 0..4 {
             let mut client = connect(&seam).await;
             client.go("vm1").await;
@@ -53,7 +53,7 @@ fn client_that_reads_no_replies_is_held_to_its_share() {
                 Request { flags: 0, command: Command::Read, cookie, offset, len }.encode()
             });
             client.send(&reads.collect::<Vec<_>>()).await;
-            deaf.push(client);
+            stalled.push(client);
         }
         // Data other than zeroes, which would be sent as a hole.
         let mut client = connect(&seam).await;
@@ -65,7 +65,7 @@ fn client_that_reads_no_replies_is_held_to_its_share() {
         assert!(held <= seam.blocks_total() / 2, "{held} of {} buffers are held", seam.blocks_total());
 
         // A client that reads again gets all of its replies.
-        let mut client = deaf.pop().expect("there are four clients");
+        let mut client = stalled.pop().expect("there are four clients");
         let mut answered = 0;
         while answered < 1000 {
             let (_, _, last) = client.part(0).await.expect("the connection stays open");
@@ -82,14 +82,14 @@ async fn simple_client(seam: &SimSeam) -> Client {
 }
 
 /// Clients that each request a whole read and never receive the reply.
-async fn deaf_clients(seam: &SimSeam, count: u64) -> Vec<Client> {
-    let mut deaf = Vec::new();
+async fn stalled_clients(seam: &SimSeam, count: u64) -> Vec<Client> {
+    let mut stalled = Vec::new();
     for number in 0..count {
         let mut client = simple_client(seam).await;
-        client.ask(Command::Read, 0, number * u64::from(WHOLE) % SIZE, WHOLE, b"").await;
-        deaf.push(client);
+        client.send_request(Command::Read, 0, number * u64::from(WHOLE) % SIZE, WHOLE, b"").await;
+        stalled.push(client);
     }
-    deaf
+    stalled
 }
 
 /// Longest read that is answered whole.
@@ -99,27 +99,27 @@ const WHOLE: u32 = 4 << 20;
 fn unreceived_whole_reads_leave_three_quarters_of_memory_free() {
     with_server(38, Options::default(), async |seam, _| {
         // The reads together exceed the pool.
-        let deaf = deaf_clients(&seam, 20).await;
+        let stalled = stalled_clients(&seam, 20).await;
         seam.sleep(Nanos::from_secs(1)).await;
         let (total, free) = (seam.blocks_total(), seam.blocks_free());
         assert!(free >= total * 3 / 4, "{free} of {total} buffers are free");
         let mut client = simple_client(&seam).await;
         let before = seam.now();
-        client.ask(Command::Write, 0, 0, 4096, &sectors(1, 8)).await;
+        client.send_request(Command::Write, 0, 0, 4096, &sectors(1, 8)).await;
         assert_eq!(client.part(0).await, Some((1, Part::Done, true)));
-        client.ask(Command::Read, 0, 0, 65_536, b"").await;
+        client.send_request(Command::Read, 0, 0, 65_536, b"").await;
         assert!(matches!(client.part(65_536).await, Some((2, Part::Data(..), true))));
         assert!(seam.now().since(before) < Nanos::from_millis(200), "simulated time, equal on every machine");
-        drop(deaf);
+        drop(stalled);
     });
 }
 
 #[test]
 fn whole_reads_beyond_the_memory_wait_and_all_complete() {
     with_server(39, Options::default(), async |seam, _| {
-        let mut clients = deaf_clients(&seam, 20).await;
+        let mut clients = stalled_clients(&seam, 20).await;
         for client in &mut clients {
-            let Some((1, Part::Data(_, data), true)) = client.part(WHOLE as usize).await else { panic!("an answer") };
+            let Some((1, Part::Data(_, data), true)) = client.part(WHOLE as usize).await else { panic!("a reply") };
             assert_eq!(data.len(), WHOLE as usize);
         }
     });
@@ -128,16 +128,16 @@ fn whole_reads_beyond_the_memory_wait_and_all_complete() {
 #[test]
 fn slow_client_is_disconnected_only_if_others_wait() {
     with_server(40, Options::default(), async |seam, server| {
-        let mut slow = deaf_clients(&seam, 1).await;
+        let mut slow = stalled_clients(&seam, 1).await;
         seam.sleep(Nanos::from_secs(600)).await;
         assert_eq!(server.stats().connections, 1, "no other client waits for its buffers");
         let mut taken = slow.pop().expect("there is one client");
         assert!(matches!(taken.part(WHOLE as usize).await, Some((1, Part::Data(..), true))));
 
-        let _deaf = deaf_clients(&seam, 20).await;
+        let _stalled = stalled_clients(&seam, 20).await;
         let mut client = simple_client(&seam).await;
         let before = seam.now();
-        client.ask(Command::Read, 0, 0, WHOLE, b"").await;
+        client.send_request(Command::Read, 0, 0, WHOLE, b"").await;
         assert!(matches!(client.part(WHOLE as usize).await, Some((1, Part::Data(..), true))));
         assert!(seam.now().since(before) < Nanos::from_secs(600), "at most one stall time-out per waiting client");
     });
@@ -178,7 +178,7 @@ fn vanished_client_leaves_no_connections_or_buffers_behind() {
             let mut client = connect(&seam).await;
             client.go("vm1").await;
             for request in 0..30 {
-                client.ask(Command::Read, 0, request * (1 << 20), 1 << 20, b"").await;
+                client.send_request(Command::Read, 0, request * (1 << 20), 1 << 20, b"").await;
             }
             client.send(&[&write_of(8 << 20)[..], &sectors(1, 300)].concat()).await;
             seam.sleep(Nanos::from_micros(round * 100)).await;
@@ -198,9 +198,9 @@ fn disconnecting_client_still_gets_its_replies() {
         let mut client = connect(&seam).await;
         client.go("vm1").await;
         for request in 0..10 {
-            client.ask(Command::Read, 0, request * 4096, 4096, b"").await;
+            client.send_request(Command::Read, 0, request * 4096, 4096, b"").await;
         }
-        client.ask(Command::Disconnect, 0, 0, 0, b"").await;
+        client.send_request(Command::Disconnect, 0, 0, 0, b"").await;
         for _ in 0..10 {
             assert!(matches!(client.part(0).await, Some((_, Part::Data(..), true))));
         }
@@ -211,14 +211,14 @@ fn disconnecting_client_still_gets_its_replies() {
 #[test]
 fn stop_answers_requests_in_flight_and_drops_stalled_clients_in_time() {
     with_server(36, Options::default(), async |seam, server| {
-        let (mut busy, mut deaf) = (connect(&seam).await, connect(&seam).await);
+        let (mut busy, mut stalled) = (connect(&seam).await, connect(&seam).await);
         busy.go("vm1").await;
-        deaf.go("vm1").await;
-        deaf.write(0, &sectors(1, 8192)).await.expect("written");
-        deaf.ask(Command::Read, 0, 0, 4 << 20, b"").await;
-        busy.ask(Command::Write, 0, 0, SIZE as u32 / 2, &sectors(1, SIZE as usize / 1024)).await;
+        stalled.go("vm1").await;
+        stalled.write(0, &sectors(1, 8192)).await.expect("written");
+        stalled.send_request(Command::Read, 0, 0, 4 << 20, b"").await;
+        busy.send_request(Command::Write, 0, 0, SIZE as u32 / 2, &sectors(1, SIZE as usize / 1024)).await;
         seam.sleep(Nanos::from_millis(50)).await;
-        busy.ask(Command::Flush, 0, 0, 0, b"").await;
+        busy.send_request(Command::Flush, 0, 0, 0, b"").await;
         seam.sleep(Nanos::from_millis(50)).await;
         server.stop(Nanos::from_secs(2)).await;
         assert_eq!(server.stats().connections, 0);
@@ -244,7 +244,7 @@ fn disconnect_does_not_wait_for_half_sent_writes_or_unread_replies() {
         assert_eq!(server.clients_of("vm1"), 0);
         assert!(seam.now().since(before) < Nanos::from_secs(1), "an incomplete request is not waited for");
 
-        let _deaf = deaf_clients(&seam, 3).await;
+        let _stalled = stalled_clients(&seam, 3).await;
         seam.sleep(Nanos::from_millis(100)).await;
         server.disconnect("vm1", Nanos::from_secs(5)).await;
         assert_eq!((server.clients_of("vm1"), server.stats().connections), (0, 0));

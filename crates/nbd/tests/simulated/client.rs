@@ -111,7 +111,7 @@ impl Client {
     pub async fn go_simple(&mut self, name: &str) -> u16 {
         let request = InfoRequest { name, wants_block_size: true, wants_name: true, wants_description: true };
         let replies = self.option(OptionKind::Go, &request.encode()).await;
-        assert_eq!(replies.last().expect("an answer").0, OptionReplyKind::Ack, "{replies:?}");
+        assert_eq!(replies.last().expect("a reply").0, OptionReplyKind::Ack, "{replies:?}");
         let flags = replies.iter().find_map(|(_, payload)| match Info::parse(payload) {
             Ok(Info::Export { flags, .. }) => Some(flags),
             _ => None,
@@ -120,7 +120,7 @@ impl Client {
     }
 
     /// Sends a request with the data of a write; returns its cookie.
-    pub async fn ask(&mut self, command: Command, flags: u16, offset: u64, len: u32, data: &[u8]) -> u64 {
+    pub async fn send_request(&mut self, command: Command, flags: u16, offset: u64, len: u32, data: &[u8]) -> u64 {
         let cookie = self.next;
         self.next += 1;
         let request = Request { flags, command, cookie, offset, len };
@@ -158,7 +158,7 @@ impl Client {
 
     /// Sends a request and receives the whole reply while no other request is in flight.
     pub async fn call(&mut self, command: Command, flags: u16, offset: u64, len: u32, data: &[u8]) -> Vec<Part> {
-        let cookie = self.ask(command, flags, offset, len, data).await;
+        let cookie = self.send_request(command, flags, offset, len, data).await;
         let mut parts = Vec::new();
         while let Some((of, part, last)) = self.part(0).await {
             assert_eq!(of, cookie);

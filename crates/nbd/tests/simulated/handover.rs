@@ -1,10 +1,10 @@
-//! Handover: a client between two requests does not notice that another server answers.
+//! Handover: a client between two requests does not notice the change of server.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use engine::{Core, UnflushedLoss, VolumeId, VolumeSpec, WritePolicy};
-use nbd::{Handed, NoWay, Options, Server, Terms};
+use nbd::{HandedOverClient, NegotiatedTerms, Options, Server, TakeOverError};
 use nbd_protocol::{Command, Errno, Request};
 use seam::sim::SimSeam;
 use seam::{Nanos, Seam};
@@ -13,7 +13,7 @@ use crate::client::{Client, Part, sectors};
 use crate::fixture::{SIZE, connect, core, listen, plain, world};
 
 /// Time limit of a handover.
-const PATIENCE: Nanos = Nanos::from_secs(5);
+const DRAIN_TIMEOUT: Nanos = Nanos::from_secs(5);
 /// Requests of the client in flight.
 const DEPTH: u64 = 8;
 /// Offset in bytes and sectors of writes: short, inside a block, directly into blocks, in pieces.
@@ -55,14 +55,14 @@ fn busy_client_gets_each_reply_once_across_handovers() {
     for seed in 600..620 {
         with_client(seed, async |seam, core, first, mut client| {
             let (busy, changes) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(0)));
-            let (is_busy, count, changing) = (busy.clone(), changes.clone(), seam.clone());
+            let (is_busy, count, task_seam) = (busy.clone(), changes.clone(), seam.clone());
             seam.spawn(async move {
                 let mut server = first;
                 while is_busy.get() {
-                    changing.sleep(Nanos::from_micros(changing.random() % 3_000)).await;
-                    let mut handed = server.hand_over(PATIENCE).await;
+                    task_seam.sleep(Nanos::from_micros(task_seam.random() % 3_000)).await;
+                    let mut handed = server.hand_over(DRAIN_TIMEOUT).await;
                     assert_eq!(handed.len(), 1, "the client was disconnected");
-                    server = server_of(&changing, &core);
+                    server = server_of(&task_seam, &core);
                     server.take_over(handed.remove(0)).expect("the volume is served");
                     count.set(count.get() + 1);
                 }
@@ -70,11 +70,11 @@ fn busy_client_gets_each_reply_once_across_handovers() {
             for round in 1..30_u64 {
                 for (index, (offset, count)) in (0..DEPTH).zip(SHAPES) {
                     let data = sectors(round * DEPTH + index, count);
-                    client.ask(Command::Write, 0, offset, data.len() as u32, &data).await;
+                    client.send_request(Command::Write, 0, offset, data.len() as u32, &data).await;
                 }
                 for _ in 0..DEPTH {
-                    let answer = client.part(0).await.map(|(_, part, last)| (part, last));
-                    assert_eq!(answer, Some((Part::Done, true)), "seed {seed} round {round}");
+                    let reply = client.part(0).await.map(|(_, part, last)| (part, last));
+                    assert_eq!(reply, Some((Part::Done, true)), "seed {seed} round {round}");
                 }
                 for (index, (offset, count)) in (0..DEPTH).zip(SHAPES) {
                     let expected = sectors(round * DEPTH + index, count);
@@ -92,9 +92,9 @@ fn idle_client_is_handed_over_at_once_with_its_terms() {
     with_client(620, async |seam, core, first, mut client| {
         client.write(4096, &sectors(3, 8)).await.expect("written");
         let began = seam.now();
-        let handed = first.hand_over(PATIENCE).await;
+        let handed = first.hand_over(DRAIN_TIMEOUT).await;
         assert!(seam.now() < began + Nanos::from_millis(100), "the handover waited");
-        let agreed = Terms {
+        let negotiated = NegotiatedTerms {
             incarnation: VolumeId(1),
             size_bytes: SIZE,
             read_only: false,
@@ -102,17 +102,17 @@ fn idle_client_is_handed_over_at_once_with_its_terms() {
             allocation: true,
             unreported_loss: false,
         };
-        assert_eq!(handed.iter().map(|client| client.terms).collect::<Vec<_>>(), [agreed]);
+        assert_eq!(handed.iter().map(|client| client.terms).collect::<Vec<_>>(), [negotiated]);
         let second = server_of(&seam, &core);
-        // The successor answers requests sent meanwhile.
-        client.ask(Command::Read, 0, 4096, 4096, b"").await;
+        // The successor replies to requests sent meanwhile.
+        client.send_request(Command::Read, 0, 4096, 4096, b"").await;
         seam.sleep(Nanos::from_secs(60)).await;
         handed.into_iter().for_each(|client| second.take_over(client).expect("the volume is served"));
         assert_eq!(client.part(0).await.map(|(_, part, _)| part), Some(Part::Data(4096, sectors(3, 8))));
         assert_eq!((second.clients_of("vm1"), first.stats().connections), (1, 0));
         let status = client.call(Command::BlockStatus, 0, 0, 4096, b"").await;
         assert!(matches!(status[..], [Part::Status(_)]), "{status:?}");
-        second.stop(PATIENCE).await;
+        second.stop(DRAIN_TIMEOUT).await;
         assert!(client.is_closed().await);
     });
 }
@@ -127,18 +127,18 @@ fn begun_request_is_finished_and_a_stalled_client_disconnected() {
         let bytes = [&request.encode()[..], &data].concat();
         slow.send(&bytes[..10]).await;
         silent.send(&bytes[..500]).await;
-        // Before this data arrive, the clients are between two requests.
+        // Until these bytes arrive, the clients are between two requests.
         seam.sleep(Nanos::from_millis(1)).await;
         let handed = Rc::new(Cell::new(None));
-        let hands = handed.clone();
-        seam.spawn(async move { hands.set(Some(first.hand_over(PATIENCE).await)) });
+        let handed_by_task = handed.clone();
+        seam.spawn(async move { handed_by_task.set(Some(first.hand_over(DRAIN_TIMEOUT).await)) });
         seam.sleep(Nanos::from_secs(1)).await;
         slow.send(&bytes[10..5_000]).await;
         seam.sleep(Nanos::from_secs(1)).await;
         // The first byte of the next request is left to the successor.
         slow.send(&[&bytes[5_000..], &bytes[..1]].concat()).await;
         assert_eq!(slow.part(0).await, Some((77, Part::Done, true)));
-        seam.sleep(PATIENCE).await;
+        seam.sleep(DRAIN_TIMEOUT).await;
         let handed = handed.take().expect("the handover has ended");
         assert_eq!(handed.len(), 1);
         assert!(silent.is_closed().await);
@@ -155,17 +155,17 @@ fn unreceived_replies_delay_a_handover_only_until_its_time_limit() {
     with_client(622, async |seam, _, first, mut client| {
         let data = sectors(1, 2048);
         client.write(0, &data).await.expect("written");
-        client.ask(Command::Read, 0, 0, data.len() as u32, b"").await;
+        client.send_request(Command::Read, 0, 0, data.len() as u32, b"").await;
         seam.sleep(Nanos::from_millis(1)).await;
         let began = seam.now();
-        assert_eq!(first.hand_over(PATIENCE).await.len(), 0);
-        assert!(seam.now() < began + PATIENCE + Nanos::from_millis(100));
+        assert_eq!(first.hand_over(DRAIN_TIMEOUT).await.len(), 0);
+        assert!(seam.now() < began + DRAIN_TIMEOUT + Nanos::from_millis(100));
     });
 }
 
 #[test]
-fn client_with_other_terms_than_offered_is_disconnected() {
-    let agreed = Terms {
+fn client_is_disconnected_if_its_volume_changed() {
+    let negotiated = NegotiatedTerms {
         incarnation: VolumeId(1),
         size_bytes: SIZE,
         read_only: false,
@@ -174,16 +174,16 @@ fn client_with_other_terms_than_offered_is_disconnected() {
         unreported_loss: false,
     };
     let others = [
-        (Terms { incarnation: VolumeId(2), ..agreed }, NoWay::NoVolume),
-        (Terms { size_bytes: SIZE + 512, ..agreed }, NoWay::Smaller),
-        (Terms { read_only: true, ..agreed }, NoWay::ReadOnly),
+        (NegotiatedTerms { incarnation: VolumeId(2), ..negotiated }, TakeOverError::NoVolume),
+        (NegotiatedTerms { size_bytes: SIZE + 512, ..negotiated }, TakeOverError::Smaller),
+        (NegotiatedTerms { read_only: true, ..negotiated }, TakeOverError::ReadOnly),
     ];
     for (other, why) in others {
         with_client(623, async |seam, core, first, mut client| {
-            let mut handed = first.hand_over(PATIENCE).await;
-            let Handed { stream, terms } = handed.remove(0);
-            assert_eq!(terms, agreed);
-            assert_eq!(server_of(&seam, &core).take_over(Handed { stream, terms: other }), Err(why));
+            let mut handed = first.hand_over(DRAIN_TIMEOUT).await;
+            let HandedOverClient { stream, terms } = handed.remove(0);
+            assert_eq!(terms, negotiated);
+            assert_eq!(server_of(&seam, &core).take_over(HandedOverClient { stream, terms: other }), Err(why));
             assert!(client.is_closed().await);
         });
     }
@@ -193,7 +193,7 @@ fn client_with_other_terms_than_offered_is_disconnected() {
 fn client_in_the_handshake_phase_is_disconnected() {
     with_client(624, async |seam, _, first, _client| {
         let mut undecided = connect(&seam).await;
-        assert_eq!(first.hand_over(PATIENCE).await.len(), 1);
+        assert_eq!(first.hand_over(DRAIN_TIMEOUT).await.len(), 1);
         assert!(undecided.is_closed().await);
     });
 }
@@ -207,19 +207,19 @@ fn loss_is_reported_once_to_each_client_across_servers() {
         let core = core(&seam, lossy).await;
         let first = server_of(&seam, &core);
         listen(&seam, &first).await;
-        let (mut untold, mut told) = (connect(&seam).await, connect(&seam).await);
-        untold.go("vm1").await;
-        told.go("vm1").await;
-        untold.write(0, &sectors(1, 8)).await.expect("a plain write does not report the loss");
-        assert_eq!(told.call(Command::Flush, 0, 0, 0, b"").await, [Part::Failed(Errno::Io)]);
-        assert_eq!(told.call(Command::Flush, 0, 0, 0, b"").await, [Part::Done]);
-        let handed = first.hand_over(PATIENCE).await;
+        let (mut unnotified, mut notified) = (connect(&seam).await, connect(&seam).await);
+        unnotified.go("vm1").await;
+        notified.go("vm1").await;
+        unnotified.write(0, &sectors(1, 8)).await.expect("a plain write does not report the loss");
+        assert_eq!(notified.call(Command::Flush, 0, 0, 0, b"").await, [Part::Failed(Errno::Io)]);
+        assert_eq!(notified.call(Command::Flush, 0, 0, 0, b"").await, [Part::Done]);
+        let handed = first.hand_over(DRAIN_TIMEOUT).await;
         assert_eq!(handed.iter().filter(|client| client.terms.unreported_loss).count(), 1);
         let second = server_of(&seam, &core);
         handed.into_iter().for_each(|client| second.take_over(client).expect("the volume is served"));
-        assert_eq!(told.call(Command::Flush, 0, 0, 0, b"").await, [Part::Done]);
-        assert_eq!(untold.call(Command::Flush, 0, 0, 0, b"").await, [Part::Failed(Errno::Io)]);
-        assert_eq!(untold.call(Command::Flush, 0, 0, 0, b"").await, [Part::Done]);
+        assert_eq!(notified.call(Command::Flush, 0, 0, 0, b"").await, [Part::Done]);
+        assert_eq!(unnotified.call(Command::Flush, 0, 0, 0, b"").await, [Part::Failed(Errno::Io)]);
+        assert_eq!(unnotified.call(Command::Flush, 0, 0, 0, b"").await, [Part::Done]);
     });
     assert_eq!(world.violations(), Vec::<String>::new());
 }

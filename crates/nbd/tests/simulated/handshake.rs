@@ -22,8 +22,8 @@ fn client_learns_exports_and_their_features() {
         assert_eq!(listed[1].0, OptionReplyKind::Ack);
 
         client.option(OptionKind::StructuredReply, b"").await;
-        let answers = client.option(OptionKind::Info, &info("")).await;
-        let facts: Vec<_> = answers.iter().filter(|(kind, _)| *kind == OptionReplyKind::Info).collect();
+        let replies = client.option(OptionKind::Info, &info("")).await;
+        let facts: Vec<_> = replies.iter().filter(|(kind, _)| *kind == OptionReplyKind::Info).collect();
         let facts: Vec<Info<'_>> = facts.iter().map(|(_, payload)| Info::parse(payload).expect("valid info")).collect();
         assert!(facts.contains(&Info::Name("vm1")), "the default export reports its name");
         assert!(facts.contains(&Info::BlockSize { min: 512, preferred: 4096, max: 64 << 20 }));
@@ -59,13 +59,13 @@ fn export_name_option_works_with_and_without_zeroes() {
             nbd_protocol::option::push_option(&mut bytes, OptionKind::ExportName, b"vm1");
             client.send(&bytes).await;
             let len = 10 + zeroes;
-            let answer = move |bytes: &[u8]| match bytes.get(..len) {
+            let reply = move |bytes: &[u8]| match bytes.get(..len) {
                 None => Ok(nbd_protocol::Step::More(len)),
-                Some(answer) => Ok(nbd_protocol::Step::Got(answer.to_vec(), len)),
+                Some(reply) => Ok(nbd_protocol::Step::Got(reply.to_vec(), len)),
             };
-            let answer = client.take(answer).await.expect("size and flags arrive");
-            assert_eq!(answer[..8], SIZE.to_be_bytes());
-            client.ask(Command::Read, 0, 0, 512, b"").await;
+            let reply = client.take(reply).await.expect("size and flags arrive");
+            assert_eq!(reply[..8], SIZE.to_be_bytes());
+            client.send_request(Command::Read, 0, 0, 512, b"").await;
             assert!(client.part(512).await.is_some());
         }
     });
@@ -123,7 +123,7 @@ fn read_only_export_is_announced_and_refuses_writes() {
         let can = client.go_simple("vm1").await;
         assert_eq!(can & (flags::READ_ONLY | flags::SEND_TRIM), flags::READ_ONLY);
         assert_eq!(client.write(0, &[0; 512]).await, Err(nbd_protocol::Errno::Perm));
-        client.ask(Command::Read, 0, 0, 512, b"").await;
+        client.send_request(Command::Read, 0, 0, 512, b"").await;
         assert!(client.part(512).await.is_some(), "the data of the refused write are skipped");
     });
 }

@@ -20,11 +20,11 @@ fn simple_reads_of_any_length_fit_a_small_pool() {
         let mut client = connect(&seam).await;
         client.go_simple("vm1").await;
         for at in [0, 5 * MIB, 17 * MIB - 4096, 40 * MIB] {
-            let cookie = client.ask(Command::Write, 0, at, 4096, &sectors(at + 1, 8)).await;
+            let cookie = client.send_request(Command::Write, 0, at, 4096, &sectors(at + 1, 8)).await;
             assert_eq!(client.part(0).await, Some((cookie, Part::Done, true)));
         }
         for (offset, len) in [(0, 4 * MIB), (0, 17 * MIB), (4096, 32 * MIB), (0, SIZE)] {
-            let cookie = client.ask(Command::Read, 0, offset, len as u32, b"").await;
+            let cookie = client.send_request(Command::Read, 0, offset, len as u32, b"").await;
             let Some((of, Part::Data(_, data), true)) = client.part(len as usize).await else { panic!("no data") };
             assert_eq!(of, cookie);
             for at in [0, 5 * MIB, 17 * MIB - 4096, 40 * MIB] {
@@ -42,12 +42,12 @@ fn other_replies_do_not_interrupt_a_long_simple_read() {
     with_server(14, Options::default(), async |seam, _| {
         let mut client = connect(&seam).await;
         client.go_simple("vm1").await;
-        client.ask(Command::Write, 0, 0, 1024, &sectors(6, 2)).await;
-        client.ask(Command::Flush, 0, 0, 0, b"").await;
-        client.ask(Command::Read, 0, 0, 20 << 20, b"").await;
-        client.ask(Command::Write, 0, 4096, 512, &sectors(7, 1)).await;
-        client.ask(Command::Read, 0, 0, 18 << 20, b"").await;
-        client.ask(Command::Flush, 0, 0, 0, b"").await;
+        client.send_request(Command::Write, 0, 0, 1024, &sectors(6, 2)).await;
+        client.send_request(Command::Flush, 0, 0, 0, b"").await;
+        client.send_request(Command::Read, 0, 0, 20 << 20, b"").await;
+        client.send_request(Command::Write, 0, 4096, 512, &sectors(7, 1)).await;
+        client.send_request(Command::Read, 0, 0, 18 << 20, b"").await;
+        client.send_request(Command::Flush, 0, 0, 0, b"").await;
         for cookie in 1..=6 {
             let len = [0, 0, 0, 20 << 20, 0, 18 << 20, 0][cookie as usize];
             // Requests before the long read are answered in any order, but none inside its reply.
@@ -71,9 +71,9 @@ fn error_inside_a_long_simple_read_ends_only_its_connection() {
         client.go_simple("vm1").await;
         other.go("vm1").await;
         disk(&world).add_fault(Rule::medium_error(9 * MIB..9 * MIB + 4096));
-        client.ask(Command::Read, 0, 9 * MIB, 20 << 20, b"").await;
+        client.send_request(Command::Read, 0, 9 * MIB, 20 << 20, b"").await;
         assert_eq!(client.part(0).await, Some((1, Part::Failed(Errno::Io), true)), "the error precedes all data");
-        client.ask(Command::Read, 0, 0, 20 << 20, b"").await;
+        client.send_request(Command::Read, 0, 0, 20 << 20, b"").await;
         assert_eq!(client.part(20 << 20).await, None, "a partial reply cannot be withdrawn");
         assert_eq!(other.read(0, 512).await, Ok(sectors(0, 1)));
     });

@@ -38,11 +38,11 @@ fn pipelined_long_and_short_writes_reach_their_offsets() {
             for round in 1..4 {
                 for (index, (offset, count)) in (0_u64..).zip(shapes) {
                     let data = sectors(round * 10 + index, count);
-                    client.ask(Command::Write, 0, offset, data.len() as u32, &data).await;
+                    client.send_request(Command::Write, 0, offset, data.len() as u32, &data).await;
                 }
                 for _ in shapes {
-                    let answer = client.part(0).await.map(|(_, part, last)| (part, last));
-                    assert_eq!(answer, Some((Part::Done, true)));
+                    let reply = client.part(0).await.map(|(_, part, last)| (part, last));
+                    assert_eq!(reply, Some((Part::Done, true)));
                 }
                 for (index, (offset, count)) in (0_u64..).zip(shapes) {
                     let expected = sectors(round * 10 + index, count);
@@ -105,8 +105,8 @@ fn invalid_requests_get_errors_and_the_connection_stays_open() {
             (Command::Unknown(99), 0, 0, 0, Errno::Inval),
         ];
         for (command, flags, offset, len, error) in cases {
-            let answer = client.call(command, flags, offset, len, b"").await;
-            assert_eq!(answer, [Part::Failed(error)], "{command:?} {flags:#x} {offset}+{len}");
+            let reply = client.call(command, flags, offset, len, b"").await;
+            assert_eq!(reply, [Part::Failed(error)], "{command:?} {flags:#x} {offset}+{len}");
         }
         assert_eq!(client.write(end - 512, &[0; 1024]).await, Err(Errno::NoSpace));
         assert_eq!(client.write(end - 1, &[0; 2]).await, Err(Errno::NoSpace));
@@ -202,9 +202,9 @@ fn slow_request_does_not_delay_later_ones() {
         client.go("vm1").await;
         let slow = Fault::Stall(Nanos::from_secs(5));
         disk(&world).add_fault(Rule::new(slow, Ops::READ, When::Nth(0)));
-        let late = client.ask(Command::Read, 0, 0, 4096, b"").await;
+        let late = client.send_request(Command::Read, 0, 0, 4096, b"").await;
         seam.sleep(Nanos::from_millis(10)).await;
-        let early = client.ask(Command::Read, 0, 8192, 4096, b"").await;
+        let early = client.send_request(Command::Read, 0, 8192, 4096, b"").await;
         assert_eq!(client.part(0).await.map(|(cookie, _, _)| cookie), Some(early));
         assert_eq!(client.part(0).await.map(|(cookie, _, _)| cookie), Some(late));
     });

@@ -40,21 +40,21 @@ fn requests_at_any_byte_behave_as_an_array_of_bytes() {
                             array[range].fill(number as u8);
                             let flags = if rng.coin() { command::FUA } else { 0 };
                             let data = vec![number as u8; len];
-                            let answer = client.call(Command::Write, flags, at as u64, len as u32, &data).await;
-                            assert_eq!(answer, [Part::Done], "write {at}+{len}");
+                            let reply = client.call(Command::Write, flags, at as u64, len as u32, &data).await;
+                            assert_eq!(reply, [Part::Done], "write {at}+{len}");
                         }
                         2 => {
                             array[range].fill(0);
                             let flags = if rng.coin() { command::NO_HOLE } else { 0 };
-                            let answer = client.call(Command::WriteZeroes, flags, at as u64, len as u32, b"").await;
-                            assert_eq!(answer, [Part::Done], "zeroes {at}+{len}");
+                            let reply = client.call(Command::WriteZeroes, flags, at as u64, len as u32, b"").await;
+                            assert_eq!(reply, [Part::Done], "zeroes {at}+{len}");
                         }
                         3 => {
                             // Whole sectors read as zeroes afterwards; partial sectors keep their content.
                             let (first, last) = (at.next_multiple_of(512), (at + len) / 512 * 512);
                             array[first.min(last)..last].fill(0);
-                            let answer = client.call(Command::Trim, 0, at as u64, len as u32, b"").await;
-                            assert_eq!(answer, [Part::Done], "trim {at}+{len}");
+                            let reply = client.call(Command::Trim, 0, at as u64, len as u32, b"").await;
+                            assert_eq!(reply, [Part::Done], "trim {at}+{len}");
                         }
                         _ => {
                             let cached = client.call(Command::Cache, 0, at as u64, len as u32, b"").await;
@@ -96,13 +96,15 @@ fn partial_sector_writes_by_several_clients_lose_no_byte() {
             for round in 0..20_u64 {
                 let at = round / 4 * 4608;
                 for number in 0..8 {
-                    flood.ask(Command::Write, 0, (32 << 20) + (number << 17), 1 << 17, &sectors(round, 256)).await;
+                    flood
+                        .send_request(Command::Write, 0, (32 << 20) + (number << 17), 1 << 17, &sectors(round, 256))
+                        .await;
                 }
                 let whole = client_byte(round, 4);
-                clients[4].ask(Command::Write, 0, at, 512, &[whole; 512]).await;
+                clients[4].send_request(Command::Write, 0, at, 512, &[whole; 512]).await;
                 for (number, client) in (0..4).zip(&mut clients) {
                     let part = [client_byte(round, number); 100];
-                    client.ask(Command::Write, 0, at + 100 * number, 100, &part).await;
+                    client.send_request(Command::Write, 0, at + 100 * number, 100, &part).await;
                 }
                 for client in &mut clients {
                     assert_eq!(client.part(0).await.map(|(_, part, _)| part), Some(Part::Done));
@@ -170,11 +172,11 @@ fn block_sizes_are_sent_only_on_request() {
         for wants_block_size in [true, false] {
             let mut client = connect(&seam).await;
             let request = InfoRequest { name: "vm1", wants_block_size, wants_name: false, wants_description: false };
-            let answers = client.option(OptionKind::Info, &request.encode()).await;
-            let facts = answers.iter().filter(|(kind, _)| *kind == OptionReplyKind::Info);
+            let replies = client.option(OptionKind::Info, &request.encode()).await;
+            let facts = replies.iter().filter(|(kind, _)| *kind == OptionReplyKind::Info);
             let facts: Vec<_> = facts.map(|(_, payload)| Info::parse(payload).expect("valid info")).collect();
-            let told = facts.contains(&Info::BlockSize { min: 512, preferred: 4096, max: 64 << 20 });
-            assert_eq!(told, wants_block_size, "{facts:?}");
+            let is_sent = facts.contains(&Info::BlockSize { min: 512, preferred: 4096, max: 64 << 20 });
+            assert_eq!(is_sent, wants_block_size, "{facts:?}");
         }
     });
 }
@@ -190,8 +192,8 @@ fn unaligned_write_waits_for_its_sector_in_fifo_task_order() {
         client.go("vm1").await;
         // The old content comes from the disk while both requests are in flight.
         let (first, second) = (b"first".to_vec(), b"second".to_vec());
-        client.ask(Command::Write, 0, 10, 5, &first).await;
-        client.ask(Command::Write, 0, 15, 6, &second).await;
+        client.send_request(Command::Write, 0, 10, 5, &first).await;
+        client.send_request(Command::Write, 0, 15, 6, &second).await;
         for _ in 0..2 {
             assert_eq!(client.part(0).await.map(|(_, part, _)| part), Some(Part::Done));
         }

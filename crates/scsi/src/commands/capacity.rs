@@ -21,7 +21,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let mut bytes = [0; 8];
         bytes[..4].copy_from_slice(&last.to_be_bytes());
         bytes[4..].copy_from_slice(&(BLOCK as u32).to_be_bytes());
-        self.answer(&bytes, 8_u64).await
+        self.send_response(&bytes, 8_u64).await
     }
 
     pub(super) async fn read_capacity_16(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
@@ -34,6 +34,6 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         bytes[13] = if unit.physical_4k { 3 } else { 0 };
         // LBPME and LBPRZ: thin, and unmapped blocks read as zeroes.
         bytes[14] = 0xc0;
-        self.answer(&bytes, cdb.u32(10)).await
+        self.send_response(&bytes, cdb.u32(10)).await
     }
 }

@@ -29,7 +29,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             false if page != 0 => return Err(invalid_field(2, None)),
             false => standard(0, &unit.identity.product),
         };
-        self.answer(&bytes, allocated).await
+        self.send_response(&bytes, allocated).await
     }
 
     /// INQUIRY to a unit whose volume is not attached: identity only, no page that needs the volume.
@@ -43,14 +43,14 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             false if page != 0 => return Err(invalid_field(2, None)),
             false => standard(0, &identity.product),
         };
-        self.answer(&bytes, allocated).await
+        self.send_response(&bytes, allocated).await
     }
 
     pub(super) async fn inquiry_without_unit(&mut self, cdb: Cdb<'_>) -> Result<Status, Failure> {
         if cdb.bit(1, 0) || cdb.u8(2) != 0 {
             return Err(invalid_field(1, Some(0)));
         }
-        self.answer(&standard(ABSENT, ""), cdb.u16(3)).await
+        self.send_response(&standard(ABSENT, ""), cdb.u16(3)).await
     }
 }
 

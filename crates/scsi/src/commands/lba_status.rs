@@ -12,22 +12,22 @@ use crate::sense::{Asc, Sense};
 use crate::status::Status;
 use crate::unit::Unit;
 
-/// Most ranges in one answer.
+/// Maximum number of ranges in an answer.
 const RANGES_MAX: usize = 2_048;
-/// Most bytes examined for one answer: many backings report allocation slowly.
-const LOOKED_AT_BYTES_MAX: u64 = 1 << 30;
+/// Maximum bytes examined for an answer: many backings report allocation slowly.
+const EXAMINED_BYTES_MAX: u64 = 1 << 30;
 
 impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     pub(super) async fn lba_status(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
-        let (asked, allocated) = (cdb.u64(2), cdb.u32(10));
-        if asked >= unit.blocks() {
+        let (start, allocated) = (cdb.u64(2), cdb.u32(10));
+        if start >= unit.blocks() {
             return Err(Sense::illegal(Asc::LBA_OUT_OF_RANGE).into());
         }
         if allocated < 24 {
             return Err(invalid_field(10, None));
         }
         let ranges_max = ((allocated as usize - 8) / 16).min(RANGES_MAX);
-        let ranges = self.mapping(unit, asked, ranges_max).await?;
+        let ranges = self.mapping(unit, start, ranges_max).await?;
         let mut bytes = (4 + ranges.len() as u32 * 16).to_be_bytes().to_vec();
         bytes.extend([0; 4]);
         for range in &ranges {
@@ -35,23 +35,23 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             bytes.extend(range.count.to_be_bytes());
             bytes.extend([u8::from(range.hole), 0, 0, 0]);
         }
-        self.answer(&bytes, allocated).await
+        self.send_response(&bytes, allocated).await
     }
 
-    /// Runs of blocks with equal status from `asked` on. Runs consist of whole physical blocks: an `asked` inside a
+    /// Runs of blocks with equal status from `start` on. Runs consist of whole physical blocks: an `start` inside a
     /// physical block starts at the next one.
-    async fn mapping(&mut self, unit: &Rc<Unit<S>>, asked: u64, ranges_max: usize) -> Result<Vec<Mapping>, Failure> {
+    async fn mapping(&mut self, unit: &Rc<Unit<S>>, start: u64, ranges_max: usize) -> Result<Vec<Mapping>, Failure> {
         let physical = if unit.physical_4k { 8 } else { 1 };
-        let whole = asked.next_multiple_of(physical);
-        let first = if whole < unit.blocks() { whole } else { asked };
+        let whole = start.next_multiple_of(physical);
+        let first = if whole < unit.blocks() { whole } else { start };
         let (mut at, end) = (first * BLOCK, unit.blocks() * BLOCK);
-        let look_end = end.min(at + LOOKED_AT_BYTES_MAX);
+        let examined_end = end.min(at + EXAMINED_BYTES_MAX);
         let mut ranges: Vec<Mapping> = Vec::new();
-        while at < look_end {
+        while at < examined_end {
             self.check_cancelled()?;
             let runs = unit
                 .volume()
-                .allocation(at, look_end - at)
+                .allocation(at, examined_end - at)
                 .await
                 .map_err(|error| failure_of(&error, EngineOperation::Other))?;
             for run in runs {

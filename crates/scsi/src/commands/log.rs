@@ -29,17 +29,17 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let mut bytes = vec![page | has_subpages, subpage];
         bytes.extend((body.len() as u16).to_be_bytes());
         bytes.extend(body);
-        self.answer(&bytes, allocated).await
+        self.send_response(&bytes, allocated).await
     }
 }
 
 /// Body of the provisioning page from the parameter `from` on: available and used space as far as they are known.
 fn provisioning<S: Seam>(unit: &Unit<S>, from: u16) -> Vec<u8> {
-    let Some(known) = unit.provisioned.get() else { return Vec::new() };
+    let Some(space) = unit.provisioned.get() else { return Vec::new() };
     // Scope: used space belongs to the unit; available space is shared with other units.
     let (own, shared) = (1, 2);
     let mut body = Vec::new();
-    for (code, value, scope) in [(1, known.available_bytes, shared), (2, Some(known.used_bytes), own)] {
+    for (code, value, scope) in [(1, space.available_bytes, shared), (2, Some(space.used_bytes), own)] {
         let Some(value) = value.filter(|_| code >= from) else { continue };
         let resources = u32::try_from(value / RESOURCE_BYTES).unwrap_or(u32::MAX);
         body.extend(u16::to_be_bytes(code));

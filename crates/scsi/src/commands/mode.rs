@@ -83,7 +83,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
                 bytes[..2].copy_from_slice(&len.to_be_bytes());
             }
         }
-        self.answer(&bytes, allocated).await
+        self.send_response(&bytes, allocated).await
     }
 
     pub(super) async fn mode_select(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {

@@ -28,6 +28,6 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             _ => return Err(invalid_field(1, Some(7))),
         };
         let len = (head.len() + group.len()) as u32;
-        self.answer(&[&len.to_be_bytes()[..], head, &group].concat(), cdb.u32(6)).await
+        self.send_response(&[&len.to_be_bytes()[..], head, &group].concat(), cdb.u32(6)).await
     }
 }

@@ -25,7 +25,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let (at, len, volume) = (extent.offset_bytes(), extent.len_bytes(), unit.volume().clone());
         if cdb.bit(1, 1) {
             // IMMED: the load runs in the background without error report; beyond the limit the hint is dropped.
-            let Some(prefetching) = unit.prefetch() else { return Ok(Status::Good) };
+            let Some(prefetching) = unit.begin_prefetch() else { return Ok(Status::Good) };
             self.target.0.seam.spawn(async move {
                 let _prefetching = prefetching;
                 drop(volume.prefetch(at, len).await);

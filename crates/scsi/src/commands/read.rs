@@ -45,7 +45,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         extent.check_length()?;
         self.transfer_bytes = extent.len_bytes();
         // Blocks beyond the initiator's expected length are not read.
-        let wanted = extent.cut_to(self.expected.in_bytes);
+        let wanted = extent.truncated_to(self.expected.in_bytes);
         if wanted.count > 0 {
             unit.volume().record_request(OpKind::Read, wanted.offset_bytes(), wanted.len_bytes());
         }
@@ -57,7 +57,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let (volume, mut pieces) = (unit.volume(), Vec::new());
         for (at, len) in wanted.parts(SENT_AT_ONCE_BYTES_MAX) {
             self.check_cancelled()?;
-            self.input.room(len).await?;
+            self.input.reserve_buffers(len).await?;
             let read = match once {
                 false => volume.read(at, len, &mut pieces).await,
                 true => volume.read_once(at, len, &mut pieces).await,

@@ -28,11 +28,11 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             _ => return Err(invalid_field(2, None)),
         };
         for unit in self.target.units().iter().filter(|unit| unit.admits(self.nexus)) {
-            unit.forget_attention(self.nexus, Attention::LunsChanged);
+            unit.remove_attention(self.nexus, Attention::LunsChanged);
         }
         let mut bytes = (luns.len() as u32 * 8).to_be_bytes().to_vec();
         bytes.extend([0; 4]);
         bytes.extend(luns.iter().flat_map(|lun| lun.encode()));
-        self.answer(&bytes, allocated).await
+        self.send_response(&bytes, allocated).await
     }
 }

@@ -22,6 +22,6 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
                 None => Sense::new(Key::NO_SENSE, Asc::NONE),
             },
         };
-        self.answer(&sense.bytes(format), cdb.u8(4)).await
+        self.send_response(&sense.bytes(format), cdb.u8(4)).await
     }
 }

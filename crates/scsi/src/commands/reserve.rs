@@ -42,23 +42,23 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             2 => reservations::capabilities(&state),
             _ => reservations::full(&state),
         };
-        self.answer(&bytes, cdb.u16(7)).await
+        self.send_response(&bytes, cdb.u16(7)).await
     }
 
     pub(super) async fn reserve_out(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
         let (action, len) = (cdb.u8(1) & 0x1f, cdb.u32(5) as usize);
-        let plain = action != REGISTER && action != REGISTER_AND_MOVE;
-        if len < LIST_BYTES || len > if plain { LIST_BYTES } else { LIST_BYTES_MAX } {
+        let has_fixed_len = action != REGISTER && action != REGISTER_AND_MOVE;
+        if len < LIST_BYTES || len > if has_fixed_len { LIST_BYTES } else { LIST_BYTES_MAX } {
             return Err(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR).into());
         }
         // The scope of a reservation is the whole unit.
-        let scoped = matches!(action, RESERVE | RELEASE | PREEMPT | PREEMPT_AND_ABORT);
-        if scoped && cdb.u8(2) >> 4 != 0 {
+        let has_scope = matches!(action, RESERVE | RELEASE | PREEMPT | PREEMPT_AND_ABORT);
+        if has_scope && cdb.u8(2) >> 4 != 0 {
             return Err(invalid_field(2, Some(7)));
         }
         let bytes = self.parameters(len).await?;
         let events = {
-            let _turn = unit.reservations.change_lock.lock_exclusive(0..1).await;
+            let _guard = unit.reservations.change_lock.lock_exclusive(0..1).await;
             self.check_cancelled()?;
             let mut state = unit.reservations.state();
             let events = self.apply(&mut state, action, Type::of(cdb.u8(2) & 0x0f), &bytes)?;
@@ -67,7 +67,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         };
         self.raise_attentions(unit, &events);
         if action == PREEMPT_AND_ABORT {
-            self.abort(unit, &events.preempted).await;
+            self.abort_commands(unit, &events.preempted).await;
         }
         Ok(Status::Good)
     }
@@ -75,43 +75,51 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     fn apply(&self, state: &mut State, action: u8, kind: Option<Type>, bytes: &[u8]) -> Result<Events, Failure> {
         let registrant = Registrant::of(self.nexus);
         if action == REGISTER_AND_MOVE {
-            let of = reservations::move_parameters(bytes)?;
-            if of.to.port == 0 || of.to.port > self.target.0.ports {
+            let movement = reservations::move_parameters(bytes)?;
+            if movement.to.port == 0 || movement.to.port > self.target.0.ports {
                 return Err(crate::cdb::invalid_parameter(18));
             }
-            return state.register_and_move(&registrant, of.key, &of.to, of.new_key, of.unregister, of.persists);
+            return state.register_and_move(
+                &registrant,
+                movement.key,
+                &movement.to,
+                movement.new_key,
+                movement.unregister,
+                movement.persists,
+            );
         }
-        let given = reservations::parameters(bytes)?;
-        if given.also.is_some() && (action != REGISTER || state.is_registered(self.nexus)) {
+        let parameters = reservations::parameters(bytes)?;
+        if parameters.other_initiators.is_some() && (action != REGISTER || state.is_registered(self.nexus)) {
             return Err(crate::cdb::invalid_parameter(20));
         }
         let known_type = || kind.ok_or_else(|| invalid_field(2, Some(3)));
         match action {
             REGISTER | REGISTER_AND_IGNORE => {
-                let ports = if given.all_ports { 1..=self.target.0.ports } else { registrant.port..=registrant.port };
-                let mut initiators = given.also.unwrap_or_default();
+                let ports =
+                    if parameters.all_ports { 1..=self.target.0.ports } else { registrant.port..=registrant.port };
+                let mut initiators = parameters.other_initiators.unwrap_or_default();
                 initiators.push(registrant.initiator.clone());
                 let all = initiators.into_iter().flat_map(|initiator| {
                     ports.clone().map(move |port| Registrant { initiator: initiator.clone(), port })
                 });
                 let others: Vec<Registrant> = all.filter(|other| *other != registrant).collect();
                 let ignore = action == REGISTER_AND_IGNORE;
-                state.register(&registrant, given.key, given.new_key, ignore, &others, given.persists)
+                state.register(&registrant, parameters.key, parameters.new_key, ignore, &others, parameters.persists)
             }
-            RESERVE => state.reserve(&registrant, given.key, known_type()?).map(|()| Events::default()),
-            RELEASE => state.release(&registrant, given.key, kind),
-            CLEAR => state.clear(&registrant, given.key),
-            _ => state.preempt(&registrant, given.key, given.new_key, kind),
+            RESERVE => state.reserve(&registrant, parameters.key, known_type()?).map(|()| Events::default()),
+            RELEASE => state.release(&registrant, parameters.key, kind),
+            CLEAR => state.clear(&registrant, parameters.key),
+            _ => state.preempt(&registrant, parameters.key, parameters.new_key, kind),
         }
     }
 
     /// Makes a change durable if it must survive a restart, then puts it into effect.
     async fn commit_state(&self, unit: &Rc<Unit<S>>, state: State) -> Result<(), Failure> {
-        let record = unit.reservations.record_to_keep(&state);
+        let record = unit.reservations.record_to_store(&state);
         if let Some(record) = &record {
             let incarnation = unit.volume().spec().incarnation;
-            let kept = self.target.0.keeper.keep(incarnation, record.clone()).await;
-            kept.map_err(|_| Sense::new(Key::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE))?;
+            let stored = self.target.0.reservation_store.store(incarnation, record.clone()).await;
+            stored.map_err(|_| Sense::new(Key::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE))?;
         }
         unit.reservations.replace(state, record);
         Ok(())
@@ -124,10 +132,10 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     }
 
     /// Aborts the commands of preempted registrants.
-    async fn abort(&self, unit: &Rc<Unit<S>>, preempted: &[Registrant]) {
-        let victims: Vec<u64> = self.target.nexuses_of(preempted);
+    async fn abort_commands(&self, unit: &Rc<Unit<S>>, preempted: &[Registrant]) {
+        let nexuses: Vec<u64> = self.target.nexuses_of(preempted);
         let own = self.running.as_ref().map(|running| running.number());
-        if unit.tasks.end(|nexus| victims.contains(&nexus), own).await {
+        if unit.tasks.cancel_and_wait(|nexus| nexuses.contains(&nexus), own).await {
             for registrant in preempted.iter().filter(|registrant| !registrant.is(self.nexus)) {
                 self.target.raise_for_registrant(unit, registrant, Attention::CommandsCleared);
             }

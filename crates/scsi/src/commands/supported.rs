@@ -17,11 +17,11 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     pub(super) async fn report_opcodes(&mut self, cdb: Cdb<'_>) -> Result<Status, Failure> {
         let (times, option, code, action) = (cdb.bit(2, 7), cdb.u8(2) & 7, cdb.u8(3), cdb.u16(4));
         let bytes = match option {
-            0 => all(times),
-            1..=3 => one(times, option, code, action)?,
+            0 => describe_all(times),
+            1..=3 => describe(times, option, code, action)?,
             _ => return Err(invalid_field(2, Some(2))),
         };
-        self.answer(&bytes, cdb.u32(6)).await
+        self.send_response(&bytes, cdb.u32(6)).await
     }
 
     /// ABORT TASK, ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET, TARGET RESET.
@@ -31,11 +31,11 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             bytes[3] = 12;
             bytes.resize(16, 0);
         }
-        self.answer(&bytes, cdb.u32(6)).await
+        self.send_response(&bytes, cdb.u32(6)).await
     }
 }
 
-fn all(times: bool) -> Vec<u8> {
+fn describe_all(times: bool) -> Vec<u8> {
     let mut bytes = vec![0; 4];
     for opcode in OPCODES {
         bytes.extend([opcode.code(), 0, 0, opcode.action.unwrap_or(0), 0]);
@@ -51,7 +51,7 @@ fn all(times: bool) -> Vec<u8> {
 }
 
 /// Describes one command. Option 1: a code without service actions; 2: a code with service actions; 3: either.
-fn one(times: bool, option: u8, code: u8, action: u16) -> Result<Vec<u8>, Failure> {
+fn describe(times: bool, option: u8, code: u8, action: u16) -> Result<Vec<u8>, Failure> {
     let has_actions = OPCODES.iter().any(|opcode| opcode.code() == code && opcode.action.is_some());
     let has_none = OPCODES.iter().any(|opcode| opcode.code() == code && opcode.action.is_none());
     if option == 1 && has_actions || option == 2 && has_none {
@@ -96,20 +96,20 @@ mod tests {
         for opcode in OPCODES {
             let (option, wrong) = if opcode.action.is_some() { (2, 1) } else { (1, 2) };
             let action = opcode.action.unwrap_or(0).into();
-            let bytes = one(true, option, opcode.code(), action).expect("the command is supported");
+            let bytes = describe(true, option, opcode.code(), action).expect("the command is supported");
             assert_eq!((bytes[1], bytes[3]), (0x83, opcode.usage.len() as u8));
             assert_eq!(&bytes[4..4 + opcode.usage.len()], opcode.usage);
-            assert_eq!(one(false, wrong, opcode.code(), action), Err(invalid_field(2, Some(2))));
-            assert_eq!(one(false, 3, opcode.code(), action).map(|bytes| bytes[1]), Ok(3));
+            assert_eq!(describe(false, wrong, opcode.code(), action), Err(invalid_field(2, Some(2))));
+            assert_eq!(describe(false, 3, opcode.code(), action).map(|bytes| bytes[1]), Ok(3));
         }
-        assert_eq!(one(false, 1, 0xff, 0), Ok(vec![0, 1, 0, 0]));
-        assert_eq!(one(false, 2, 0x9e, 0x1f), Ok(vec![0, 1, 0, 0]));
+        assert_eq!(describe(false, 1, 0xff, 0), Ok(vec![0, 1, 0, 0]));
+        assert_eq!(describe(false, 2, 0x9e, 0x1f), Ok(vec![0, 1, 0, 0]));
     }
 
     #[test]
     fn full_list_has_its_stated_length() {
         for (times, each) in [(false, 8), (true, 20)] {
-            let bytes = all(times);
+            let bytes = describe_all(times);
             assert_eq!(bytes.len(), 4 + OPCODES.len() * each);
             assert_eq!(bytes[..4], (bytes.len() as u32 - 4).to_be_bytes());
         }

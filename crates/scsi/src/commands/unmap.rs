@@ -46,18 +46,18 @@ fn ranges(bytes: &[u8]) -> Result<Vec<Extent>, Failure> {
     }
     let (head, rest) =
         bytes.split_at_checked(HEAD_BYTES).ok_or_else(|| Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR))?;
-    let said = usize::from(u16::from_be_bytes([head[2], head[3]])).min(rest.len());
-    let (ranges, _) = rest[..said].as_chunks::<RANGE_BYTES>();
+    let stated_len = usize::from(u16::from_be_bytes([head[2], head[3]])).min(rest.len());
+    let (ranges, _) = rest[..stated_len].as_chunks::<RANGE_BYTES>();
     if ranges.len() > UNMAP_RANGES_MAX as usize {
         return Err(invalid_parameter(2));
     }
     let (mut extents, mut blocks) = (Vec::with_capacity(ranges.len()), 0_u64);
-    for (place, range) in ranges.iter().enumerate() {
+    for (index, range) in ranges.iter().enumerate() {
         let first = u64::from_be_bytes(*range.first_chunk().expect("a range is longer than eight bytes"));
         let count = u32::from_be_bytes([range[8], range[9], range[10], range[11]]).into();
         blocks += count;
         if blocks > UNMAP_BLOCKS_MAX.into() {
-            return Err(invalid_parameter(HEAD_BYTES + place * RANGE_BYTES + 8));
+            return Err(invalid_parameter(HEAD_BYTES + index * RANGE_BYTES + 8));
         }
         extents.push(Extent { first, count });
     }
@@ -68,11 +68,11 @@ fn ranges(bytes: &[u8]) -> Result<Vec<Extent>, Failure> {
 mod tests {
     use super::*;
 
-    fn list(said: u16, of: &[(u64, u32)]) -> Vec<u8> {
+    fn list(stated_len: u16, ranges: &[(u64, u32)]) -> Vec<u8> {
         let mut bytes = vec![0, 0];
-        bytes.extend(said.to_be_bytes());
+        bytes.extend(stated_len.to_be_bytes());
         bytes.extend([0; 4]);
-        for (first, count) in of {
+        for (first, count) in ranges {
             bytes.extend(first.to_be_bytes());
             bytes.extend(count.to_be_bytes());
             bytes.extend([0; 4]);

@@ -8,7 +8,7 @@ use crate::sense::{Asc, Sense};
 
 /// Bytes of a list without TransportIDs.
 pub const LIST_BYTES: usize = 24;
-/// Most bytes of a list with TransportIDs.
+/// Maximum bytes of a list with TransportIDs.
 pub const LIST_BYTES_MAX: usize = 32 << 10;
 
 /// Parameters of all service actions except REGISTER AND MOVE.
@@ -21,7 +21,7 @@ pub struct Parameters {
     /// APTPL: the registration survives a restart.
     pub persists: bool,
     /// SPEC_I_PT: further initiators to register; `None` if the bit is not set.
-    pub also: Option<Vec<Initiator>>,
+    pub other_initiators: Option<Vec<Initiator>>,
 }
 
 /// Parameters of REGISTER AND MOVE.
@@ -50,12 +50,12 @@ pub fn parameters(bytes: &[u8]) -> Result<Parameters, Failure> {
     let (head, named) = rest.split_first_chunk::<8>().ok_or_else(length_error)?;
     let flags = head[4];
     let names_others = flags & 0x08 != 0;
-    let also = match names_others {
+    let other_initiators = match names_others {
         false if named.is_empty() => None,
         false => return Err(length_error()),
         true => Some(initiators(named)?),
     };
-    Ok(Parameters { key, new_key, all_ports: flags & 0x04 != 0, persists: flags & 0x01 != 0, also })
+    Ok(Parameters { key, new_key, all_ports: flags & 0x04 != 0, persists: flags & 0x01 != 0, other_initiators })
 }
 
 fn initiators(bytes: &[u8]) -> Result<Vec<Initiator>, Failure> {
@@ -101,13 +101,13 @@ mod tests {
     #[test]
     fn lists_with_and_without_transport_ids_are_decoded() {
         let plain = parameters(&list(0x05, &[])).expect("the list is complete");
-        assert_eq!(plain, Parameters { key: 5, new_key: 6, all_ports: true, persists: true, also: None });
+        assert_eq!(plain, Parameters { key: 5, new_key: 6, all_ports: true, persists: true, other_initiators: None });
         let initiator = Initiator::new("iqn.a:b", [1; 6]);
         let id = initiator.transport_id();
         let mut named = (2 * id.len() as u32).to_be_bytes().to_vec();
         named.extend(id.repeat(2));
         let with = parameters(&list(0x08, &named)).expect("the list is complete");
-        assert_eq!(with.also, Some(vec![initiator.clone(), initiator]));
+        assert_eq!(with.other_initiators, Some(vec![initiator.clone(), initiator]));
         for len in 0..LIST_BYTES + named.len() {
             assert!(parameters(&list(0x08, &named)[..len]).is_err(), "{len}");
         }

@@ -1,4 +1,4 @@
-//! Registrations as they are kept over a restart (`docs/design/format.md`): little-endian, with a checksum at the end.
+//! Registrations as stored for a restart (`docs/design/format.md`): little-endian, with a checksum at the end.
 
 use format_version::NewerFormat;
 
@@ -17,7 +17,7 @@ pub enum RecordError {
     #[error("the stored persistent reservations of the LUN are damaged")]
     Damaged,
     /// Written by a newer version.
-    #[error("what is kept of the LUN's persistent reservations was {0}")]
+    #[error("the stored persistent reservations of the LUN were {0}")]
     Newer(NewerFormat),
 }
 
@@ -31,8 +31,8 @@ pub fn encode(state: &State) -> Vec<u8> {
         None => (0, NO_HOLDER),
         Some(Reservation { kind, holder: None }) => (kind.code(), NO_HOLDER),
         Some(Reservation { kind, holder: Some(holder) }) => {
-            let place = state.registrations.iter().position(|registration| registration.registrant == *holder);
-            (kind.code(), place.expect("a holder is registered") as u32)
+            let index = state.registrations.iter().position(|registration| registration.registrant == *holder);
+            (kind.code(), index.expect("a holder is registered") as u32)
         }
     };
     bytes.extend([VERSION, kind]);
@@ -50,7 +50,7 @@ pub fn encode(state: &State) -> Vec<u8> {
 }
 
 /// Checks that a unit can be served with its stored record.
-pub fn check_kept(bytes: &[u8]) -> Result<(), RecordError> {
+pub fn check_record(bytes: &[u8]) -> Result<(), RecordError> {
     decode(bytes).map(|_| ())
 }
 
@@ -88,8 +88,8 @@ pub fn decode(bytes: &[u8]) -> Result<State, RecordError> {
     let reservation = match (Type::of(kind), holder) {
         (None, NO_HOLDER) if kind == 0 => None,
         (Some(kind), NO_HOLDER) if kind.is_of_all_registrants() => Some(Reservation { kind, holder: None }),
-        (Some(kind), place) if !kind.is_of_all_registrants() => {
-            let holder = registrations.get(place as usize).ok_or(RecordError::Damaged)?;
+        (Some(kind), index) if !kind.is_of_all_registrants() => {
+            let holder = registrations.get(index as usize).ok_or(RecordError::Damaged)?;
             Some(Reservation { kind, holder: Some(holder.registrant.clone()) })
         }
         _ => return Err(RecordError::Damaged),
@@ -164,8 +164,8 @@ mod tests {
         };
         assert_eq!(
             of_format(2).expect_err("a later format").to_string(),
-            "what is kept of the LUN's persistent reservations was written by a newer version of Hotset (format 2, this one \
-             reads up to 1); needs at least a version that reads format 2"
+            "the stored persistent reservations of the LUN were written by a newer version of Hotset (format 2, this \
+             one reads up to 1); needs at least a version that reads format 2"
         );
         assert_eq!(of_format(0), Err(RecordError::Damaged));
     }

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::nexus::Nexus;
 use crate::sense::{Asc, Sense};
 
-/// Most registrations of a unit.
+/// Maximum number of registrations of a unit.
 const REGISTRATIONS_MAX: usize = 256;
 
 /// Reservation type: access of holders, registrants and other initiators.
@@ -34,7 +34,7 @@ impl Type {
     ];
 
     pub fn of(code: u8) -> Option<Type> {
-        Self::ALL.iter().find(|(of, _)| *of == code).map(|(_, kind)| *kind)
+        Self::ALL.iter().find(|(other, _)| *other == code).map(|(_, kind)| *kind)
     }
 
     pub fn code(self) -> u8 {
@@ -151,7 +151,7 @@ impl State {
         Ok(())
     }
 
-    /// REGISTER, and REGISTER AND IGNORE EXISTING KEY. `also`: further registrants for the same key; none may be
+    /// REGISTER, and REGISTER AND IGNORE EXISTING KEY. `others`: further registrants for the same key; none may be
     /// registered.
     pub fn register(
         &mut self,
@@ -159,7 +159,7 @@ impl State {
         key: u64,
         new: u64,
         ignore: bool,
-        also: &[Registrant],
+        others: &[Registrant],
         persists: bool,
     ) -> Result<Events, Failure> {
         let mut events = Events::default();
@@ -174,11 +174,11 @@ impl State {
             self.unregister(registrant, &mut events);
         } else {
             // A registrant's key may be changed only by that registrant itself.
-            if also.iter().any(|other| other != registrant && self.key_of(other).is_some()) {
+            if others.iter().any(|other| other != registrant && self.key_of(other).is_some()) {
                 return Err(Failure::Conflict);
             }
             self.set_key(registrant, new)?;
-            for other in also {
+            for other in others {
                 self.set_key(other, new)?;
             }
         }

@@ -10,8 +10,8 @@ const NOT_READY: (u8, u8, u8) = (2, 4, 0);
 const NO_UNIT: (u8, u8, u8) = (5, 0x25, 0);
 
 async fn listed(client: &Client) -> Vec<u8> {
-    let told = client.send(&[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], 256, &[]).await.good();
-    told[8..].chunks(8).map(|unit| unit[1]).collect()
+    let data = client.send(&[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], 256, &[]).await.good();
+    data[8..].chunks(8).map(|unit| unit[1]).collect()
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn restored_unit_drops_reservations_of_initiators_that_left() {
         let removed = fixture.target.remove(lun(1)).expect("the unit exists");
         fixture.target.set_absent(removed.absent());
         assert_eq!(two.at(1, &READY, 0, &[]).await.sense(), NOT_READY);
-        fixture.target.leave(&one.nexus);
+        fixture.target.remove_nexus(&one.nexus);
         fixture.target.put_back(removed);
         while two.at(1, &READY, 0, &[]).await.status != Status::Good {}
         assert_eq!(listed(&two).await, [0, 1]);

@@ -1,4 +1,4 @@
-//! Random bytes as commands: every command gets an answer and affects no other initiator.
+//! Random bytes as commands: every command gets a response and affects no other initiator.
 
 use scsi::{Cancel, Command, Expected};
 use seam::Seam;
@@ -59,13 +59,13 @@ fn random_commands_are_answered_without_side_effects() {
                 };
                 let lun = if seam.random() % 16 == 0 { bytes(seam, 8).try_into().unwrap() } else { [0; 8] };
                 let client = &clients[seam.random() as usize % 2];
-                let (room, cancel) = (seam.random() % 5_000, Cancel::default());
-                let expected = Expected { out_bytes: out.len() as u64, in_bytes: room };
+                let (expected_len, cancel) = (seam.random() % 5_000, Cancel::default());
+                let expected = Expected { out_bytes: out.len() as u64, in_bytes: expected_len };
                 let command = Command { lun, cdb: &cdb, expected, cancel: &cancel };
                 fixture.target.read_now(&client.nexus, &command, &mut Vec::new());
                 fixture.target.write_now(&client.nexus, &command, &out);
-                let answer = client.with(lun, &cdb, room, &out, &cancel).await;
-                good += u32::from(answer.status.code() == 0);
+                let response = client.with(lun, &cdb, expected_len, &out, &cancel).await;
+                good += u32::from(response.status.code() == 0);
             }
             assert!(good > 500, "only {good} of the commands succeeded");
         });

@@ -9,10 +9,10 @@ use crate::initiator::{Client, cdb16, content};
 
 const READY: [u8; 6] = [0; 6];
 
-async fn told(client: &Client, number: u16) -> Option<(u8, u8)> {
-    let answer = client.at(number, &READY, 0, &[]).await;
-    (answer.status != Status::Good).then(|| {
-        let (key, asc, ascq) = answer.sense();
+async fn attention(client: &Client, number: u16) -> Option<(u8, u8)> {
+    let response = client.at(number, &READY, 0, &[]).await;
+    (response.status != Status::Good).then(|| {
+        let (key, asc, ascq) = response.sense();
         assert_eq!(key, 6);
         (asc, ascq)
     })
@@ -24,10 +24,10 @@ fn new_initiator_gets_power_on_attention_once() {
         let client = Client::fresh(&fixture, "iqn.a:1");
         // INQUIRY succeeds despite a pending attention.
         client.send(&[0x12, 0, 0, 0, 96, 0], 96, &[]).await.good();
-        assert_eq!((told(&client, 0).await, told(&client, 0).await), (Some((0x29, 0)), None));
+        assert_eq!((attention(&client, 0).await, attention(&client, 0).await), (Some((0x29, 0)), None));
         // REQUEST SENSE returns the attention as data.
         let data = client.at(1, &[0x03, 1, 0, 0, 252, 0], 252, &[]).await.good();
-        assert_eq!((data[1], data[2], told(&client, 1).await), (6, 0x29, None));
+        assert_eq!((data[1], data[2], attention(&client, 1).await), (6, 0x29, None));
     });
 }
 
@@ -37,24 +37,24 @@ fn size_and_unit_changes_reach_all_initiators() {
         let clients = [Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.a:2").await];
         fixture.target.resized(lun(0));
         for client in &clients {
-            assert_eq!((told(client, 0).await, told(client, 0).await), (Some((0x2a, 9)), None));
+            assert_eq!((attention(client, 0).await, attention(client, 0).await), (Some((0x2a, 9)), None));
         }
         fixture.target.remove(lun(1));
         fixture.target.add(unit(fixture.volume("two"), 2, Vec::new())).expect("the number is free");
-        assert_eq!((told(&clients[0], 0).await, told(&clients[0], 0).await), (Some((0x3f, 0x0e)), None));
+        assert_eq!((attention(&clients[0], 0).await, attention(&clients[0], 0).await), (Some((0x3f, 0x0e)), None));
         // REPORT LUNS clears the attention.
         clients[1].send(&[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], 256, &[]).await.good();
-        assert_eq!(told(&clients[1], 0).await, None);
+        assert_eq!(attention(&clients[1], 0).await, None);
     });
 }
 
 #[test]
 fn access_change_reaches_only_affected_initiators() {
     with_target(3, async |_, fixture| {
-        let (kept, lost) = (Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.b:1").await);
+        let (remaining, removed) = (Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.b:1").await);
         fixture.target.change(lun(1), AccessList::new(["iqn.a:1"]), false);
-        assert_eq!((told(&kept, 0).await, told(&lost, 0).await), (None, Some((0x3f, 0x0e))));
-        assert_eq!(lost.at(1, &READY, 0, &[]).await.sense(), (5, 0x25, 0));
+        assert_eq!((attention(&remaining, 0).await, attention(&removed, 0).await), (None, Some((0x3f, 0x0e))));
+        assert_eq!(removed.at(1, &READY, 0, &[]).await.sense(), (5, 0x25, 0));
     });
 }
 
@@ -66,15 +66,15 @@ fn mode_change_reaches_other_initiators_and_reset_reaches_all() {
         (list[0], list[2]) = (0, 0);
         list[6] |= 4;
         one.send(&[0x15, 0x10, 0, 0, list.len() as u8, 0], 0, &list).await.good();
-        assert_eq!(told(&one, 0).await, None);
+        assert_eq!(attention(&one, 0).await, None);
         // Sense data use descriptor format from here on.
-        let answer = two.send(&READY, 0, &[]).await;
-        assert_eq!(answer.status.sense()[..4], [0x72, 6, 0x2a, 1]);
+        let response = two.send(&READY, 0, &[]).await;
+        assert_eq!(response.status.sense()[..4], [0x72, 6, 0x2a, 1]);
         assert!(fixture.target.reset(&one.nexus, Some([0; 8])).await);
         for client in [&one, &two] {
             assert_eq!(client.send(&READY, 0, &[]).await.status.sense()[..4], [0x72, 6, 0x29, 3]);
         }
-        assert_eq!(told(&two, 1).await, None, "the other unit was not reset");
+        assert_eq!(attention(&two, 1).await, None, "the other unit was not reset");
         assert!(!fixture.target.reset(&one.nexus, Some([0, 9, 0, 0, 0, 0, 0, 0])).await);
     });
 }
@@ -83,10 +83,10 @@ fn mode_change_reaches_other_initiators_and_reset_reaches_all() {
 fn attentions_of_lost_initiators_are_dropped() {
     with_target(5, async |_, fixture| {
         let client = Client::fresh(&fixture, "iqn.a:1");
-        fixture.target.leave(&client.nexus);
+        fixture.target.remove_nexus(&client.nexus);
         fixture.target.resized(lun(0));
         // A session that still existed would get the attention.
-        assert_eq!(told(&client, 0).await, None);
+        assert_eq!(attention(&client, 0).await, None);
     });
 }
 

@@ -69,17 +69,20 @@ fn expected_length_bounds_transfer_and_residual_is_reported() {
     with_target(3, async |_, fixture| {
         let client = Client::new(&fixture, "iqn.a:1").await;
         client.write(0, 0, &content([1, 2])).await.good();
-        for (room, got) in [(0, 0), (200, 200), (1024, 1024), (10_000, 1024)] {
-            let answer = client.send(&cdb16(0x88, 0, 0, 2), room, &[]).await;
-            assert_eq!((answer.status.clone(), answer.transfer_bytes, answer.data.len()), (Status::Good, 1024, got));
-            assert_eq!(answer.data, content([1, 2])[..got]);
+        for (expected_len, got) in [(0, 0), (200, 200), (1024, 1024), (10_000, 1024)] {
+            let response = client.send(&cdb16(0x88, 0, 0, 2), expected_len, &[]).await;
+            assert_eq!(
+                (response.status.clone(), response.transfer_bytes, response.data.len()),
+                (Status::Good, 1024, got)
+            );
+            assert_eq!(response.data, content([1, 2])[..got]);
         }
         // A short transfer writes the whole blocks that it covers; a long one writes the command's blocks.
         for code in [0x8a, 0x8e] {
             for (len, found) in [(0, [1, 2]), (200, [1, 2]), (512, [7, 2]), (800, [7, 2])] {
                 client.write(0, 0, &content([1, 2])).await.good();
-                let answer = client.send(&cdb16(code, 0, 0, 2), 0, &content([7, 7])[..len]).await;
-                assert_eq!((answer.status, answer.transfer_bytes), (Status::Good, 1024));
+                let response = client.send(&cdb16(code, 0, 0, 2), 0, &content([7, 7])[..len]).await;
+                assert_eq!((response.status, response.transfer_bytes), (Status::Good, 1024));
                 assert_eq!(client.read(0, 0, 2).await.good(), content(found));
             }
         }
@@ -89,8 +92,8 @@ fn expected_length_bounds_transfer_and_residual_is_reported() {
             cdb[13] = 2;
             assert_eq!(client.send(&cdb, 0, &content([7])).await.sense(), (5, 0x0e, 3));
         }
-        let answer = client.send(&cdb16(0x8a, 0, 0, 2), 0, &content([8, 9, 10])).await;
-        assert_eq!((answer.transfer_bytes, client.read(0, 0, 3).await.good()), (1024, content([8, 9, 0])));
+        let response = client.send(&cdb16(0x8a, 0, 0, 2), 0, &content([8, 9, 10])).await;
+        assert_eq!((response.transfer_bytes, client.read(0, 0, 3).await.good()), (1024, content([8, 9, 0])));
     });
 }
 
@@ -156,14 +159,14 @@ fn flush_and_fua_are_durable_at_acknowledgement() {
 fn blocks_accessed_with_dpo_are_not_kept_in_memory() {
     with_target(6, async |_, fixture| {
         let (client, volume) = (Client::new(&fixture, "iqn.a:1").await, fixture.volume("one"));
-        let held = || volume.stats().memory_bytes;
+        let memory_bytes = || volume.stats().memory_bytes;
         client.send(&cdb10(0x28, 0x10, 64, 8), 4096, &[]).await.good();
-        assert_eq!(held(), 0);
+        assert_eq!(memory_bytes(), 0);
         client.send(&cdb10(0x2a, 0x10, 128, 8), 0, &content([1; 8])).await.good();
         client.send(&cdb10(0x35, 0, 0, 0), 0, &[]).await.good();
-        assert_eq!(held(), 0);
+        assert_eq!(memory_bytes(), 0);
         client.send(&cdb10(0x28, 0, 1024, 8), 4096, &[]).await.good();
-        assert_eq!(held(), 4096);
+        assert_eq!(memory_bytes(), 4096);
     });
 }
 

@@ -93,9 +93,9 @@ fn miscompare_reports_offset_and_writes_nothing() {
         client.write(0, 0, &content([1, 2, 3])).await.good();
         let mut cdb = cdb16(COMPARE_AND_WRITE, 0, 0, 0);
         cdb[13] = 3;
-        let answer = client.send(&cdb, 0, &content([1, 2, 4, 7, 7, 7])).await;
-        assert_eq!(answer.sense(), (0xe, 0x1d, 0));
-        assert_eq!(answer.status.sense()[3..7], 1024_u32.to_be_bytes());
+        let response = client.send(&cdb, 0, &content([1, 2, 4, 7, 7, 7])).await;
+        assert_eq!(response.sense(), (0xe, 0x1d, 0));
+        assert_eq!(response.status.sense()[3..7], 1024_u32.to_be_bytes());
         assert_eq!(client.read(0, 0, 3).await.good(), content([1, 2, 3]));
         // Data of another length than the command's are refused.
         for blocks in [2_u64, 4, 8] {
@@ -121,12 +121,12 @@ fn verify_compares_each_block_or_one_block_or_only_reads() {
             (0x00, Vec::new(), None),
         ] {
             for cdb in [&cdb10(0x2f, flags, 100, 3)[..], &cdb16(0x8f, flags, 100, 3)] {
-                let answer = client.send(cdb, 0, &data).await;
+                let response = client.send(cdb, 0, &data).await;
                 match place {
-                    None => assert_eq!(answer.status, Status::Good),
+                    None => assert_eq!(response.status, Status::Good),
                     Some(place) => {
-                        assert_eq!(answer.sense(), (0xe, 0x1d, 0));
-                        assert_eq!(answer.status.sense()[3..7], place.to_be_bytes());
+                        assert_eq!(response.sense(), (0xe, 0x1d, 0));
+                        assert_eq!(response.status.sense()[3..7], place.to_be_bytes());
                     }
                 }
             }

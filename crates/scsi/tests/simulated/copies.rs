@@ -6,7 +6,7 @@ use scsi::{Cancel, Identity, Status};
 use seam::{Nanos, Seam};
 
 use crate::fixture::{BLOCKS, disk, lun, with_target};
-use crate::initiator::{Answer, Client, cdb16, content};
+use crate::initiator::{Client, Response, cdb16, content};
 
 /// A parameter list for units 0 and 1; a segment is (source, destination, from, to, blocks).
 fn list(id: u8, usage: u8, segments: &[(u16, u16, u64, u64, u16)]) -> Vec<u8> {
@@ -32,7 +32,7 @@ fn list(id: u8, usage: u8, segments: &[(u16, u16, u64, u64, u16)]) -> Vec<u8> {
     list
 }
 
-async fn copy(client: &Client, list: &[u8]) -> Answer {
+async fn copy(client: &Client, list: &[u8]) -> Response {
     client.send(&cdb16(0x83, 0, 0, list.len() as u32), 0, list).await
 }
 
@@ -43,7 +43,7 @@ async fn write_through(client: &Client, lun: u16) {
     client.at(lun, &[0x15, 0x10, 0, 0, mode.len() as u8, 0], 0, &mode).await.good();
 }
 
-async fn status(client: &Client, id: u8) -> Answer {
+async fn status(client: &Client, id: u8) -> Response {
     let mut cdb = cdb16(0x84, 0, 0, 64);
     cdb[2] = id;
     client.send(&cdb, 64, &[]).await
@@ -129,8 +129,8 @@ fn cancelled_copy_stops_early() {
         });
         let segments = [(0, 1, 0, 0, 8_000), (0, 1, 0, 8_000, 8_000), (0, 1, 0, 16_000, 8_000)];
         let list = list(3, 0, &segments);
-        let answer = client.with([0; 8], &cdb16(0x83, 0, 0, list.len() as u32), 0, &list, &cancel).await;
-        assert_eq!(answer.status, Status::Aborted);
+        let response = client.with([0; 8], &cdb16(0x83, 0, 0, list.len() as u32), 0, &list, &cancel).await;
+        assert_eq!(response.status, Status::Aborted);
         let found = client.read(1, 23_900, 100).await.good();
         fixture.seam.sleep(Nanos::from_secs(1)).await;
         assert_eq!(client.read(1, 23_900, 100).await.good(), found, "the copy has no effect after its end");
@@ -142,10 +142,10 @@ fn cancelled_copy_stops_early() {
 fn operating_parameters_are_reported_and_empty_list_succeeds() {
     with_target(6, async |_, fixture| {
         let client = Client::new(&fixture, "iqn.a:1").await;
-        let told = client.send(&cdb16(0x84, 3, 0, 256), 256, &[]).await.good();
-        assert_eq!(u32::from_be_bytes(told[..4].try_into().unwrap()) as usize, told.len() - 4);
-        let segment_max = u32::from_be_bytes(told[16..20].try_into().unwrap());
-        assert!(segment_max >= 16 << 20 && told[44..] == [0x02, 0x0a, 0xe4]);
+        let parameters = client.send(&cdb16(0x84, 3, 0, 256), 256, &[]).await.good();
+        assert_eq!(u32::from_be_bytes(parameters[..4].try_into().unwrap()) as usize, parameters.len() - 4);
+        let segment_max = u32::from_be_bytes(parameters[16..20].try_into().unwrap());
+        assert!(segment_max >= 16 << 20 && parameters[44..] == [0x02, 0x0a, 0xe4]);
         copy(&client, &[]).await.good();
         assert_eq!(copy(&client, &list(1, 0, &[(0, 0, 0, 8, 8)])[..40]).await.sense(), (5, 0x1a, 0));
     });
@@ -159,9 +159,9 @@ fn reset_of_destination_ends_copy_and_waits_for_it() {
         write_through(&copier, 1).await;
         let segments = list(1, 2, &[(0, 1, 0, 0, 8_192)]);
         let (running, seam) = (copier.clone(), fixture.seam.clone());
-        let ended = Rc::new(std::cell::Cell::new(None));
-        let told = Rc::clone(&ended);
-        seam.spawn(async move { told.set(Some(copy(&running, &segments).await.status)) });
+        let final_status = Rc::new(std::cell::Cell::new(None));
+        let status_cell = Rc::clone(&final_status);
+        seam.spawn(async move { status_cell.set(Some(copy(&running, &segments).await.status)) });
         seam.sleep(Nanos::from_micros(300)).await;
         assert!(fixture.target.reset(&other.nexus, Some(lun(1).encode())).await);
         fixture.volume("two").flush().await.expect("the disk works");
@@ -169,8 +169,8 @@ fn reset_of_destination_ends_copy_and_waits_for_it() {
         seam.sleep(Nanos::from_secs(5)).await;
         fixture.volume("two").flush().await.expect("the disk works");
         let later: Vec<u64> = (0..8_192).map(|block| disk(&world, "two").tag(block)).collect();
-        assert_eq!(ended.take(), Some(Status::Aborted));
-        assert!(at_reset == later, "the copy went on after the reset");
+        assert_eq!(final_status.take(), Some(Status::Aborted));
+        assert!(at_reset == later, "the copy continued after the reset");
         assert!(at_reset.contains(&0), "the copy had ended before the reset");
     });
 }

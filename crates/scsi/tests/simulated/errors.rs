@@ -11,8 +11,8 @@ fn bad_sector_is_a_medium_error_with_its_block() {
     with_target(1, async |world, fixture| {
         let client = Client::new(&fixture, "iqn.a:1").await;
         disk(&world, "one").add_fault(Rule::medium_error(80 * 512..81 * 512));
-        let answer = client.read(0, 80, 1).await;
-        assert_eq!((answer.sense(), &answer.status.sense()[3..7]), ((3, 0x11, 0), &[0, 0, 0, 80][..]));
+        let response = client.read(0, 80, 1).await;
+        assert_eq!((response.sense(), &response.status.sense()[3..7]), ((3, 0x11, 0), &[0, 0, 0, 80][..]));
         assert_eq!(client.send(&cdb10(0x2f, 0, 80, 1), 0, &[]).await.sense(), (3, 0x11, 0));
         assert_eq!(client.read(0, 96, 8).await.status, Status::Good);
     });

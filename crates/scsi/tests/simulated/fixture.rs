@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use engine::{Backing, Core, CoreSpec, Volume, VolumeId, VolumeSpec, WritePolicy};
-use scsi::{AccessList, Identity, Keep, Keeper, Lun, Target, UnitSpec};
+use scsi::{AccessList, Identity, Lun, ReservationStore, StoreFuture, Target, UnitSpec};
 use seam::sim::{DiskControl, SimDiskSpec, SimSeam, TaskOrder, Timing, World, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
 
@@ -37,12 +37,12 @@ pub fn disk(world: &World, name: &str) -> DiskControl {
 #[derive(Clone)]
 pub struct RecordStore {
     pub seam: SimSeam,
-    pub kept: Rc<RefCell<BTreeMap<VolumeId, Vec<u8>>>>,
+    pub stored: Rc<RefCell<BTreeMap<VolumeId, Vec<u8>>>>,
     pub fails: Rc<RefCell<bool>>,
 }
 
-impl Keeper for RecordStore {
-    fn keep(&self, incarnation: VolumeId, record: Vec<u8>) -> Keep {
+impl ReservationStore for RecordStore {
+    fn store(&self, incarnation: VolumeId, record: Vec<u8>) -> StoreFuture {
         let records = self.clone();
         Box::pin(async move {
             let wait = async || records.seam.sleep(Nanos::from_micros(records.seam.random() % 300)).await;
@@ -50,7 +50,7 @@ impl Keeper for RecordStore {
             if *records.fails.borrow() {
                 return Err("no space".to_owned());
             }
-            records.kept.borrow_mut().insert(incarnation, record);
+            records.stored.borrow_mut().insert(incarnation, record);
             wait().await;
             Ok(())
         })
@@ -75,10 +75,10 @@ pub fn lun(number: u16) -> Lun {
 }
 
 /// Specification of a unit in front of a volume.
-pub fn unit(volume: Volume<SimSeam>, number: u16, kept: Vec<u8>) -> UnitSpec<SimSeam> {
+pub fn unit(volume: Volume<SimSeam>, number: u16, reservation_record: Vec<u8>) -> UnitSpec<SimSeam> {
     let identity = Identity::of(77, volume.spec().incarnation.0);
     let access = AccessList::default();
-    UnitSpec { lun: lun(number), volume, identity, access, read_only: false, physical_4k: true, kept }
+    UnitSpec { lun: lun(number), volume, identity, access, read_only: false, physical_4k: true, reservation_record }
 }
 
 impl Fixture {
@@ -92,14 +92,14 @@ impl Fixture {
     }
 
     /// A target with volumes and without units.
-    pub async fn empty(seam: &SimSeam, kept: Rc<RefCell<BTreeMap<VolumeId, Vec<u8>>>>) -> Fixture {
+    pub async fn empty(seam: &SimSeam, stored: Rc<RefCell<BTreeMap<VolumeId, Vec<u8>>>>) -> Fixture {
         let core = Core::new(seam.clone(), CoreSpec::default());
         for (name, incarnation) in [("one", VolumeId(11)), ("two", VolumeId(12))] {
             let what = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 1000 };
             let disk = seam.open_disk(&what).await.expect("the disk exists");
             core.attach(plain(name, incarnation), Backing::plain(disk)).expect("the name is free");
         }
-        let records = RecordStore { seam: seam.clone(), kept, fails: Rc::default() };
+        let records = RecordStore { seam: seam.clone(), stored, fails: Rc::default() };
         let target = Target::new(seam.clone(), "iqn.2026-11.io.hotset:lab", 2, Rc::new(records.clone()));
         Fixture { seam: seam.clone(), target, core, records }
     }
@@ -107,8 +107,8 @@ impl Fixture {
     /// Adds a unit in front of a volume.
     pub fn add(&self, number: u16, name: &str) {
         let volume = self.volume(name);
-        let kept = self.records.kept.borrow().get(&volume.spec().incarnation).cloned().unwrap_or_default();
-        self.target.add(unit(volume, number, kept)).expect("the number is free");
+        let record = self.records.stored.borrow().get(&volume.spec().incarnation).cloned().unwrap_or_default();
+        self.target.add(unit(volume, number, record)).expect("the number is free");
     }
 
     pub fn volume(&self, name: &str) -> Volume<SimSeam> {

@@ -5,8 +5,8 @@ use scsi::{AccessList, Status};
 use crate::fixture::{BLOCKS, lun, unit, with_target};
 use crate::initiator::{Client, cdb16};
 
-fn inquiry(page: Option<u8>, room: u16) -> [u8; 6] {
-    let [high, low] = room.to_be_bytes();
+fn inquiry(page: Option<u8>, expected_len: u16) -> [u8; 6] {
+    let [high, low] = expected_len.to_be_bytes();
     [0x12, page.is_some().into(), page.unwrap_or(0), high, low, 0]
 }
 
@@ -54,10 +54,10 @@ fn capacity_is_reported_in_both_lengths_and_as_thin() {
         let mut cdb = cdb16(0x9e, 0x10, 0, 32);
         let long = client.send(&cdb, 32, &[]).await.good();
         assert_eq!((&long[..8], &long[12..16]), (&(BLOCKS - 1).to_be_bytes()[..], &[0, 3, 0xc0, 0][..]));
-        // The allocation length cuts the answer.
+        // The allocation length truncates the data.
         cdb[13] = 12;
-        let answer = client.send(&cdb, 32, &[]).await;
-        assert_eq!((answer.transfer_bytes, answer.good().len()), (12, 12));
+        let response = client.send(&cdb, 32, &[]).await;
+        assert_eq!((response.transfer_bytes, response.good().len()), (12, 12));
     });
 }
 
@@ -73,13 +73,13 @@ fn initiator_sees_only_its_own_units() {
         let both = [[0, 1, 0, 0, 0, 0, 0, 0], [0x41, 44, 0, 0, 0, 0, 0, 0]].concat();
         assert_eq!(mine.at(0, &list, 256, &[]).await.good(), [&[0, 0, 0, 16, 0, 0, 0, 0][..], &both].concat());
         assert_eq!(others.at(0, &list, 256, &[]).await.good(), [&[0, 0, 0, 8, 0, 0, 0, 0][..], &both[..8]].concat());
-        // LUN 0 answers INQUIRY and REPORT LUNS only.
+        // LUN 0 supports INQUIRY and REPORT LUNS only.
         let absent = others.at(0, &inquiry(None, 96), 96, &[]).await.good();
         assert_eq!(absent[0], 0x3f);
         assert_eq!(others.at(0, &[0; 6], 0, &[]).await.sense(), (5, 0x25, 0));
         assert_eq!(others.at(300, &cdb16(0x88, 0, 0, 1), 512, &[]).await.sense(), (5, 0x25, 0));
-        let told = others.at(300, &[0x03, 0, 0, 0, 252, 0], 252, &[]).await.good();
-        assert_eq!((told[2], told[12]), (5, 0x25));
+        let sense = others.at(300, &[0x03, 0, 0, 0, 252, 0], 252, &[]).await.good();
+        assert_eq!((sense[2], sense[12]), (5, 0x25));
         assert_ne!(mine.at(300, &inquiry(None, 96), 96, &[]).await.good()[0], 0x3f);
     });
 }

@@ -1,8 +1,8 @@
-//! An initiator that sends commands and collects the answers.
+//! An initiator that sends commands and collects the responses.
 
 use std::rc::Rc;
 
-use scsi::{Cancel, Command, DataIn, DataOut, Expected, Gone, Initiator, Nexus, Status};
+use scsi::{Cancel, Cancelled, Command, DataIn, DataOut, Expected, Initiator, Nexus, Status};
 use seam::sim::{SimBlock, SimSeam};
 use seam::{Block, Nanos, Piece, Seam};
 
@@ -15,15 +15,15 @@ pub struct Client {
     pub nexus: Nexus,
 }
 
-/// Answer to a command.
+/// Response to a command.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct Response {
     pub status: Status,
     pub data: Vec<u8>,
     pub transfer_bytes: u64,
 }
 
-impl Answer {
+impl Response {
     /// Data of a successful command.
     pub fn good(self) -> Vec<u8> {
         assert_eq!(self.status, Status::Good);
@@ -46,7 +46,7 @@ pub struct Wire {
 }
 
 impl DataOut for Wire {
-    async fn take(&mut self, len: usize, into: &mut Vec<u8>) -> Result<(), Gone> {
+    async fn take(&mut self, len: usize, into: &mut Vec<u8>) -> Result<(), Cancelled> {
         self.seam.sleep(Nanos::from_micros(self.seam.random() % 50)).await;
         into.extend_from_slice(&self.out[self.taken..self.taken + len]);
         self.taken += len;
@@ -59,12 +59,12 @@ impl DataOut for Wire {
 pub struct Sink(pub Vec<u8>);
 
 impl DataIn<SimSeam> for Sink {
-    async fn room(&mut self, len: usize) -> Result<(), Gone> {
+    async fn reserve_buffers(&mut self, len: usize) -> Result<(), Cancelled> {
         assert!(len <= scsi::SENT_AT_ONCE_BYTES_MAX);
         Ok(())
     }
 
-    async fn send(&mut self, pieces: &mut Vec<Piece<SimBlock>>) -> Result<(), Gone> {
+    async fn send(&mut self, pieces: &mut Vec<Piece<SimBlock>>) -> Result<(), Cancelled> {
         for piece in pieces.drain(..) {
             let at = self.0.len();
             self.0.resize(at + piece.len(), 0);
@@ -73,7 +73,7 @@ impl DataIn<SimSeam> for Sink {
         Ok(())
     }
 
-    async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Gone> {
+    async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Cancelled> {
         self.0.extend_from_slice(bytes);
         Ok(())
     }
@@ -98,33 +98,33 @@ impl Client {
         Client { fixture: Rc::clone(fixture), nexus }
     }
 
-    /// Sends a command to unit 0 with the data `out` and an expected answer of `room` bytes.
-    pub async fn send(&self, cdb: &[u8], room: u64, out: &[u8]) -> Answer {
-        self.at(0, cdb, room, out).await
+    /// Sends a command to unit 0 with the data `out` and an expected response of `expected_len` bytes.
+    pub async fn send(&self, cdb: &[u8], expected_len: u64, out: &[u8]) -> Response {
+        self.at(0, cdb, expected_len, out).await
     }
 
     /// As [`Client::send`], to another unit.
-    pub async fn at(&self, lun: u16, cdb: &[u8], room: u64, out: &[u8]) -> Answer {
+    pub async fn at(&self, lun: u16, cdb: &[u8], expected_len: u64, out: &[u8]) -> Response {
         let cancel = Cancel::default();
-        self.with(crate::fixture::lun(lun).encode(), cdb, room, out, &cancel).await
+        self.with(crate::fixture::lun(lun).encode(), cdb, expected_len, out, &cancel).await
     }
 
     /// As [`Client::send`], with an address and a cancellation.
-    pub async fn with(&self, lun: [u8; 8], cdb: &[u8], room: u64, out: &[u8], cancel: &Cancel) -> Answer {
-        let expected = Expected { out_bytes: out.len() as u64, in_bytes: room };
+    pub async fn with(&self, lun: [u8; 8], cdb: &[u8], expected_len: u64, out: &[u8], cancel: &Cancel) -> Response {
+        let expected = Expected { out_bytes: out.len() as u64, in_bytes: expected_len };
         let mut wire = Wire { seam: self.fixture.seam.clone(), out: out.to_vec(), taken: 0 };
         let mut sink = Sink::default();
         let command = Command { lun, cdb, expected, cancel };
         let outcome = self.fixture.target.execute(&self.nexus, command, &mut wire, &mut sink).await;
-        assert!(sink.0.len() as u64 <= room, "the answer exceeds the expected length");
-        Answer { status: outcome.status, data: sink.0, transfer_bytes: outcome.transfer_bytes }
+        assert!(sink.0.len() as u64 <= expected_len, "the response exceeds the expected length");
+        Response { status: outcome.status, data: sink.0, transfer_bytes: outcome.transfer_bytes }
     }
 
-    pub async fn read(&self, lun: u16, first: u64, count: u32) -> Answer {
+    pub async fn read(&self, lun: u16, first: u64, count: u32) -> Response {
         self.at(lun, &cdb16(0x88, 0, first, count), u64::from(count) * 512, &[]).await
     }
 
-    pub async fn write(&self, lun: u16, first: u64, data: &[u8]) -> Answer {
+    pub async fn write(&self, lun: u16, first: u64, data: &[u8]) -> Response {
         self.at(lun, &cdb16(0x8a, 0, first, (data.len() / 512) as u32), 0, data).await
     }
 }

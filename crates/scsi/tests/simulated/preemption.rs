@@ -3,14 +3,14 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use scsi::{Cancel, Command, DataOut, Expected, Gone, Status};
+use scsi::{Cancel, Cancelled, Command, DataOut, Expected, Status};
 use seam::{Nanos, Seam};
 
 use crate::fixture::{with_cramped_target, with_target};
 use crate::initiator::{Client, Sink, cdb16, content};
 use crate::reservations::{
     CLEAR, EXCLUSIVE, EXCLUSIVE_ALL, PREEMPT, PREEMPT_AND_ABORT, REGISTER, REGISTER_AND_IGNORE, RESERVE,
-    WRITE_EXCLUSIVE, WRITE_EXCLUSIVE_REGISTRANTS, held, keys, out, out_with, three,
+    WRITE_EXCLUSIVE, WRITE_EXCLUSIVE_REGISTRANTS, current_reservation, keys, out, out_with, three,
 };
 
 #[test]
@@ -25,15 +25,15 @@ fn preempting_the_holder_takes_reservation_and_notifies_victims() {
         assert_eq!(out(&two, PREEMPT, EXCLUSIVE, 2, 9).await, Status::ReservationConflict);
         assert_eq!(out_with(&two, PREEMPT, EXCLUSIVE, 2, 0, 0, &[]).await.sense(), (5, 0x26, 0));
         assert_eq!(out(&two, PREEMPT, EXCLUSIVE, 2, 1).await, Status::Good);
-        assert_eq!((held(&two).await, keys(&two).await), (Some((2, EXCLUSIVE)), vec![2, 3]));
+        assert_eq!((current_reservation(&two).await, keys(&two).await), (Some((2, EXCLUSIVE)), vec![2, 3]));
         assert_eq!(one.send(&[0; 6], 0, &[]).await.sense(), (6, 0x2a, 5));
         assert_eq!(three.send(&[0; 6], 0, &[]).await.sense(), (6, 0x2a, 4));
         assert_eq!(one.read(0, 0, 1).await.status, Status::ReservationConflict);
         // Preempting another registrant removes its registration and leaves the reservation alone.
         assert_eq!(out(&two, PREEMPT, WRITE_EXCLUSIVE, 2, 3).await, Status::Good);
-        assert_eq!((held(&two).await, keys(&two).await), (Some((2, EXCLUSIVE)), vec![2]));
+        assert_eq!((current_reservation(&two).await, keys(&two).await), (Some((2, EXCLUSIVE)), vec![2]));
         assert_eq!(out(&two, PREEMPT, WRITE_EXCLUSIVE, 2, 2).await, Status::Good, "the holder changes the type");
-        assert_eq!((held(&two).await, keys(&two).await), (Some((2, WRITE_EXCLUSIVE)), vec![2]));
+        assert_eq!((current_reservation(&two).await, keys(&two).await), (Some((2, WRITE_EXCLUSIVE)), vec![2]));
     });
 }
 
@@ -46,9 +46,9 @@ fn all_registrants_reservation_is_preempted_with_key_zero() {
         }
         out(&one, RESERVE, EXCLUSIVE_ALL, 1, 0).await;
         assert_eq!(out(&two, PREEMPT, EXCLUSIVE, 2, 1).await, Status::Good);
-        assert_eq!((held(&two).await, keys(&two).await), (Some((0, EXCLUSIVE_ALL)), vec![2, 3]));
+        assert_eq!((current_reservation(&two).await, keys(&two).await), (Some((0, EXCLUSIVE_ALL)), vec![2, 3]));
         assert_eq!(out(&two, PREEMPT, EXCLUSIVE, 2, 0).await, Status::Good);
-        assert_eq!((held(&two).await, keys(&two).await), (Some((2, EXCLUSIVE)), vec![2]));
+        assert_eq!((current_reservation(&two).await, keys(&two).await), (Some((2, EXCLUSIVE)), vec![2]));
         assert_eq!(out(&two, CLEAR, 0, 2, 0).await, Status::Good);
     });
 }
@@ -61,7 +61,7 @@ fn preempt_without_reservation_removes_registrations_by_key() {
         out(&two, REGISTER, 0, 0, 2).await;
         assert_eq!(out(&two, PREEMPT, EXCLUSIVE, 2, 7).await, Status::ReservationConflict);
         assert_eq!(out(&two, PREEMPT, EXCLUSIVE, 2, 1).await, Status::Good);
-        assert_eq!((held(&two).await, keys(&two).await), (None, vec![2]));
+        assert_eq!((current_reservation(&two).await, keys(&two).await), (None, vec![2]));
     });
 }
 
@@ -69,10 +69,10 @@ fn preempt_without_reservation_removes_registrations_by_key() {
 struct Silent(Cancel);
 
 impl DataOut for Silent {
-    async fn take(&mut self, _: usize, _: &mut Vec<u8>) -> Result<(), Gone> {
+    async fn take(&mut self, _: usize, _: &mut Vec<u8>) -> Result<(), Cancelled> {
         std::future::poll_fn(|context| {
             self.0.wake_when_cancelled(context.waker());
-            if self.0.is_cancelled() { std::task::Poll::Ready(Err(Gone)) } else { std::task::Poll::Pending }
+            if self.0.is_cancelled() { std::task::Poll::Ready(Err(Cancelled)) } else { std::task::Poll::Pending }
         })
         .await
     }
@@ -141,11 +141,11 @@ fn reset_and_clear_task_set_end_commands_of_all_initiators() {
                 true => assert!(fixture.target.reset(&one.nexus, None).await),
                 false => assert!(fixture.target.clear_commands(&one.nexus, [0; 8]).await),
             }
-            let told = [one.send(&[0; 6], 0, &[]).await, two.send(&[0; 6], 0, &[]).await];
+            let responses = [one.send(&[0; 6], 0, &[]).await, two.send(&[0; 6], 0, &[]).await];
             match reset {
-                true => assert_eq!(told.map(|answer| answer.sense()), [(6, 0x29, 3); 2]),
+                true => assert_eq!(responses.map(|response| response.sense()), [(6, 0x29, 3); 2]),
                 // The initiator of CLEAR TASK SET gets no attention.
-                false => assert_eq!((&told[0].status, told[1].sense()), (&Status::Good, (6, 0x2f, 0))),
+                false => assert_eq!((&responses[0].status, responses[1].sense()), (&Status::Good, (6, 0x2f, 0))),
             }
             let found = one.read(0, 0, 4_000).await.good();
             fixture.seam.sleep(Nanos::from_secs(1)).await;

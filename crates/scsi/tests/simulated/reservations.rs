@@ -5,7 +5,7 @@ use std::rc::Rc;
 use scsi::Status;
 
 use crate::fixture::{Fixture, with_target};
-use crate::initiator::{Answer, Client, cdb10, cdb16, content};
+use crate::initiator::{Client, Response, cdb10, cdb16, content};
 
 pub const REGISTER: u8 = 0;
 pub const RESERVE: u8 = 1;
@@ -32,7 +32,7 @@ const TYPES: [u8; 6] = [
 ];
 
 /// PERSISTENT RESERVE OUT with flags and additional data in its parameter list.
-pub async fn out_with(client: &Client, action: u8, kind: u8, key: u64, new: u64, flags: u8, more: &[u8]) -> Answer {
+pub async fn out_with(client: &Client, action: u8, kind: u8, key: u64, new: u64, flags: u8, more: &[u8]) -> Response {
     let mut list = [key.to_be_bytes(), new.to_be_bytes()].concat();
     list.extend([0, 0, 0, 0, flags, 0, 0, 0]);
     list.extend(more);
@@ -55,7 +55,7 @@ pub async fn keys(client: &Client) -> Vec<u64> {
 }
 
 /// The key and type of the reservation.
-pub async fn held(client: &Client) -> Option<(u64, u8)> {
+pub async fn current_reservation(client: &Client) -> Option<(u64, u8)> {
     let data = report(client, 1).await;
     (data.len() > 8).then(|| (u64::from_be_bytes(data[8..16].try_into().unwrap()), data[21]))
 }
@@ -103,9 +103,9 @@ fn each_type_allows_the_access_of_the_standard() {
                 }
             }
             let all = kind >= WRITE_EXCLUSIVE_ALL;
-            assert_eq!(held(&other).await, Some((if all { 0 } else { 1 }, kind)));
+            assert_eq!(current_reservation(&other).await, Some((if all { 0 } else { 1 }, kind)));
             assert_eq!(out(&holder, CLEAR, 0, 1, 0).await, Status::Good);
-            assert_eq!((held(&other).await, keys(&other).await), (None, vec![]));
+            assert_eq!((current_reservation(&other).await, keys(&other).await), (None, vec![]));
             // CLEAR notifies the other registrant.
             assert_eq!(registrant.send(&[0; 6], 0, &[]).await.sense(), (6, 0x2a, 3));
         }
@@ -130,10 +130,14 @@ fn registering_checks_the_key_and_counts_generations() {
         assert_eq!(out(&one, RESERVE, EXCLUSIVE, 8, 0).await, Status::ReservationConflict);
         // RELEASE by a non-holder does nothing; by a holder it needs the right type.
         assert_eq!(out(&one, RELEASE, EXCLUSIVE, 8, 0).await, Status::Good);
-        assert_eq!(held(&one).await, Some((8, EXCLUSIVE)));
+        assert_eq!(current_reservation(&one).await, Some((8, EXCLUSIVE)));
         assert_eq!(out_with(&two, RELEASE, WRITE_EXCLUSIVE, 8, 0, 0, &[]).await.sense(), (5, 0x26, 4));
         assert_eq!(out(&two, RELEASE, EXCLUSIVE, 8, 0).await, Status::Good);
-        assert_eq!((held(&one).await, report(&one, 0).await[3]), (None, 4), "RESERVE and RELEASE keep the generation");
+        assert_eq!(
+            (current_reservation(&one).await, report(&one, 0).await[3]),
+            (None, 4),
+            "RESERVE and RELEASE keep the generation"
+        );
         assert_eq!(out(&two, REGISTER, 0, 8, 0).await, Status::Good);
         assert_eq!(keys(&one).await, [8]);
     });
@@ -151,13 +155,17 @@ fn unregistering_holder_releases_and_notifies_registrants() {
             let ready = two.send(&[0; 6], 0, &[]).await;
             match kind {
                 WRITE_EXCLUSIVE_ALL | EXCLUSIVE_ALL => {
-                    assert_eq!((ready.status, held(&two).await), (Status::Good, Some((0, kind))), "others still hold");
+                    assert_eq!(
+                        (ready.status, current_reservation(&two).await),
+                        (Status::Good, Some((0, kind))),
+                        "others still hold"
+                    );
                     assert_eq!(out(&two, REGISTER, 0, 2, 0).await, Status::Good);
                 }
                 WRITE_EXCLUSIVE_REGISTRANTS | EXCLUSIVE_REGISTRANTS => assert_eq!(ready.sense(), (6, 0x2a, 4)),
                 _ => assert_eq!(ready.status, Status::Good),
             }
-            assert_eq!(held(&two).await, None, "type {kind}");
+            assert_eq!(current_reservation(&two).await, None, "type {kind}");
             out(&two, REGISTER_AND_IGNORE, 0, 0, 0).await;
         }
     });
@@ -203,7 +211,7 @@ fn register_and_move_transfers_the_reservation() {
         out(&one, RESERVE, EXCLUSIVE, 1, 0).await;
         assert_ne!(give(&one, 1, 3, 0).await, Status::Good, "the port does not exist");
         assert_eq!(give(&one, 1, 1, 1).await, Status::Good);
-        assert_eq!((held(&one).await, keys(&one).await), (Some((2, EXCLUSIVE)), vec![2]));
+        assert_eq!((current_reservation(&one).await, keys(&one).await), (Some((2, EXCLUSIVE)), vec![2]));
         assert_eq!(two.read(0, 0, 1).await.status, Status::Good);
         assert_eq!(one.read(0, 0, 1).await.status, Status::ReservationConflict);
     });
@@ -227,7 +235,7 @@ fn session_reservation_ends_at_release_logout_or_reset() {
             assert_eq!(taken(&two).await, Status::ReservationConflict, "RELEASE by another session does nothing");
             match end {
                 0 => assert_eq!(one.send(&release, 0, &[]).await.status, Status::Good),
-                1 => fixture.target.leave(&one.nexus),
+                1 => fixture.target.remove_nexus(&one.nexus),
                 _ => {
                     fixture.target.reset(&two.nexus, None).await;
                     two.send(&[0; 6], 0, &[]).await;
@@ -251,9 +259,9 @@ fn reset_keeps_persistent_reservations() {
         out(&one, RESERVE, WRITE_EXCLUSIVE, 1, 0).await;
         fixture.target.reset(&two.nexus, None).await;
         two.send(&[0; 6], 0, &[]).await;
-        assert_eq!((held(&two).await, keys(&two).await), (Some((1, WRITE_EXCLUSIVE)), vec![1]));
+        assert_eq!((current_reservation(&two).await, keys(&two).await), (Some((1, WRITE_EXCLUSIVE)), vec![1]));
         // An initiator port is still the holder after its next login.
-        fixture.target.leave(&one.nexus);
+        fixture.target.remove_nexus(&one.nexus);
         let again = Client::new(&fixture, "iqn.a:holder").await;
         assert_eq!(again.write(0, 0, &content([1])).await.status, Status::Good);
     });

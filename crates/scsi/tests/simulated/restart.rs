@@ -10,13 +10,14 @@ use seam::{Nanos, Seam};
 use crate::fixture::{Fixture, unit, with_target, world};
 use crate::initiator::Client;
 use crate::reservations::{
-    EXCLUSIVE, EXCLUSIVE_ALL, PREEMPT, REGISTER, REGISTER_AND_IGNORE, RELEASE, RESERVE, held, keys, out_with,
+    EXCLUSIVE, EXCLUSIVE_ALL, PREEMPT, REGISTER, REGISTER_AND_IGNORE, RELEASE, RESERVE, current_reservation, keys,
+    out_with,
 };
 
 /// APTPL bit of a parameter list.
 const APTPL: u8 = 1;
 
-type Seen = (Vec<u64>, Option<(u64, u8)>);
+type ReservationView = (Vec<u64>, Option<(u64, u8)>);
 
 /// Steps of two initiators: (initiator, service action, type, key, new key).
 const STEPS: [(usize, u8, u8, u64, u64); 8] = [
@@ -30,54 +31,54 @@ const STEPS: [(usize, u8, u8, u64, u64); 8] = [
     (1, REGISTER, 0, 2, 0),
 ];
 
-async fn seen(client: &Client) -> Seen {
-    (keys(client).await, held(client).await)
+async fn reservation_view(client: &Client) -> ReservationView {
+    (keys(client).await, current_reservation(client).await)
 }
 
 #[test]
 fn crash_preserves_acknowledged_or_current_step() {
     // State after each step.
-    let history: Rc<RefCell<Vec<Seen>>> = Rc::default();
+    let history: Rc<RefCell<Vec<ReservationView>>> = Rc::default();
     with_target(1, async |_, fixture| {
         let clients = [Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.a:2").await];
         let reader = Client::new(&fixture, "iqn.a:3").await;
-        let now = seen(&reader).await;
+        let now = reservation_view(&reader).await;
         history.borrow_mut().push(now);
-        for (who, action, kind, key, new) in STEPS {
-            assert_eq!(out_with(&clients[who], action, kind, key, new, APTPL, &[]).await.status, Status::Good);
-            clients[1 - who].send(&[0; 6], 0, &[]).await;
-            let now = seen(&reader).await;
+        for (client, action, kind, key, new) in STEPS {
+            assert_eq!(out_with(&clients[client], action, kind, key, new, APTPL, &[]).await.status, Status::Good);
+            clients[1 - client].send(&[0; 6], 0, &[]).await;
+            let now = reservation_view(&reader).await;
             history.borrow_mut().push(now);
         }
     });
     let mut between = 0;
     for seed in 0..200 {
-        let (kept, acknowledged) = (Rc::default(), Rc::new(Cell::new(0)));
+        let (stored, acknowledged) = (Rc::default(), Rc::new(Cell::new(0)));
         let first = world(seed);
         let seam = first.seam();
         first.block_on(async {
-            let fixture = Rc::new(Fixture::empty(&seam, Rc::clone(&kept)).await);
+            let fixture = Rc::new(Fixture::empty(&seam, Rc::clone(&stored)).await);
             fixture.add(0, "one");
             let clients = [Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.a:2").await];
             let acknowledged = Rc::clone(&acknowledged);
             seam.spawn(async move {
-                for (who, action, kind, key, new) in STEPS {
-                    out_with(&clients[who], action, kind, key, new, APTPL, &[]).await.good();
+                for (client, action, kind, key, new) in STEPS {
+                    out_with(&clients[client], action, kind, key, new, APTPL, &[]).await.good();
                     acknowledged.set(acknowledged.get() + 1);
-                    clients[1 - who].send(&[0; 6], 0, &[]).await;
+                    clients[1 - client].send(&[0; 6], 0, &[]).await;
                 }
             });
             seam.sleep(Nanos::from_micros(seam.random() % 4_000)).await;
         });
         // The crash: only stored records remain.
-        let kept = Rc::new(RefCell::new(kept.take()));
+        let stored = Rc::new(RefCell::new(stored.take()));
         drop(first);
         let second = world(seed);
         let seam = second.seam();
         second.block_on(async {
-            let fixture = Rc::new(Fixture::empty(&seam, kept).await);
+            let fixture = Rc::new(Fixture::empty(&seam, stored).await);
             fixture.add(0, "one");
-            let found = seen(&Client::new(&fixture, "iqn.a:3").await).await;
+            let found = reservation_view(&Client::new(&fixture, "iqn.a:3").await).await;
             let (history, at) = (history.borrow(), acknowledged.get());
             let under_way = history.get(at + 1) == Some(&found);
             between += u32::from(under_way && history[at] != found);
@@ -105,9 +106,9 @@ fn register_without_aptpl_erases_stored_record() {
     with_target(3, async |_, fixture| {
         let client = Client::new(&fixture, "iqn.a:1").await;
         out_with(&client, REGISTER, 0, 0, 1, APTPL, &[]).await.good();
-        assert!(!fixture.records.kept.borrow()[&VolumeId(11)].is_empty());
+        assert!(!fixture.records.stored.borrow()[&VolumeId(11)].is_empty());
         out_with(&client, REGISTER, 0, 1, 2, 0, &[]).await.good();
-        assert!(fixture.records.kept.borrow()[&VolumeId(11)].is_empty());
+        assert!(fixture.records.stored.borrow()[&VolumeId(11)].is_empty());
     });
 }
 
@@ -115,6 +116,6 @@ fn register_without_aptpl_erases_stored_record() {
 fn unit_with_damaged_record_is_not_added() {
     with_target(4, async |_, fixture| {
         let damaged = unit(fixture.volume("one"), 7, b"HSPR and something else".to_vec());
-        assert_eq!(fixture.target.add(damaged), Err(AddError::Kept(RecordError::Damaged)));
+        assert_eq!(fixture.target.add(damaged), Err(AddError::Record(RecordError::Damaged)));
     });
 }

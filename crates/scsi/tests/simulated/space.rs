@@ -96,10 +96,10 @@ fn lba_status_shows_dirty_blocks_as_mapped() {
     with_target(4, async |_, fixture| {
         let client = Client::new(&fixture, "iqn.a:1").await;
         client.write(0, 800, &content([1; 64])).await.good();
-        let status = async |first, room: u32| {
-            let mut cdb = cdb16(0x9e, 0x12, first, room);
+        let status = async |first, expected_len: u32| {
+            let mut cdb = cdb16(0x9e, 0x12, first, expected_len);
             cdb[14] = 0;
-            let data = client.send(&cdb, room.into(), &[]).await.good();
+            let data = client.send(&cdb, expected_len.into(), &[]).await.good();
             assert_eq!(u32::from_be_bytes(data[..4].try_into().unwrap()) as usize, data.len() - 4);
             let range = |bytes: &[u8]| {
                 let first = u64::from_be_bytes(bytes[..8].try_into().unwrap());

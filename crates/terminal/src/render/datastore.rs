@@ -1,4 +1,4 @@
-//! `datastore list` and `show`: congestion, and the volumes' parts and waits.
+//! `datastore list` and `show`: congestion, and the volumes' usage and waits.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::style::Style;
 use super::table::{Side, Table};
 use units::{show_count, show_micros};
 
-/// Congestion episodes shown at most.
+/// Maximum number of congestion episodes shown.
 const EPISODES_SHOWN: usize = 8;
 
 /// A table of datastores.
@@ -37,7 +37,7 @@ pub fn table(datastores: &[DatastoreReport], style: Style) -> String {
             show_micros(datastore.latency_ms * 1e3),
             threshold(datastore),
             show_count(datastore.accesses_per_second.round() as u64),
-            shown(datastore),
+            peak_rate(datastore),
             datastore.members.len().to_string(),
             show_count(waiting),
             format!("{:.0} s", datastore.congested_seconds_total),
@@ -51,27 +51,30 @@ fn state(datastore: &DatastoreReport) -> &'static str {
 }
 
 fn threshold(datastore: &DatastoreReport) -> String {
-    let found = if datastore.threshold_found { " (auto)" } else { "" };
-    show_micros(datastore.threshold_ms * 1e3) + found
+    let suffix = if datastore.threshold_found { " (auto)" } else { "" };
+    show_micros(datastore.threshold_ms * 1e3) + suffix
 }
 
-/// Its highest rate while congested, which shows its ability.
-fn shown(datastore: &DatastoreReport) -> String {
-    datastore.shown_accesses_per_second.map_or("-".to_owned(), |shown| show_count(shown.round() as u64))
+/// The datastore's highest rate while congested, which estimates its capability.
+fn peak_rate(datastore: &DatastoreReport) -> String {
+    datastore.shown_accesses_per_second.map_or("-".to_owned(), |rate| show_count(rate.round() as u64))
 }
 
 /// The page of one datastore.
 pub fn page(datastore: &DatastoreReport, style: Style) -> String {
-    let called = if datastore.congested { style.warn(state(datastore)) } else { style.good(state(datastore)) };
-    let mut text = format!("{}  {called}\n\n", style.bold(&datastore.name));
+    let state_text = if datastore.congested { style.warn(state(datastore)) } else { style.good(state(datastore)) };
+    let mut text = format!("{}  {state_text}\n\n", style.bold(&datastore.name));
     let window = datastore.window.map_or("-".to_owned(), |window| format!("{window:.1}"));
-    let (often, long) = (datastore.congestion_episodes, datastore.congested_seconds_total);
+    let (episode_count, seconds) = (datastore.congestion_episodes, datastore.congested_seconds_total);
     for (name, value) in [
         ("latency", format!("{}, congested above {}", show_micros(datastore.latency_ms * 1e3), threshold(datastore))),
         ("accesses/s", show_count(datastore.accesses_per_second.round() as u64)),
-        ("peak, congested", shown(datastore)),
+        ("peak, congested", peak_rate(datastore)),
         ("outstanding", format!("{:.1} of {window}", datastore.under_way)),
-        ("congested", format!("{} episode{}, {long:.0} s in total", show_count(often), plural(often))),
+        (
+            "congested",
+            format!("{} episode{}, {seconds:.0} s in total", show_count(episode_count), plural(episode_count)),
+        ),
     ] {
         text += &format!("  {}  {value}\n", style.dim(&format!("{name:<18}")));
     }
@@ -122,10 +125,10 @@ fn episodes(episodes: &[EpisodeReport], style: Style) -> String {
         ("volumes in contention", Side::Left),
     ]);
     for episode in episodes.iter().rev().take(EPISODES_SHOWN) {
-        let lasted = |ended: u64| format!("{} s", ended.saturating_sub(episode.began_unix_seconds));
+        let duration = |ended: u64| format!("{} s", ended.saturating_sub(episode.began_unix_seconds));
         table.row(vec![
             unix_time::format(Duration::from_secs(episode.began_unix_seconds)),
-            episode.ended_unix_seconds.map_or("ongoing".to_owned(), lasted),
+            episode.ended_unix_seconds.map_or("ongoing".to_owned(), duration),
             episode.caused_by.clone(),
             episode.contenders.join(", "),
         ]);

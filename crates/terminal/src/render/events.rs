@@ -35,8 +35,8 @@ mod tests {
             text: "pause: state paused, was active".to_owned(),
             phase: None,
         };
-        let told = line(&event, Style::PLAIN);
-        assert_eq!(told, "2026-11-22T05:45:00Z  change  web01: pause: state paused, was active (user root)");
+        let text = line(&event, Style::PLAIN);
+        assert_eq!(text, "2026-11-22T05:45:00Z  change  web01: pause: state paused, was active (user root)");
         let short = EventReport { kind: EventKind::Alert, subject: None, actor: None, ..event };
         assert_eq!(line(&short, Style::PLAIN), "2026-11-22T05:45:00Z  alert   pause: state paused, was active");
     }

@@ -45,7 +45,7 @@ pub fn sessions(now: &IscsiReport, style: Style) -> String {
         table.row(vec![
             name(session),
             session.portal.clone(),
-            manner(session),
+            features(session),
             show_count(session.commands),
             show_count(session.under_way),
             show_count(session.aborted),
@@ -64,16 +64,17 @@ fn name(session: &IscsiSessionReport) -> String {
     }
 }
 
-/// Its negotiated features: authentication and digests.
-fn manner(session: &IscsiSessionReport) -> String {
-    let said = [
+/// Negotiated features of a session: authentication and digests.
+fn features(session: &IscsiSessionReport) -> String {
+    let features = [
         (session.discovery, "discovery"),
         (session.authenticated, "CHAP"),
         (session.header_digest, "header digest"),
         (session.data_digest, "data digest"),
     ];
-    let said: Vec<&str> = said.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
-    if said.is_empty() { "-".to_owned() } else { said.join(", ") }
+    let features: Vec<&str> =
+        features.iter().filter(|(is_negotiated, _)| *is_negotiated).map(|(_, name)| *name).collect();
+    if features.is_empty() { "-".to_owned() } else { features.join(", ") }
 }
 
 #[cfg(test)]

@@ -3,19 +3,19 @@
 pub mod bars;
 pub mod datastore;
 pub mod events;
+pub mod history;
 pub mod iscsi;
-pub mod past;
 pub mod reasons;
 pub mod screen;
 pub mod style;
 pub mod table;
 pub mod volume;
 
-use style::only_own_codes;
+use style::escape_foreign_codes;
 
-/// Prints a page to standard output. All escape sequences but our own colours are made harmless.
+/// Prints a page to standard output. All escape sequences except the known style codes are escaped.
 pub fn print(page: &str) {
-    print!("{}", only_own_codes(page));
+    print!("{}", escape_foreign_codes(page));
 }
 
 #[cfg(test)]

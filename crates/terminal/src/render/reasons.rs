@@ -1,8 +1,8 @@
-//! Readable words for the reason codes of reports. JSON keeps the codes.
+//! Descriptions of the reason codes in reports. JSON contains the codes.
 
-/// The words for a reason why a read missed or a page was not promoted. A code of a later version keeps its own words.
+/// Describes the reason for a miss or for a page that was not promoted. An unknown code is shown without hyphens.
 pub fn cache_reason(code: &str) -> String {
-    let words = match code {
+    let description = match code {
         "absent" => "not cached",
         "part-absent" => "partly cached",
         "joined" => "already being read",
@@ -23,12 +23,12 @@ pub fn cache_reason(code: &str) -> String {
         "low-gain" => "too few hits expected",
         _ => return code.replace('-', " "),
     };
-    words.to_owned()
+    description.to_owned()
 }
 
-/// The words for the step in which a request waited longest.
+/// Describes the step in which a request waited longest.
 pub fn latency_step(code: &str) -> String {
-    let words = match code {
+    let description = match code {
         "limit" => "volume limit",
         "gate" => "hold on the volume",
         "throttle" => "dirty data limit",
@@ -40,7 +40,7 @@ pub fn latency_step(code: &str) -> String {
         "log" => "flash log",
         _ => return code.replace('-', " "),
     };
-    words.to_owned()
+    description.to_owned()
 }
 
 #[cfg(test)]

@@ -23,9 +23,10 @@ pub fn status(now: &StatusReport, before: Option<&StatusReport>, style: Style) -
     };
     text += &now.iscsi.as_ref().map_or(String::new(), |report| iscsi::sessions(report, style));
     if !now.overrides.is_empty() {
-        text += &format!("\n{}\n", style.bold("changed by command, in effect until the key changes in the file"));
-        for held in &now.overrides {
-            text += &format!("  {}: {} is {}, {} in the file\n", held.volume, held.key, held.value, held.file);
+        text +=
+            &format!("\n{}\n", style.bold("settings changed by command (dropped when the key changes in the file)"));
+        for setting in &now.overrides {
+            text += &format!("  {}: {} = {} (file: {})\n", setting.volume, setting.key, setting.value, setting.file);
         }
     }
     if !now.alerts.is_empty() {
@@ -55,7 +56,7 @@ fn memory(now: &StatusReport, style: Style) -> String {
     let pool: u64 = now.cores.iter().map(|core| core.pool_bytes).sum();
     let connections: u64 = now.cores.iter().map(|core| core.connections).sum();
     format!(
-        "\n{}  {} configured, {} of {} in use, {} cached, {} dirty, {} unflushed\n\
+        "\n{}  {} configured; buffer pool: {} of {} in use, {} cached, {} dirty, {} unflushed\n\
          {}  {} data core{}, {} connection{}\n",
         style.bold("memory "),
         show_bytes(now.memory_bytes),

@@ -2,11 +2,11 @@
 
 use std::io::IsTerminal;
 
-/// All styling codes that we use, and the one that ends them.
+/// All styling codes in use, and the one that ends them.
 const CODES: [&str; 6] = ["0", "1", "2", "31", "32", "33"];
 
 /// Escapes all control characters in `text`, except for line ends and [`CODES`].
-pub fn only_own_codes(text: &str) -> String {
+pub fn escape_foreign_codes(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for (at, part) in text.split('\u{1b}').enumerate() {
         let own = CODES.iter().find(|code| {
@@ -37,34 +37,34 @@ impl Style {
         Style { colours: wanted && able && std::io::stdout().is_terminal() }
     }
 
-    fn set(self, code: &'static str, text: &str) -> String {
-        debug_assert!(CODES.contains(&code), "a code that is printed is listed");
+    fn apply(self, code: &'static str, text: &str) -> String {
+        debug_assert!(CODES.contains(&code), "each printed code is listed in CODES");
         if self.colours && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 
     /// A heading.
     pub fn bold(self, text: &str) -> String {
-        self.set("1", text)
+        self.apply("1", text)
     }
 
     /// Less important.
     pub fn dim(self, text: &str) -> String {
-        self.set("2", text)
+        self.apply("2", text)
     }
 
     /// Good state.
     pub fn good(self, text: &str) -> String {
-        self.set("32", text)
+        self.apply("32", text)
     }
 
     /// State that needs attention.
     pub fn warn(self, text: &str) -> String {
-        self.set("33", text)
+        self.apply("33", text)
     }
 
     /// Bad state.
     pub fn bad(self, text: &str) -> String {
-        self.set("31", text)
+        self.apply("31", text)
     }
 }
 
@@ -73,11 +73,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_own_colours_reach_the_terminal() {
+    fn only_known_style_codes_reach_the_terminal() {
         let style = Style { colours: true };
         let own = format!("{} {}\n{}", style.bold("a"), style.bad("b"), style.dim("c"));
-        assert_eq!(only_own_codes(&own), own);
+        assert_eq!(escape_foreign_codes(&own), own);
         let foreign = "x\u{1b}[2J\u{1b}]0;title\u{7}\u{1b}[31;5m\r\u{9b}m\u{1b}";
-        assert_eq!(only_own_codes(foreign), r"x\u{1b}[2J\u{1b}]0;title\u{7}\u{1b}[31;5m\u{d}\u{9b}m\u{1b}");
+        assert_eq!(escape_foreign_codes(foreign), r"x\u{1b}[2J\u{1b}]0;title\u{7}\u{1b}[31;5m\u{d}\u{9b}m\u{1b}");
     }
 }

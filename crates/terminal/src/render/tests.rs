@@ -8,7 +8,7 @@ use messages::report::{
 use messages::{StatusReport, VolumeReport, VolumeState};
 
 use super::style::Style;
-use super::{datastore, past, screen, volume};
+use super::{datastore, history, screen, volume};
 
 fn busy() -> VolumeReport {
     let read = Quantiles { p50: 85.0, p99: 1250.0, p999: 9100.0 };
@@ -52,7 +52,7 @@ fn busy() -> VolumeReport {
 }
 
 fn refused() -> VolumeReport {
-    let alerts = vec!["not served: its backing is another one than before".to_owned().into()];
+    let alerts = vec!["not served: its backing is not the device it had at the last start".to_owned().into()];
     VolumeReport { alerts, ..VolumeReport::idle("db", VolumeState::Refused, "write-through", "/srv/db.img") }
 }
 
@@ -79,14 +79,14 @@ fn report(volumes: Vec<VolumeReport>) -> StatusReport {
 #[test]
 fn status_is_one_aligned_screen() {
     let mut status = report(vec![busy(), refused()]);
-    status.alerts = vec!["db: not served: its backing is another one than before".to_owned()];
-    let held = |volume: &str, key: &str, value: &str, file: &str| OverrideReport {
+    status.alerts = vec!["db: not served: its backing is not the device it had at the last start".to_owned()];
+    let overridden = |volume: &str, key: &str, value: &str, file: &str| OverrideReport {
         volume: volume.to_owned(),
         key: key.to_owned(),
         value: value.to_owned(),
         file: file.to_owned(),
     };
-    status.overrides = vec![held("web01", "policy", "none", "write-back")];
+    status.overrides = vec![overridden("web01", "policy", "none", "write-back")];
     assert_snapshot!(screen::status(&status, None, Style::PLAIN));
 }
 
@@ -172,6 +172,6 @@ fn history_is_one_line_per_step() {
         latency: [("read".to_owned(), latency)].into(),
         ..HistoryReport::default()
     };
-    assert_snapshot!(past::table(&report, Style::PLAIN));
-    assert_snapshot!(past::table(&HistoryReport::default(), Style::PLAIN));
+    assert_snapshot!(history::table(&report, Style::PLAIN));
+    assert_snapshot!(history::table(&HistoryReport::default(), Style::PLAIN));
 }

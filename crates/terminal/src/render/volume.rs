@@ -19,7 +19,7 @@ pub fn page(volume: &VolumeReport, style: Style) -> String {
         VolumeState::Paused | VolumeState::Frozen | VolumeState::Removing => style.warn(volume.state.name()),
     };
     let mut text = format!("{}  {}, {}\n\n", style.bold(&volume.name), state, volume.policy);
-    for (name, value) in facts(volume).into_iter().chain(counters(volume)) {
+    for (name, value) in properties(volume).into_iter().chain(counters(volume)) {
         text += &match name {
             "" => "\n".to_owned(),
             name => format!("  {}  {value}\n", style.dim(&format!("{name:<18}"))),
@@ -47,15 +47,15 @@ fn pages(count: u64, bytes: u64) -> String {
     format!("{} page{}, {}", show_count(count), plural(count), show_bytes(bytes))
 }
 
-/// Its memory, with target and limits.
-fn in_memory(volume: &VolumeReport) -> String {
+/// Memory of the volume, with target and limits.
+fn memory_cache(volume: &VolumeReport) -> String {
     let memory = &volume.memory;
     let target = memory.target_bytes.map_or(String::new(), |bytes| format!(", target {}", show_bytes(bytes)));
     show_bytes(volume.memory_bytes) + &target + &bounds(&memory.min, &memory.max)
 }
 
-/// Its clean pages on flash, with limits and pins.
-fn on_flash(volume: &VolumeReport) -> String {
+/// Clean pages of the volume on flash, with limits and pins.
+fn flash_cache(volume: &VolumeReport) -> String {
     let flash = &volume.flash;
     let mut text = pages(flash.pages, flash.cached_bytes);
     text += &bounds(&flash.min, &flash.max);
@@ -74,7 +74,7 @@ fn on_flash(volume: &VolumeReport) -> String {
     text
 }
 
-/// Its working set: the size of a cache that would hold everything.
+/// The working set: the size of a cache that would hold all blocks in use.
 fn working_set(volume: &VolumeReport) -> String {
     volume.miss_ratio_curve.as_ref().map_or("-".to_owned(), |curve| {
         let (blocks, pages) = (curve.memory.working_set_bytes, curve.flash.working_set_bytes);
@@ -82,10 +82,10 @@ fn working_set(volume: &VolumeReport) -> String {
     })
 }
 
-/// Lost ranges shown at most.
+/// Maximum number of lost ranges shown.
 const LOST_SHOWN: usize = 8;
 
-/// Dirty blocks without a good copy.
+/// Dirty blocks without an intact copy.
 fn lost(volume: &VolumeReport) -> String {
     let shown = volume.lost.iter().take(LOST_SHOWN);
     let ranges = shown.map(|range| format!("{}..{}", range.at_bytes, range.at_bytes + range.length_bytes));
@@ -96,7 +96,7 @@ fn lost(volume: &VolumeReport) -> String {
 
 type Line = (&'static str, String);
 
-fn facts(volume: &VolumeReport) -> Vec<Line> {
+fn properties(volume: &VolumeReport) -> Vec<Line> {
     let mut lines = vec![
         ("size", format!("{} ({} bytes)", show_bytes(volume.size_bytes), show_count(volume.size_bytes))),
         ("backing", volume.backing.clone()),
@@ -138,7 +138,7 @@ fn facts(volume: &VolumeReport) -> Vec<Line> {
     lines
 }
 
-/// Its limits, if any.
+/// Limits of the volume, if any.
 fn limits(qos: &QosUse) -> Option<String> {
     let burst = |burst: String| if burst.starts_with("0 ") { String::new() } else { format!(", bursts of {burst}") };
     let requests = (qos.limit_iops > 0).then(|| {
@@ -192,7 +192,7 @@ pub fn slow(requests: &[SlowReport], style: Style) -> String {
 }
 
 fn counters(volume: &VolumeReport) -> Vec<Line> {
-    let share = |part| format!("{} ({})", show_count(part), show_percent(part, volume.reads));
+    let part_of_reads = |part| format!("{} ({})", show_count(part), show_percent(part, volume.reads));
     let latency = |requests, quantiles| {
         let each = [
             ("p50", quantile(requests, quantiles, |q| q.p50)),
@@ -205,11 +205,11 @@ fn counters(volume: &VolumeReport) -> Vec<Line> {
     vec![
         ("", String::new()),
         ("reads", requests(volume.reads, volume.read_bytes)),
-        ("  memory hits", share(volume.memory_hits)),
-        ("  prefetched", share(volume.prefetched_hits)),
-        ("  flash hits", share(volume.flash_hits)),
-        ("  partial hits", share(volume.partial_hits)),
-        ("  misses", share(volume.misses)),
+        ("  memory hits", part_of_reads(volume.memory_hits)),
+        ("  prefetched", part_of_reads(volume.prefetched_hits)),
+        ("  flash hits", part_of_reads(volume.flash_hits)),
+        ("  partial hits", part_of_reads(volume.partial_hits)),
+        ("  misses", part_of_reads(volume.misses)),
         ("  latency", latency(volume.reads, &volume.latency_us.read)),
         ("writes", requests(volume.writes, volume.write_bytes)),
         ("  latency", latency(volume.writes, &volume.latency_us.write)),
@@ -220,10 +220,10 @@ fn counters(volume: &VolumeReport) -> Vec<Line> {
         ("zeroes, discards", show_count(volume.zeroes)),
         ("failed requests", show_count(volume.errors)),
         ("", String::new()),
-        ("memory cache", in_memory(volume)),
+        ("memory cache", memory_cache(volume)),
         ("dirty data", format!("{}, oldest {} ms", show_bytes(volume.dirty_bytes), show_count(volume.dirty_age_ms))),
         ("  on flash only", show_bytes(volume.flash_dirty_bytes)),
-        ("flash cache", on_flash(volume)),
+        ("flash cache", flash_cache(volume)),
         ("promotions", pages(volume.promotions, volume.flash.promoted_bytes)),
         ("  miss reasons", reasons(&volume.flash.not_hit)),
         ("  not promoted", reasons(&volume.flash.not_promoted)),

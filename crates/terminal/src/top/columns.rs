@@ -66,15 +66,17 @@ pub const COLUMNS: &[Column] = &[
     figure("reads/s", 'r', 9, |row| rate(row, |volume| volume.reads, count)),
     figure("writes/s", 'w', 9, |row| rate(row, |volume| volume.writes, count)),
     figure("bytes/s", 't', 10, |row| rate(row, |volume| volume.read_bytes + volume.write_bytes, bytes)),
-    figure("hits", 'h', 8, |row| lately(row, |volume| Sources::of(volume).hit_ratio(), percent)),
-    figure("read p99", 'l', 9, |row| lately(row, |volume| quantile_us(&volume.latency_counts.read, 0.99), show_micros)),
-    figure("dirty", 'd', 9, |row| held(row.volume.dirty_bytes)),
+    figure("hits", 'h', 8, |row| over_interval(row, |volume| Sources::of(volume).hit_ratio(), percent)),
+    figure("read p99", 'l', 9, |row| {
+        over_interval(row, |volume| quantile_us(&volume.latency_counts.read, 0.99), show_micros)
+    }),
+    figure("dirty", 'd', 9, |row| current_bytes(row.volume.dirty_bytes)),
     figure("write p99", 'p', 10, |row| {
-        lately(row, |volume| quantile_us(&volume.latency_counts.write, 0.99), show_micros)
+        over_interval(row, |volume| quantile_us(&volume.latency_counts.write, 0.99), show_micros)
     }),
     figure("array/s", 'a', 9, |row| rate(row, |volume| volume.backing_reads + volume.backing_writes, count)),
-    figure("memory", 'm', 9, |row| held(row.volume.memory_bytes)),
-    figure("flash", 'f', 9, |row| held(row.volume.flash.cached_bytes)),
+    figure("memory", 'm', 9, |row| current_bytes(row.volume.memory_bytes)),
+    figure("flash", 'f', 9, |row| current_bytes(row.volume.flash.cached_bytes)),
     Column { title: "policy", key: 'o', width: 14, is_text: true, value: |row| Value::Text(row.volume.policy.clone()) },
     Column {
         title: "datastore",
@@ -108,14 +110,14 @@ pub fn percent(ratio: f64) -> String {
     format!("{:.1} %", ratio * 100.0)
 }
 
-fn held(value: u64) -> Value {
+fn current_bytes(value: u64) -> Value {
     Value::Figure(Some(value as f64), bytes)
 }
 
-fn lately(row: &Row<'_>, value: fn(&VolumeReport) -> Option<f64>, show: fn(f64) -> String) -> Value {
-    Value::Figure(row.lately.and_then(|(volume, _)| value(volume)), show)
+fn over_interval(row: &Row<'_>, value: fn(&VolumeReport) -> Option<f64>, show: fn(f64) -> String) -> Value {
+    Value::Figure(row.last_interval.and_then(|(volume, _)| value(volume)), show)
 }
 
 fn rate(row: &Row<'_>, counter: fn(&VolumeReport) -> u64, show: fn(f64) -> String) -> Value {
-    Value::Figure(row.lately.map(|(volume, interval)| interval.rate(counter(volume))), show)
+    Value::Figure(row.last_interval.map(|(volume, interval)| interval.rate(counter(volume))), show)
 }

@@ -1,7 +1,7 @@
 //! Differences between two samples of a daemon's counters.
 //!
 //! Differences are taken per volume before they are summed. So a removed volume does not lower a sum, and a new one, or
-//! one that came back under the same name, adds only its own counts.
+//! one that returned under the same name, adds only its own counts.
 
 use std::collections::BTreeMap;
 
@@ -21,16 +21,17 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// The interval between `before` and `now`; `None` if they come from different daemon processes, or are too close.
+    /// The interval between `before` and `now`; `None` if they come from different daemon processes, or are less than
+    /// `MS_MIN` milliseconds apart.
     pub fn between(before: &StatusReport, now: &StatusReport) -> Option<Interval> {
-        let took_ms = now.uptime_ms.checked_sub(before.uptime_ms).filter(|took| *took >= MS_MIN)?;
+        let elapsed_ms = now.uptime_ms.checked_sub(before.uptime_ms).filter(|elapsed| *elapsed >= MS_MIN)?;
         if now.pid != before.pid {
             return None;
         }
         let earlier: BTreeMap<_, _> = before.volumes.iter().map(|volume| (&volume.name, volume)).collect();
         let volumes: Vec<_> =
-            now.volumes.iter().map(|volume| since(volume, earlier.get(&volume.name).copied())).collect();
-        Some(Interval { seconds: took_ms as f64 / 1e3, totals: Totals::of(&volumes), volumes })
+            now.volumes.iter().map(|volume| increase_since(volume, earlier.get(&volume.name).copied())).collect();
+        Some(Interval { seconds: elapsed_ms as f64 / 1e3, totals: Totals::of(&volumes), volumes })
     }
 
     /// A count as a rate per second.
@@ -39,7 +40,7 @@ impl Interval {
     }
 }
 
-/// Every counter that becomes a rate.
+/// All counters that become rates.
 fn counters(volume: &mut VolumeReport) -> [&mut u64; 17] {
     [
         &mut volume.reads,
@@ -64,18 +65,20 @@ fn counters(volume: &mut VolumeReport) -> [&mut u64; 17] {
 
 /// `now` with the increase of each counter. If one has decreased, the volume has restarted, and all its counters count
 /// from zero.
-fn since(now: &VolumeReport, before: Option<&VolumeReport>) -> VolumeReport {
-    let mut grown = now.clone();
-    let Some(mut before) = before.filter(|before| before.incarnation == now.incarnation).cloned() else { return grown };
+fn increase_since(now: &VolumeReport, before: Option<&VolumeReport>) -> VolumeReport {
+    let mut increase = now.clone();
+    let Some(mut before) = before.filter(|before| before.incarnation == now.incarnation).cloned() else {
+        return increase;
+    };
     let (reads, writes) = (before.latency_counts.read.clone(), before.latency_counts.write.clone());
     let earlier = counters(&mut before).map(|count| *count);
-    let is_same_life = counters(&mut grown).into_iter().zip(&earlier).all(|(now, earlier)| *now >= *earlier);
-    if is_same_life {
-        counters(&mut grown).into_iter().zip(&earlier).for_each(|(now, earlier)| *now -= *earlier);
-        subtract(&mut grown.latency_counts.read, &reads);
-        subtract(&mut grown.latency_counts.write, &writes);
+    let has_not_restarted = counters(&mut increase).into_iter().zip(&earlier).all(|(now, earlier)| *now >= *earlier);
+    if has_not_restarted {
+        counters(&mut increase).into_iter().zip(&earlier).for_each(|(now, earlier)| *now -= *earlier);
+        subtract(&mut increase.latency_counts.read, &reads);
+        subtract(&mut increase.latency_counts.write, &writes);
     }
-    grown
+    increase
 }
 
 fn subtract(now: &mut Counts, before: &Counts) {
@@ -106,13 +109,13 @@ pub fn quantile_us(counts: &Counts, quantile: f64) -> Option<f64> {
 /// Reads by source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
-    /// Served whole from memory.
+    /// Fully served from memory.
     pub memory: u64,
-    /// Served whole from memory, read ahead from the array for a first read.
+    /// Fully served from memory after readahead from the array.
     pub prefetched: u64,
-    /// Served whole from caches, flash taking part.
+    /// Fully served from caches, at least one block from flash.
     pub flash: u64,
-    /// Served by the array, partial hits included, because they waited for it, too.
+    /// Served by the array, including partial hits, which also waited for it.
     pub array: u64,
 }
 
@@ -137,7 +140,8 @@ impl Sources {
         }
     }
 
-    /// Hit ratio: the part of reads that the array was not asked for, neither then nor ahead; `None` without reads.
+    /// Hit ratio: the fraction of reads that caused no array read, neither on demand nor by readahead. `None` without
+    /// reads.
     pub fn hit_ratio(self) -> Option<f64> {
         let all = self.memory + self.prefetched + self.flash + self.array;
         (all > 0).then(|| (self.memory + self.flash) as f64 / all as f64)

@@ -1,17 +1,17 @@
 //! `hotset top`: the overview and the volumes on a terminal, live.
 //!
 //! ```text
-//! asker.rs     a thread that polls the daemon, and reconnects to it
+//! poller.rs      a thread that polls the daemon, and reconnects to it
 //! interval.rs  differences between two samples of the counters
 //! model.rs     the daemon's state, and the user's choices
 //! columns.rs   the table's columns: title, key to sort by, cell
 //! view.rs      the model on a terminal
 //! ```
 
-mod asker;
 mod columns;
 mod interval;
 mod model;
+mod poller;
 mod view;
 
 use std::path::PathBuf;
@@ -20,29 +20,29 @@ use std::time::{Duration, Instant};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 
-use self::asker::Asker;
 use self::model::Model;
+use self::poller::StatusPoller;
 use self::view::Palette;
 use crate::Failure;
 
-/// Longest delay of a new answer on the screen while no key is pressed.
+/// Longest delay of a new reply on the screen while no key is pressed.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Runs on the terminal until the user quits, and restores the terminal.
-pub fn run(socket: PathBuf, every: Duration) -> Result<(), Failure> {
-    let asker = Asker::start(socket, every);
-    let failed = |error: std::io::Error| Failure::failed(format!("the terminal cannot be used: {error}"));
+pub fn run(socket: PathBuf, interval: Duration) -> Result<(), Failure> {
+    let poller = StatusPoller::start(socket, interval);
+    let failed = |error: std::io::Error| Failure::failed(format!("cannot use the terminal: {error}"));
     let mut terminal = ratatui::try_init().map_err(failed)?;
-    let ended = watch(&mut terminal, &asker, Model::new(Instant::now()));
+    let result = run_loop(&mut terminal, &poller, Model::new(Instant::now()));
     ratatui::restore();
-    ended.map_err(failed)
+    result.map_err(failed)
 }
 
-fn watch(terminal: &mut DefaultTerminal, asker: &Asker, mut model: Model) -> std::io::Result<()> {
+fn run_loop(terminal: &mut DefaultTerminal, poller: &StatusPoller, mut model: Model) -> std::io::Result<()> {
     let palette = Palette::of_environment();
     loop {
-        for news in asker.news() {
-            model.learn(news, Instant::now());
+        for result in poller.results() {
+            model.apply(result, Instant::now());
         }
         terminal.draw(|frame| view::draw(frame, &mut model, palette, Instant::now()))?;
         if event::poll(TICK)? {

@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use messages::{StatusReport, VolumeReport};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::asker::News;
 use super::columns::{COLUMNS, Column, Value};
 use super::interval::Interval;
+use super::poller::PollResult;
 
-/// Intervals in a chart at most.
+/// Maximum number of intervals in a chart.
 const TRAIL_MAX: usize = 240;
-/// Intervals in a volume's small chart at most.
+/// Maximum number of intervals in a volume's small chart.
 const VOLUME_TRAIL_MAX: usize = 24;
-/// Characters of a filter at most.
+/// Maximum length of a filter, in characters.
 const FILTER_CHARS_MAX: usize = 64;
 /// Rows that a page key moves by.
 const PAGE_ROWS: isize = 10;
@@ -24,7 +24,7 @@ pub struct Row<'a> {
     /// Its last report.
     pub volume: &'a VolumeReport,
     /// Its counts of the interval, and the interval.
-    pub lately: Option<(&'a VolumeReport, &'a Interval)>,
+    pub last_interval: Option<(&'a VolumeReport, &'a Interval)>,
     /// Its requests a second in each of the last intervals.
     pub trail: &'a VecDeque<f64>,
 }
@@ -32,8 +32,8 @@ pub struct Row<'a> {
 /// The state of the view.
 pub struct Model {
     began: Instant,
-    heard: Option<Instant>,
-    away: Option<String>,
+    last_reply: Option<Instant>,
+    no_reply_reason: Option<String>,
     status: Option<StatusReport>,
     interval: Option<Interval>,
     requests: VecDeque<f64>,
@@ -46,19 +46,19 @@ pub struct Model {
     /// True while keys edit the filter.
     pub is_typing: bool,
     /// True while the help is shown.
-    pub is_explaining: bool,
-    chosen: Option<String>,
-    /// First visible row; the view keeps the chosen one visible.
+    pub is_help_shown: bool,
+    selected: Option<String>,
+    /// First visible row; the view keeps the selected one visible.
     pub first_row: usize,
 }
 
 impl Model {
-    /// A model before the first answer.
+    /// A model before the first reply.
     pub fn new(now: Instant) -> Model {
         Model {
             began: now,
-            heard: None,
-            away: None,
+            last_reply: None,
+            no_reply_reason: None,
             status: None,
             interval: None,
             requests: VecDeque::new(),
@@ -69,24 +69,24 @@ impl Model {
             is_down: true,
             filter: String::new(),
             is_typing: false,
-            is_explaining: false,
-            chosen: None,
+            is_help_shown: false,
+            selected: None,
             first_row: 0,
         }
     }
 
-    /// Takes a result of a poll.
-    pub fn learn(&mut self, news: News, now: Instant) {
-        let status = match news {
-            News::Away(why) => {
-                self.away = Some(why);
+    /// Updates the model with the result of a poll.
+    pub fn apply(&mut self, result: PollResult, now: Instant) {
+        let status = match result {
+            PollResult::NoReply(why) => {
+                self.no_reply_reason = Some(why);
                 return;
             }
-            News::Status(status) => *status,
+            PollResult::Status(status) => *status,
         };
-        (self.heard, self.away) = (Some(now), None);
+        (self.last_reply, self.no_reply_reason) = (Some(now), None);
         let before = self.status.replace(status);
-        let status = self.status.as_ref().expect("it was just put there");
+        let status = self.status.as_ref().expect("the status was just stored");
         let Some(before) = before else { return };
         self.interval = Interval::between(&before, status);
         let Some(interval) = &self.interval else {
@@ -111,24 +111,24 @@ impl Model {
             .collect();
     }
 
-    /// The daemon's last answer.
+    /// The daemon's last status.
     pub fn status(&self) -> Option<&StatusReport> {
         self.status.as_ref()
     }
 
-    /// The interval before it.
+    /// The interval between the last two statuses.
     pub fn interval(&self) -> Option<&Interval> {
         self.interval.as_ref()
     }
 
-    /// Why the daemon does not answer.
-    pub fn away(&self) -> Option<&str> {
-        self.away.as_deref()
+    /// Reason for which the daemon does not reply.
+    pub fn no_reply_reason(&self) -> Option<&str> {
+        self.no_reply_reason.as_deref()
     }
 
-    /// Age of the last answer; before the first one, the time since the start.
+    /// Age of the last reply; before the first one, the time since the start.
     pub fn age(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.heard.unwrap_or(self.began))
+        now.saturating_duration_since(self.last_reply.unwrap_or(self.began))
     }
 
     /// Requests a second in each of the last intervals.
@@ -150,17 +150,17 @@ impl Model {
     pub fn rows(&self) -> Vec<Row<'_>> {
         static NONE: VecDeque<f64> = VecDeque::new();
         let Some(status) = &self.status else { return Vec::new() };
-        let wanted = self.filter.to_lowercase();
-        // The interval's volumes have the same order, because they come from the same answer.
-        let lately = |at: usize| self.interval.as_ref().map(|interval| (&interval.volumes[at], interval));
+        let filter = self.filter.to_lowercase();
+        // The interval's volumes have the same order, because they come from the same status.
+        let last_interval = |at: usize| self.interval.as_ref().map(|interval| (&interval.volumes[at], interval));
         let mut rows: Vec<_> = status
             .volumes
             .iter()
             .enumerate()
-            .filter(|(_, volume)| fits(volume, &wanted))
+            .filter(|(_, volume)| matches_filter(volume, &filter))
             .map(|(at, volume)| Row {
                 volume,
-                lately: lately(at),
+                last_interval: last_interval(at),
                 trail: self.trails.get(&volume.name).unwrap_or(&NONE),
             })
             .collect();
@@ -172,9 +172,9 @@ impl Model {
         rows
     }
 
-    /// Index of the chosen row in `rows`.
-    pub fn chosen(&self, rows: &[Row<'_>]) -> Option<usize> {
-        rows.iter().position(|row| self.chosen.as_ref() == Some(&row.volume.name))
+    /// Index of the selected row in `rows`.
+    pub fn selected(&self, rows: &[Row<'_>]) -> Option<usize> {
+        rows.iter().position(|row| self.selected.as_ref() == Some(&row.volume.name))
     }
 
     /// Handles a key; returns true to quit.
@@ -183,23 +183,23 @@ impl Model {
             return key.code == KeyCode::Char('c');
         }
         if self.is_typing {
-            self.write_filter(key.code);
+            self.edit_filter(key.code);
             return false;
         }
-        if std::mem::take(&mut self.is_explaining) {
+        if std::mem::take(&mut self.is_help_shown) {
             return key.code == KeyCode::Char('q');
         }
         match key.code {
             KeyCode::Char('q') => return true,
-            KeyCode::Char('?') => self.is_explaining = true,
+            KeyCode::Char('?') => self.is_help_shown = true,
             KeyCode::Char('/') => self.is_typing = true,
             KeyCode::Esc => self.filter.clear(),
-            KeyCode::Up | KeyCode::Char('k') => self.choose(-1),
-            KeyCode::Down | KeyCode::Char('j') => self.choose(1),
-            KeyCode::PageUp => self.choose(-PAGE_ROWS),
-            KeyCode::PageDown => self.choose(PAGE_ROWS),
-            KeyCode::Home => self.choose(isize::MIN),
-            KeyCode::End => self.choose(isize::MAX),
+            KeyCode::Up | KeyCode::Char('k') => self.move_selection(-1),
+            KeyCode::Down | KeyCode::Char('j') => self.move_selection(1),
+            KeyCode::PageUp => self.move_selection(-PAGE_ROWS),
+            KeyCode::PageDown => self.move_selection(PAGE_ROWS),
+            KeyCode::Home => self.move_selection(isize::MIN),
+            KeyCode::End => self.move_selection(isize::MAX),
             KeyCode::Left => self.sort(self.sorted.saturating_sub(1)),
             KeyCode::Right => self.sort((self.sorted + 1).min(COLUMNS.len() - 1)),
             KeyCode::Char(letter) => {
@@ -212,7 +212,7 @@ impl Model {
         false
     }
 
-    fn write_filter(&mut self, key: KeyCode) {
+    fn edit_filter(&mut self, key: KeyCode) {
         match key {
             KeyCode::Enter => self.is_typing = false,
             KeyCode::Esc => {
@@ -232,10 +232,10 @@ impl Model {
         self.sorted = at;
     }
 
-    fn choose(&mut self, by: isize) {
+    fn move_selection(&mut self, by: isize) {
         let rows = self.rows();
         let Some(last) = rows.len().checked_sub(1) else { return };
-        let at = match self.chosen(&rows) {
+        let at = match self.selected(&rows) {
             Some(at) => at.saturating_add_signed(by).min(last),
             // The first key only shows a selection.
             None if by > 0 && by != isize::MAX => 0,
@@ -247,7 +247,7 @@ impl Model {
                 }
             }
         };
-        self.chosen = Some(rows[at].volume.name.clone());
+        self.selected = Some(rows[at].volume.name.clone());
     }
 }
 
@@ -258,9 +258,9 @@ fn push(trail: &mut VecDeque<f64>, value: f64, len_max: usize) {
     trail.push_back(value);
 }
 
-/// Whether a volume's name, state, policy, datastore or a label contains `wanted`.
-fn fits(volume: &VolumeReport, wanted: &str) -> bool {
-    let own = [&volume.name, volume.state.name(), &volume.policy, &volume.datastore];
-    let texts = own.into_iter().chain(volume.labels.values().map(String::as_str));
-    texts.into_iter().any(|text| text.to_lowercase().contains(wanted))
+/// True if a volume's name, state, policy, datastore or label contains `filter`.
+fn matches_filter(volume: &VolumeReport, filter: &str) -> bool {
+    let properties = [&volume.name, volume.state.name(), &volume.policy, &volume.datastore];
+    let texts = properties.into_iter().chain(volume.labels.values().map(String::as_str));
+    texts.into_iter().any(|text| text.to_lowercase().contains(filter))
 }

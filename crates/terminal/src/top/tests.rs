@@ -10,9 +10,9 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::asker::News;
 use super::interval::{Interval, quantile_us};
 use super::model::Model;
+use super::poller::PollResult;
 use super::view::{self, Palette};
 
 /// `fast` requests under 100 us, the others under 10 ms.
@@ -56,21 +56,21 @@ fn status(uptime_ms: u64, volumes: Vec<VolumeReport>) -> StatusReport {
     }
 }
 
-fn learn(model: &mut Model, status: StatusReport, now: Instant) {
-    model.learn(News::Status(Box::new(status)), now);
+fn apply(model: &mut Model, status: StatusReport, now: Instant) {
+    model.apply(PollResult::Status(Box::new(status)), now);
 }
 
 /// A model after two samples two seconds apart: `web01` did a thousand reads, `db` five thousand.
-fn seen(now: Instant) -> Model {
+fn sampled_model(now: Instant) -> Model {
     let mut model = Model::new(now);
-    learn(&mut model, status(10_000, vec![volume("db", 7), volume("web01", 3)]), now);
-    learn(&mut model, status(12_000, vec![volume("db", 12), volume("web01", 4)]), now);
+    apply(&mut model, status(10_000, vec![volume("db", 7), volume("web01", 3)]), now);
+    apply(&mut model, status(12_000, vec![volume("db", 12), volume("web01", 4)]), now);
     model
 }
 
 fn screen(model: &mut Model, width: u16, height: u16, now: Instant) -> String {
-    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a screen");
-    terminal.draw(|frame| view::draw(frame, model, Palette::PLAIN, now)).expect("it is drawn");
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("the screen can be created");
+    terminal.draw(|frame| view::draw(frame, model, Palette::PLAIN, now)).expect("the screen can be drawn");
     let buffer = terminal.backend().buffer();
     let lines = (0..height).map(|y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>());
     lines.map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
@@ -95,7 +95,7 @@ fn names(model: &Model) -> Vec<&str> {
 fn rates_are_counts_divided_by_the_interval() {
     let before = status(10_000, vec![volume("db", 7), volume("web01", 3)]);
     let now = status(12_500, vec![volume("db", 12), volume("web01", 4)]);
-    let interval = Interval::between(&before, &now).expect("the same life");
+    let interval = Interval::between(&before, &now).expect("both samples are of one process");
     assert_eq!((interval.totals.reads, interval.totals.writes), (6_000, 1_200));
     assert_eq!(interval.rate(interval.totals.reads), 2_400.0);
     assert_eq!(interval.volumes.iter().map(|volume| volume.reads).collect::<Vec<_>>(), [5_000, 1_000]);
@@ -111,12 +111,12 @@ fn added_removed_and_restarted_volumes_distort_no_rate() {
     let before = status(10_000, vec![volume("gone", 9), volume("stays", 3), volume("anew", 9)]);
     let anew = VolumeReport { incarnation: "anew-2".to_owned(), ..volume("anew", 10) };
     let now = status(11_000, vec![volume("stays", 4), anew, volume("new", 2)]);
-    let interval = Interval::between(&before, &now).expect("the same life");
+    let interval = Interval::between(&before, &now).expect("both samples are of one process");
     assert_eq!(interval.volumes.iter().map(|volume| volume.reads).collect::<Vec<_>>(), [1_000, 10_000, 2_000]);
     assert_eq!(interval.totals.reads, 13_000);
     // Decreased counters count from zero.
     let interval = Interval::between(&status(0, vec![volume("v", 9)]), &status(1_000, vec![volume("v", 2)]));
-    assert_eq!(interval.expect("the same life").totals.reads, 2_000);
+    assert_eq!(interval.expect("both samples are of one process").totals.reads, 2_000);
     // Counts of another process are not compared.
     let other = StatusReport { pid: 1, ..now.clone() };
     assert!(Interval::between(&before, &other).is_none());
@@ -126,7 +126,7 @@ fn added_removed_and_restarted_volumes_distort_no_rate() {
 #[test]
 fn screen_shows_the_counts_of_the_last_interval() {
     let now = Instant::now();
-    let mut model = seen(now);
+    let mut model = sampled_model(now);
     assert_snapshot!("wide", screen(&mut model, 150, 20, now));
     assert_snapshot!("usual", screen(&mut model, 80, 24, now));
     assert_snapshot!("narrow", screen(&mut model, 40, 20, now));
@@ -144,8 +144,8 @@ fn keys_sort_and_filter() {
     let now = Instant::now();
     let mut model = Model::new(now);
     let asleep = VolumeReport { state: VolumeState::Paused, ..volume("asleep", 3) };
-    learn(&mut model, status(10_000, vec![asleep.clone(), volume("db", 7), volume("web01", 3)]), now);
-    learn(&mut model, status(12_000, vec![asleep, volume("db", 12), volume("web01", 4)]), now);
+    apply(&mut model, status(10_000, vec![asleep.clone(), volume("db", 7), volume("web01", 3)]), now);
+    apply(&mut model, status(12_000, vec![asleep, volume("db", 12), volume("web01", 4)]), now);
     assert_eq!(names(&model), ["db", "web01", "asleep"]);
     press(&mut model, "r");
     assert_eq!(names(&model), ["asleep", "web01", "db"]);
@@ -177,14 +177,14 @@ fn chosen_row_stays_visible_among_many() {
     let now = Instant::now();
     let mut model = Model::new(now);
     let many = |times| (0..1_000).map(|number| volume(&format!("v{number:03}"), times)).collect();
-    learn(&mut model, status(10_000, many(1)), now);
-    learn(&mut model, status(11_000, many(2)), now);
+    apply(&mut model, status(10_000, many(1)), now);
+    apply(&mut model, status(11_000, many(2)), now);
     press(&mut model, "n");
     for (key, name) in [(KeyCode::End, "v999"), (KeyCode::Home, "v000"), (KeyCode::PageDown, "v010")] {
         model.press(KeyEvent::new(key, KeyModifiers::NONE));
         assert!(screen(&mut model, 80, 24, now).contains(name), "{key:?}");
     }
-    // The choice sticks to the volume, not to its place.
+    // The selection follows the volume, not the row.
     press(&mut model, "n");
     assert!(screen(&mut model, 80, 24, now).contains("v010"));
 }
@@ -194,19 +194,19 @@ fn absent_daemon_is_reported_and_old_figures_stay() {
     let now = Instant::now();
     let mut model = Model::new(now);
     assert!(screen(&mut model, 80, 24, now).contains("connecting"));
-    let mut model = seen(now);
+    let mut model = sampled_model(now);
     let later = now + Duration::from_secs(7);
     assert!(screen(&mut model, 80, 24, later).contains("no answer for 7 s"));
-    model.learn(News::Away("no daemon answers at /x".to_owned()), later);
+    model.apply(PollResult::NoReply("no daemon answers at /x".to_owned()), later);
     let text = screen(&mut model, 80, 24, later);
     assert!(text.contains("no answer from the daemon, retrying: no daemon answers at /x"), "{text}");
     assert!(text.contains("data is 7 s old") && text.contains("web01"), "{text}");
     // The next daemon counts from zero: its first sample gives no rates, its second one does.
     let next = |uptime_ms, times| StatusReport { pid: 4712, ..status(uptime_ms, vec![volume("web01", times)]) };
-    learn(&mut model, next(500, 0), later);
+    apply(&mut model, next(500, 0), later);
     let text = screen(&mut model, 80, 24, later);
     assert!(text.contains("live") && text.contains("waiting for a second sample"), "{text}");
-    learn(&mut model, next(1_500, 1), later);
+    apply(&mut model, next(1_500, 1), later);
     let text = screen(&mut model, 80, 24, later);
     assert!(text.contains("IOPS        1,200"), "{text}");
 }
@@ -216,7 +216,7 @@ fn alerts_are_shown_and_the_rest_counted() {
     let now = Instant::now();
     let mut model = Model::new(now);
     let alerts = (1..=6).map(|number| format!("alert {number}")).collect();
-    learn(&mut model, StatusReport { alerts, ..status(10_000, vec![volume("v", 1)]) }, now);
+    apply(&mut model, StatusReport { alerts, ..status(10_000, vec![volume("v", 1)]) }, now);
     let text = screen(&mut model, 80, 24, now);
     assert!(text.contains("! alert 3") && text.contains("and 3 more") && !text.contains("! alert 4"), "{text}");
 }

@@ -18,19 +18,19 @@ use crate::render::screen::{plural, show_uptime};
 use units::{show_bytes, show_micros};
 
 /// Lines of a part of the overview, its title among them.
-const PART_LINES: u16 = 6;
+const PANEL_LINES: u16 = 6;
 /// Narrowest part of the overview.
-const PART_WIDTH: u16 = 40;
+const PANEL_WIDTH: u16 = 40;
 /// Alerts shown; further ones are only counted.
 const ALERTS_SHOWN: usize = 3;
 /// Width of the volumes' small charts.
 const TRAIL_WIDTH: u16 = 12;
 /// Width of the bars of the overview.
 const BAR_WIDTH: usize = 12;
-/// An answer is late when it is older than this.
-const LATE: Duration = Duration::from_secs(5);
+/// Age from which a reply counts as late.
+const STALE_AFTER: Duration = Duration::from_secs(5);
 
-/// The colours; none with `NO_COLOR`, because shapes and words say the same.
+/// The colours; none with `NO_COLOR`. Shapes and words convey the same.
 #[derive(Clone, Copy)]
 pub struct Palette {
     colours: bool,
@@ -58,11 +58,11 @@ const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 pub fn draw(frame: &mut Frame<'_>, model: &mut Model, palette: Palette, now: Instant) {
     let area = frame.area();
     let alerts = model.status().map_or(0, |status| status.alerts.len().min(ALERTS_SHOWN + 1)) as u16;
-    let abreast = (area.width / PART_WIDTH).clamp(1, 3);
-    let overview = (3u16.div_ceil(abreast) * PART_LINES).min(area.height / 2);
-    let [head, said, parts, alarm, table, keys] = Layout::vertical([
+    let panels_per_row = (area.width / PANEL_WIDTH).clamp(1, 3);
+    let overview = (3u16.div_ceil(panels_per_row) * PANEL_LINES).min(area.height / 2);
+    let [head, error_line, parts, alarm, table, keys] = Layout::vertical([
         Constraint::Length(1),
-        Constraint::Length(u16::from(model.away().is_some())),
+        Constraint::Length(u16::from(model.no_reply_reason().is_some())),
         Constraint::Length(overview),
         Constraint::Length(alerts),
         Constraint::Min(1),
@@ -70,34 +70,34 @@ pub fn draw(frame: &mut Frame<'_>, model: &mut Model, palette: Palette, now: Ins
     ])
     .areas(area);
     draw_head(frame, head, model, palette, now);
-    if let Some(why) = model.away() {
+    if let Some(why) = model.no_reply_reason() {
         let text = format!(" no answer from the daemon, retrying: {why}");
-        frame.render_widget(Line::styled(text, palette.of(Color::Red).patch(BOLD)), said);
+        frame.render_widget(Line::styled(text, palette.of(Color::Red).patch(BOLD)), error_line);
     }
     if let Some(status) = model.status() {
-        draw_overview(frame, parts, abreast, model, status, palette);
+        draw_overview(frame, parts, panels_per_row, model, status, palette);
         draw_alerts(frame, alarm, status, palette);
     }
     draw_table(frame, table, model, palette);
     draw_keys(frame, keys, model);
-    // Old figures are dimmed, and stay until there are new ones.
-    if model.away().is_some() {
+    // Old figures are dimmed and stay until new ones arrive.
+    if model.no_reply_reason().is_some() {
         let old = parts.union(table);
         frame.buffer_mut().set_style(old, DIM);
     }
-    if model.is_explaining {
-        explain(frame, area);
+    if model.is_help_shown {
+        draw_help(frame, area);
     }
 }
 
 fn draw_head(frame: &mut Frame<'_>, area: Rect, model: &Model, palette: Palette, now: Instant) {
     let age = model.age(now);
     let seconds = age.as_secs();
-    let (badge, colour) = match (model.away(), model.status()) {
+    let (badge, colour) = match (model.no_reply_reason(), model.status()) {
         (Some(_), Some(_)) => (format!("disconnected, data is {seconds} s old "), Color::Red),
         (Some(_), None) => ("disconnected ".to_owned(), Color::Red),
         (None, None) => ("connecting ".to_owned(), Color::Yellow),
-        (None, Some(_)) if age > LATE => (format!("no answer for {seconds} s "), Color::Yellow),
+        (None, Some(_)) if age > STALE_AFTER => (format!("no answer for {seconds} s "), Color::Yellow),
         (None, Some(status)) if status.stopping => ("stopping ".to_owned(), Color::Yellow),
         (None, Some(_)) => ("live ".to_owned(), Color::Green),
     };
@@ -105,8 +105,8 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, model: &Model, palette: Palette,
         let connections: u64 = status.cores.iter().map(|core| core.connections).sum();
         let volumes = status.volumes.len() as u64;
         let up = show_uptime(Duration::from_secs(status.uptime_seconds));
-        let held = format!("{volumes} volume{}, {connections} connection{}", plural(volumes), plural(connections));
-        format!(" hotset {}, up {up}, {held}", status.version)
+        let counts = format!("{volumes} volume{}, {connections} connection{}", plural(volumes), plural(connections));
+        format!(" hotset {}, up {up}, {counts}", status.version)
     });
     frame.render_widget(Line::styled(text, BOLD), area);
     let [_, right] = Layout::horizontal([Constraint::Min(0), Constraint::Length(badge.len() as u16)]).areas(area);
@@ -116,24 +116,24 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, model: &Model, palette: Palette,
 fn draw_overview(
     frame: &mut Frame<'_>,
     area: Rect,
-    abreast: u16,
+    panels_per_row: u16,
     model: &Model,
     status: &StatusReport,
     palette: Palette,
 ) {
-    let width = usize::from(area.width / abreast);
+    let width = usize::from(area.width / panels_per_row);
     let parts = [
         ("reads by source", sources(model.interval(), palette)),
         ("load", load(model, width)),
-        ("cache", held(status, model.interval())),
+        ("cache", cache_usage(status, model.interval())),
     ];
     for (at, (title, lines)) in parts.into_iter().enumerate() {
-        let (row, column) = (at as u16 / abreast, at as u16 % abreast);
+        let (row, column) = (at as u16 / panels_per_row, at as u16 % panels_per_row);
         let part = Rect {
-            x: area.x + column * (area.width / abreast),
-            y: area.y + row * PART_LINES,
-            width: area.width / abreast,
-            height: PART_LINES,
+            x: area.x + column * (area.width / panels_per_row),
+            y: area.y + row * PANEL_LINES,
+            width: area.width / panels_per_row,
+            height: PANEL_LINES,
         };
         let block = Block::new().borders(Borders::TOP).title(Line::styled(format!(" {title} "), BOLD));
         frame.render_widget(Paragraph::new(lines).block(block), part.intersection(area));
@@ -159,7 +159,7 @@ fn sources(interval: Option<&Interval>, palette: Palette) -> Vec<Line<'static>> 
             Span::raw(format!(" {:>7} {rate:>9}/s", percent(ratio))),
         ])
     };
-    let spared = match sources.hit_ratio() {
+    let hit_ratio = match sources.hit_ratio() {
         None => " no reads".to_owned(),
         Some(ratio) => format!(" hit ratio {}", percent(ratio)),
     };
@@ -168,7 +168,7 @@ fn sources(interval: Option<&Interval>, palette: Palette) -> Vec<Line<'static>> 
         line("flash", sources.flash, Color::Cyan),
         line("prefetched", sources.prefetched, Color::Yellow),
         line("array", sources.array, Color::Red),
-        Line::raw(spared),
+        Line::raw(hit_ratio),
     ]
 }
 
@@ -177,13 +177,13 @@ fn load(model: &Model, width: usize) -> Vec<Line<'static>> {
     let totals = &interval.totals;
     let rate = |value: u64| count(interval.rate(value));
     let line = |text: String, trail: &VecDeque<f64>| {
-        let room = width.saturating_sub(text.chars().count() + 2).min(trail.len());
-        Line::raw(format!("{text} {}", bars(trail.range(trail.len() - room..).copied(), highest(trail))))
+        let bar_count = width.saturating_sub(text.chars().count() + 2).min(trail.len());
+        Line::raw(format!("{text} {}", bars(trail.range(trail.len() - bar_count..).copied(), highest(trail))))
     };
-    let quantiles = |label: &str, asked: u64, counts: &messages::Counts| {
+    let quantiles = |label: &str, requests: u64, counts: &messages::Counts| {
         let show = |quantile| quantile_us(counts, quantile).map_or(UNKNOWN.to_owned(), show_micros);
-        let (half, most) = (show(0.5), show(0.99));
-        Line::raw(format!(" {label:<6}{:>7}/s p50 {half} p99 {most}", rate(asked)))
+        let (median, p99) = (show(0.5), show(0.99));
+        Line::raw(format!(" {label:<6}{:>7}/s p50 {median} p99 {p99}", rate(requests)))
     };
     let bytes_rate = bytes(interval.rate(totals.read_bytes + totals.write_bytes));
     vec![
@@ -194,19 +194,19 @@ fn load(model: &Model, width: usize) -> Vec<Line<'static>> {
     ]
 }
 
-fn held(status: &StatusReport, interval: Option<&Interval>) -> Vec<Line<'static>> {
+fn cache_usage(status: &StatusReport, interval: Option<&Interval>) -> Vec<Line<'static>> {
     let sum = |field: fn(&messages::VolumeReport) -> u64| status.volumes.iter().map(field).sum::<u64>();
     let oldest = status.volumes.iter().map(|volume| volume.dirty_age_ms).max().unwrap_or(0);
-    let of_core = |field: fn(&messages::report::CoreReport) -> u64| status.cores.iter().map(field).sum::<u64>();
-    let filled = |label: &str, used: u64, all: u64, text: String| {
+    let core_sum = |field: fn(&messages::report::CoreReport) -> u64| status.cores.iter().map(field).sum::<u64>();
+    let usage = |label: &str, used: u64, all: u64, text: String| {
         Line::from(vec![
             Span::raw(format!(" {label:<7}")),
             bar(used as f64 / all.max(1) as f64, Style::new()),
             Span::raw(format!(" {text}")),
         ])
     };
-    let (used, pool) = (of_core(|core| core.pool_used_bytes), of_core(|core| core.pool_bytes));
-    let memory = filled("memory", used, pool, format!("{} of {}", show_bytes(used), show_bytes(pool)));
+    let (used, pool) = (core_sum(|core| core.pool_used_bytes), core_sum(|core| core.pool_bytes));
+    let memory = usage("memory", used, pool, format!("{} of {}", show_bytes(used), show_bytes(pool)));
     let dirty = format!(
         " dirty  {}, oldest {}",
         show_bytes(sum(|volume| volume.dirty_bytes)),
@@ -225,9 +225,9 @@ fn held(status: &StatusReport, interval: Option<&Interval>) -> Vec<Line<'static>
         Some(flash) if !flash.in_use => Line::raw(" flash  not in use"),
         Some(flash) => {
             let (pages, slots) = (flash.pages.pages, flash.pages.slots);
-            let taken = percent(pages as f64 / slots.max(1) as f64);
+            let usage_percent = percent(pages as f64 / slots.max(1) as f64);
             let log = flash.segments - flash.free_segments.min(flash.segments);
-            filled("flash", pages, slots, format!("{taken}, log {log} of {}", flash.segments))
+            usage("flash", pages, slots, format!("{usage_percent}, log {log} of {}", flash.segments))
         }
     };
     vec![memory, flash, Line::raw(dirty), Line::raw(format!(" array  {array}"))]
@@ -240,20 +240,20 @@ fn highest(trail: &VecDeque<f64>) -> f64 {
 fn draw_alerts(frame: &mut Frame<'_>, area: Rect, status: &StatusReport, palette: Palette) {
     let shown = status.alerts.iter().take(ALERTS_SHOWN).map(|alert| format!(" ! {alert}"));
     let more = status.alerts.len().saturating_sub(ALERTS_SHOWN);
-    let rest = (more > 0).then(|| format!(" ! and {more} more: `hotset status` shows them"));
-    let lines: Vec<_> = shown.chain(rest).map(|text| Line::styled(text, palette.of(Color::Yellow))).collect();
+    let remaining = (more > 0).then(|| format!(" ! and {more} more: `hotset status` shows them"));
+    let lines: Vec<_> = shown.chain(remaining).map(|text| Line::styled(text, palette.of(Color::Yellow))).collect();
     frame.render_widget(Paragraph::new(lines), area);
 }
 
 /// The columns that fit, and whether the small chart fits.
-fn fitting(width: u16) -> (Vec<&'static Column>, bool) {
-    let mut left = width;
+fn fitting_columns(width: u16) -> (Vec<&'static Column>, bool) {
+    let mut free_width = width;
     let mut fits = |wanted: u16| {
-        let fits = wanted < left;
-        left = left.saturating_sub(wanted + 1);
+        let fits = wanted < free_width;
+        free_width = free_width.saturating_sub(wanted + 1);
         fits
     };
-    // The chart comes after the important columns and before the rest.
+    // The chart comes after the important columns and before the others.
     const BEFORE_TRAIL: usize = 6;
     let mut columns: Vec<_> = COLUMNS[..BEFORE_TRAIL].iter().take_while(|column| fits(column.width)).collect();
     let has_trail = columns.len() == BEFORE_TRAIL && fits(TRAIL_WIDTH);
@@ -275,12 +275,12 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, model: &mut Model, palette: Pal
         frame.render_widget(Line::raw(text), area);
         return;
     }
-    let (columns, has_trail) = fitting(area.width);
-    let room = usize::from(area.height.saturating_sub(1)).max(1);
-    let chosen = model.chosen(&rows);
-    let mut first = model.first_row.min(rows.len().saturating_sub(room));
-    if let Some(chosen) = chosen {
-        first = first.clamp((chosen + 1).saturating_sub(room), chosen);
+    let (columns, has_trail) = fitting_columns(area.width);
+    let rows_max = usize::from(area.height.saturating_sub(1)).max(1);
+    let selected = model.selected(&rows);
+    let mut first = model.first_row.min(rows.len().saturating_sub(rows_max));
+    if let Some(selected) = selected {
+        first = first.clamp((selected + 1).saturating_sub(rows_max), selected);
     }
     let (sorted, is_down) = model.sorted();
     let title = |column: &&Column| {
@@ -289,10 +289,10 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, model: &mut Model, palette: Pal
     };
     let trail_title = has_trail.then(|| Cell::from("IOPS"));
     let titles: Vec<_> = columns.iter().map(title).chain(trail_title).collect();
-    let shown = rows.iter().enumerate().skip(first).take(room).map(|(at, row)| {
+    let shown = rows.iter().enumerate().skip(first).take(rows_max).map(|(at, row)| {
         let trail = has_trail.then(|| Cell::from(trail(row)));
         let cells = columns.iter().map(|column| aligned(column, cell(column, row))).chain(trail);
-        let style = match (chosen == Some(at), row.volume.alerts.is_empty()) {
+        let style = match (selected == Some(at), row.volume.alerts.is_empty()) {
             (true, _) => Style::new().add_modifier(Modifier::REVERSED),
             (false, false) => palette.of(Color::Yellow),
             (false, true) => Style::new(),
@@ -312,8 +312,8 @@ fn cell(column: &Column, row: &Row<'_>) -> String {
 }
 
 fn trail(row: &Row<'_>) -> String {
-    let room = row.trail.len().min(usize::from(TRAIL_WIDTH));
-    bars(row.trail.range(row.trail.len() - room..).copied(), highest(row.trail))
+    let bar_count = row.trail.len().min(usize::from(TRAIL_WIDTH));
+    bars(row.trail.range(row.trail.len() - bar_count..).copied(), highest(row.trail))
 }
 
 fn aligned(column: &Column, text: String) -> Cell<'static> {
@@ -333,7 +333,7 @@ fn draw_keys(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     frame.render_widget(Line::styled(text, DIM), area);
 }
 
-fn explain(frame: &mut Frame<'_>, area: Rect) {
+fn draw_help(frame: &mut Frame<'_>, area: Rect) {
     let sorts = COLUMNS.iter().map(|column| format!("  {}  sort by {}", column.key, column.title));
     let others = [
         "  /  filter by name, state, policy, datastore, label",

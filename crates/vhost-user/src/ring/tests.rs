@@ -44,36 +44,36 @@ fn indices_wrap_and_a_new_ring_continues_at_the_used_index() {
 fn driver_is_notified_at_its_event_index() {
     let memory = memory();
     let mut ring = Ring::new(LAYOUT, &memory).expect("in memory");
-    assert!(ring.wants_call(), "a new ring does not know of earlier notifications");
+    assert!(ring.must_notify(), "a new ring does not know of earlier notifications");
     // The driver requests a notification when the third request is used.
     set(&memory, 0x104 + 8, 2);
-    let mut called = Vec::new();
+    let mut notified = Vec::new();
     for head in 0..4 {
         ring.push_used(head, 1, None);
-        called.push(ring.wants_call());
+        notified.push(ring.must_notify());
     }
-    assert_eq!(called, [false, false, true, false]);
+    assert_eq!(notified, [false, false, true, false]);
     let mut plain = Ring::new(Layout { event_idx: false, ..LAYOUT }, &memory).expect("in memory");
-    plain.wants_call();
-    assert!(plain.wants_call());
+    plain.must_notify();
+    assert!(plain.must_notify());
     set(&memory, 0x100, NO_INTERRUPT);
-    assert!(!plain.wants_call());
+    assert!(!plain.must_notify());
 }
 
 #[test]
 fn enabling_notifications_reports_requests_that_arrived_meanwhile() {
     let memory = memory();
     let mut ring = Ring::new(LAYOUT, &memory).expect("in memory");
-    assert!(!ring.listen(None));
+    assert!(!ring.enable_notifications(None));
     set(&memory, 0x102, 1);
-    assert!(ring.listen(None));
+    assert!(ring.enable_notifications(None));
     assert_eq!(ring.pop(), Ok(Some(0)));
-    assert!(!ring.listen(None));
+    assert!(!ring.enable_notifications(None));
     assert_eq!(get(&memory, 0x204 + 32), 1, "the event is the next one");
     let mut plain = Ring::new(Layout { event_idx: false, ..LAYOUT }, &memory).expect("in memory");
-    plain.unlisten();
+    plain.disable_notifications();
     assert_eq!(get(&memory, 0x200), NO_NOTIFY);
-    plain.listen(None);
+    plain.enable_notifications(None);
     assert_eq!(get(&memory, 0x200), 0);
 }
 

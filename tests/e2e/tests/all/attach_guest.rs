@@ -161,7 +161,7 @@ fn attached_write_back_volume_survives_clean_restarts() {
     let (status, said) = guest.try_run("hotset detach back");
     assert!(status == 1 && said.contains("no daemon answers") && said.contains("--no-flush"), "{status}: {said}");
     guest.run("kill $(cat /tmp/back.pid); while kill -0 $(cat /tmp/back.pid) 2>/dev/null; do sleep 0.1; done");
-    guest.run("grep 'stays connected' /tmp/back.log; cat /sys/block/nbd0/backend");
+    guest.run("grep 'is left connected' /tmp/back.log; cat /sys/block/nbd0/backend");
     serve(&mut guest);
 
     // Another volume of the same name is not attached to the old volume's device.
@@ -169,7 +169,7 @@ fn attached_write_back_volume_survives_clean_restarts() {
         "hotset volume remove back; truncate -s 128M /srv/other.img; hotset volume add back --backing /srv/other.img",
     );
     let (status, said) = guest.try_run("hotset attach --foreground back");
-    assert!(status == 1 && said.contains("is an earlier volume of that name"), "{status}: {said}");
+    assert!(status == 1 && said.contains("is attached to a removed volume of the same name"), "{status}: {said}");
     guest.run("hotset detach --no-flush back; [ ! -e /sys/block/nbd0/backend ]; : >/tmp/back.log");
     attach(&mut guest, "back");
 
@@ -178,6 +178,6 @@ fn attached_write_back_volume_survives_clean_restarts() {
     attach(&mut guest, "fixed");
     guest.run("[ $(blockdev --getro /dev/hotset/fixed) = 1 ]; [ $(blockdev --getro /dev/hotset/back) = 0 ]");
     let (status, said) = guest.try_run("hotset attach --foreground fixed");
-    assert!(status == 1 && said.contains("another process keeps fixed attached"), "{status}: {said}");
+    assert!(status == 1 && said.contains("fixed is already attached by another process"), "{status}: {said}");
     guest.run("hotset detach fixed; hotset detach back");
 }

@@ -105,7 +105,7 @@ fn truncated_guest_memory_ends_only_its_front_end() {
         assert!(guest.front_end.is_closed(), "round {round}");
         assert_eq!(guest.memory.read(guest.queues[0].data(1), 1), [0xff], "the request is not answered");
         all.goes_on();
-        assert_eq!(all.logged("a page of its memory cannot be had"), round + 1);
+        assert_eq!(all.logged("a page of the guest's memory is missing"), round + 1);
     }
     rustix::fs::ftruncate(more.file(), LEN.into()).expect("the file can grow");
     let mut guest = all.guest(&memory);

@@ -60,7 +60,7 @@ fn init_proposes_blank_devices_and_named_ones_and_changes_none() {
         let found = left.iter().find(|left| left["device"] == device).expect("it is left alone");
         found["why"].as_str().expect("a reason").to_owned()
     };
-    assert!(why(full).contains("ext4") && why(odd).contains("nothing here recognises"), "{told:#}");
+    assert!(why(full).contains("ext4") && why(odd).contains("unrecognised data"), "{told:#}");
     let told = proposed(&[&look[..], &["--volume", full]].concat());
     assert_eq!(backings(&told), [full, blank], "{told:#}");
 
@@ -76,7 +76,7 @@ fn init_proposes_blank_devices_and_named_ones_and_changes_none() {
     assert!(String::from_utf8_lossy(&written).contains("Left alone:"));
     let again = init(&words);
     assert_eq!(again.status.code(), Some(1), "{}", text_of(&again));
-    assert!(text_of(&again).contains("not written over"), "{}", text_of(&again));
+    assert!(text_of(&again).contains("not overwritten"), "{}", text_of(&again));
     assert_eq!(std::fs::read(&out).expect("it is there"), written);
 
     // A mounted device is refused even when it is named. Where mounting is not permitted, this part is skipped.

@@ -97,13 +97,13 @@ fn support_archive_without_a_daemon_names_missing_parts() {
         (text_of(&output), unpack(&site, &archive))
     };
     let (said, files) = collect();
-    assert!(said.contains("not in it: what the daemon tells: no daemon answers"), "{said}");
+    assert!(said.contains("missing: data from the daemon: no daemon answers"), "{said}");
     assert!(files.values().all(|text| !text.contains(PLANTED)), "{files:#?}");
     let events = json(&files, "events.json");
     assert!(events["events"][0]["text"].as_str().is_some_and(|text| text.starts_with("stopped")), "{events}");
     assert_eq!(json(&files, "state.json")["volumes"][0]["clean"], true);
     assert!(files.contains_key("configuration.toml") && files.contains_key("system.txt"), "{:?}", files.keys());
-    assert!(!files.contains_key("status.json") && files["contents.txt"].contains("Could not be had"));
+    assert!(!files.contains_key("status.json") && files["contents.txt"].contains("Missing:"));
     // A daemon that accepts connections and never answers is a case for support.
     let silent = UnixListener::bind(site.folder.join("control.sock")).expect("no process listens there");
     let (said, files) = collect();

@@ -18,9 +18,9 @@ pub struct Point {
 }
 
 /// Replays the recording on the plan's flash with each policy.
-pub fn play(recording: &Recording, plan: &Plan) -> Result<Vec<Point>, Failure> {
+pub fn run(recording: &Recording, plan: &Plan) -> Result<Vec<Point>, Failure> {
     if plan.flash.is_zero() || !plan.memory.is_zero() {
-        return Err(Failure::usage("--frontier evaluates flash only: give --flash, and leave --memory out"));
+        return Err(Failure::usage("--frontier evaluates flash only: specify --flash and omit --memory"));
     }
     let point = |(name, policy): (String, Replacement)| {
         let outcome = simulate(recording, &Plan { policy, ..*plan }).flash.outcome;

@@ -82,7 +82,7 @@ fn parse_share(percent: &str) -> Option<u64> {
 
 fn parse_policy(text: &str) -> Result<Replacement, String> {
     let known = || Replacement::ALL.map(|(name, _)| name).join(", ");
-    Replacement::named(text).ok_or_else(|| format!("there is no policy \"{text}\"; there are {}", known()))
+    Replacement::named(text).ok_or_else(|| format!("unknown policy \"{text}\"; known policies: {}", known()))
 }
 
 /// Reads the reads and writes of a trace into memory.
@@ -100,14 +100,14 @@ fn read_requests(path: &Path, format: Option<Format>, lenient: bool) -> Result<V
         match request {
             Ok(request) => requests.push(request),
             Err(error) if lenient => {
-                eprintln!("{error}\nkept: {} requests before it", show_count(requests.len() as u64));
+                eprintln!("{error}\nusing the {} requests before it", show_count(requests.len() as u64));
                 break;
             }
             Err(error) => return Err(Failure::failed(error.to_string())),
         }
     }
     if !requests.iter().any(|request| matches!(request.op, Op::Read | Op::Write)) {
-        return Err(Failure::failed(format!("{name}: holds no read and no write")));
+        return Err(Failure::failed(format!("{name}: the trace has no reads or writes")));
     }
     Ok(requests)
 }
@@ -125,9 +125,9 @@ pub fn run(options: &Options, json: bool) -> Result<(), Failure> {
     let requests = read_requests(&options.trace, options.format, options.lenient)?;
     let recording = record(&requests);
     let report = simulate(&recording, &plan);
-    let timed = timed::Timed::play(&options.timed, &requests, &report)?;
+    let timed = timed::Timed::run(&options.timed, &requests, &report)?;
     let mut result = Outcome::new(options.trace.display().to_string(), &recording, &report, timed);
-    result.frontier = if options.frontier { frontier::play(&recording, &plan)? } else { Vec::new() };
+    result.frontier = if options.frontier { frontier::run(&recording, &plan)? } else { Vec::new() };
     if json {
         return print_json(&result);
     }
@@ -138,14 +138,14 @@ pub fn run(options: &Options, json: bool) -> Result<(), Failure> {
 fn check(plan: &Plan) -> Result<(), Failure> {
     let (memory, flash) = (!plan.memory.is_zero(), !plan.flash.is_zero());
     if !memory && !flash {
-        return Err(Failure::usage("nothing to simulate: give --memory, --flash or both a size, like --memory 10%"));
+        return Err(Failure::usage("nothing to simulate: specify --memory, --flash or both, for example --memory 10%"));
     }
     match plan.policy {
         Replacement::Belady if memory && flash => {
-            Err(Failure::usage("belady simulates one cache only: give --memory or --flash, not both"))
+            Err(Failure::usage("belady simulates one cache only: specify --memory or --flash, not both"))
         }
         Replacement::ThirdTouch if memory => {
-            Err(Failure::usage("third-touch is a rule for flash: leave --memory out, or take another --policy"))
+            Err(Failure::usage("third-touch applies to flash only: omit --memory, or use another --policy"))
         }
         _ => Ok(()),
     }
@@ -243,7 +243,7 @@ impl Outcome {
             println!("written to flash: {written} in {} pages", show_count(self.flash.promotions));
         }
         println!(
-            "requests: {} full hits, {} partial hits; the backing gets {} reads and {} writes",
+            "requests: {} full hits, {} partial hits; {} backing reads and {} backing writes",
             show_percent(report.hits, report.requests),
             show_percent(report.partial_hits, report.requests),
             show_count(report.backing_reads),
@@ -277,7 +277,7 @@ mod tests {
         for (plan, word) in [
             (plan(none, none, Replacement::Default), "--memory 10%"),
             (plan(some, some, Replacement::Belady), "not both"),
-            (plan(some, none, Replacement::ThirdTouch), "leave --memory out"),
+            (plan(some, none, Replacement::ThirdTouch), "omit --memory"),
         ] {
             assert!(check(&plan).is_err_and(|failure| failure.message.contains(word)), "{word}");
         }

@@ -141,7 +141,7 @@ impl Side {
 
 impl Timed {
     /// Replays `requests` with the layers' sizes from `report`; `None` if no array is given.
-    pub fn play(options: &Options, requests: &[Request], report: &Report) -> Result<Option<Timed>, Failure> {
+    pub fn run(options: &Options, requests: &[Request], report: &Report) -> Result<Option<Timed>, Failure> {
         let Some(array) = options.array else { return Ok(None) };
         let bench = Bench {
             array,
@@ -151,9 +151,9 @@ impl Timed {
             pace: options.depth.map_or(Pace::Arrivals, Pace::Depth),
             seed: options.seed,
         };
-        let played =
+        let outcomes =
             Script::new(requests).and_then(|script| Ok((script.play(&bench, true)?, script.play(&bench, false)?)));
-        let (with, without) = played.map_err(|error| Failure::failed(error.to_string()))?;
+        let (with, without) = outcomes.map_err(|error| Failure::failed(error.to_string()))?;
         let mode = if options.depth.is_some() { "closed" } else { "open" };
         Ok(Some(Timed { mode, depth: options.depth, with: Side::new(&with), without: Side::new(&without) }))
     }
@@ -168,8 +168,8 @@ impl Timed {
         self.with.print("with");
         if let Some(cache) = &self.with.cache {
             println!(
-                "reads: {} from memory, {} from flash, {} in part; the array gets {} reads and {} writes, \
-                 the last of them {:.1} s after the end; {} put on flash",
+                "reads: {} from memory, {} from flash, {} partial hits; array: {} reads and {} writes, \
+                 destaged {:.1} s after the end; {} promoted to flash",
                 show_percent(cache.memory_hits, cache.reads),
                 show_percent(cache.flash_hits, cache.reads),
                 show_percent(cache.partial_hits, cache.reads),

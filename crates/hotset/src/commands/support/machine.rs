@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use super::found::Found;
+use super::archive::Archive;
 
-/// Bytes that are read from one file at most.
+/// Maximum number of bytes that are read from one file.
 const FILE_BYTES_MAX: u64 = 64 << 10;
-/// Devices and files that are examined at most.
+/// Maximum number of devices and files that are examined.
 const DEVICES_MAX: usize = 64;
-/// Time-out for all of them together.
-const DEVICES_PATIENCE: Duration = Duration::from_secs(15);
+/// Time-out for examining all devices together.
+const DEVICES_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Files about the machine.
 const MACHINE: [&str; 9] = [
@@ -63,50 +63,53 @@ fn read(path: &Path) -> Option<String> {
 }
 
 /// Adds the data about the machine and the process `daemon`.
-pub fn add(daemon: Option<u32>, found: &mut Found) {
+pub fn add(daemon: Option<u32>, archive: &mut Archive) {
     let mut files: Vec<PathBuf> = MACHINE.iter().map(PathBuf::from).collect();
     match daemon {
         Some(pid) => files.extend(PROCESS.iter().map(|name| PathBuf::from(format!("/proc/{pid}/{name}")))),
-        None => found.miss("the daemon's limits", "no daemon answers"),
+        None => archive.add_missing("limits of the daemon's process", "no daemon answers"),
     }
     let mut text = String::new();
     for file in files {
         match read(&file) {
-            Some(told) => text += &format!("==> {}\n{told}\n\n", file.display()),
-            None => found.miss(&file.display().to_string(), "it cannot be read"),
+            Some(value) => text += &format!("==> {}\n{value}\n\n", file.display()),
+            None => archive.add_missing(&file.display().to_string(), "cannot be read"),
         }
     }
     let processors = std::thread::available_parallelism().map_or(0, usize::from);
     let models = read(Path::new("/proc/cpuinfo")).unwrap_or_default();
     let model = models.lines().find(|line| line.starts_with("model name")).unwrap_or("model name: unknown");
-    text += &format!("==> processors\n{processors} may be used\n{model}\n");
-    found.add("system.txt", text);
+    text += &format!("==> processors\n{processors} available\n{model}\n");
+    archive.add("system.txt", text);
 }
 
 /// Adds the data about these devices, and about the devices under these files. A hung file system blocks only a thread
 /// of its own.
-pub fn add_devices(paths: &[PathBuf], found: &mut Found) {
+pub fn add_devices(paths: &[PathBuf], archive: &mut Archive) {
     if paths.len() > DEVICES_MAX {
-        found.miss("devices.json", format!("{} more devices and files than are looked at", paths.len() - DEVICES_MAX));
+        archive.add_missing(
+            "devices.json",
+            format!("{} devices and files beyond the limit of {DEVICES_MAX}", paths.len() - DEVICES_MAX),
+        );
     }
-    let (sender, told) = mpsc::channel();
-    let looked_at: Vec<PathBuf> = paths.iter().take(DEVICES_MAX).cloned().collect();
-    let names: Vec<String> = looked_at.iter().map(|path| path.display().to_string()).collect();
+    let (sender, receiver) = mpsc::channel();
+    let examined: Vec<PathBuf> = paths.iter().take(DEVICES_MAX).cloned().collect();
+    let names: Vec<String> = examined.iter().map(|path| path.display().to_string()).collect();
     // Sending fails if the receiver has timed out, which ends the thread.
-    std::thread::spawn(move || looked_at.iter().try_for_each(|path| sender.send(device(path))));
-    let until = Instant::now() + DEVICES_PATIENCE;
+    std::thread::spawn(move || examined.iter().try_for_each(|path| sender.send(device(path))));
+    let until = Instant::now() + DEVICES_TIMEOUT;
     let mut shown = Map::new();
     for name in names {
-        match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        match receiver.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(device) => shown.insert(name, device),
             Err(_) => {
-                found
-                    .miss("devices.json", format!("{name} does not answer, and what comes after it was not looked at"));
+                archive
+                    .add_missing("devices.json", format!("{name} does not answer; it and later devices were skipped"));
                 break;
             }
         };
     }
-    found.add_json("devices.json", &shown);
+    archive.add_json("devices.json", &shown);
 }
 
 fn device(path: &Path) -> Value {
@@ -117,13 +120,13 @@ fn device(path: &Path) -> Value {
     let is_device = metadata.file_type().is_block_device();
     let number = if is_device { metadata.st_rdev() } else { metadata.st_dev() };
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-    let kernels = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    let sysfs = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
     let mut shown = Map::new();
     for name in DEVICE {
-        // A partition has the other attributes in its disk's folder.
-        let told =
-            read(&kernels.join(name)).or_else(|| read(&kernels.join("..").join(name)).filter(|_| name.contains('/')));
-        shown.extend(told.map(|told| (name.to_owned(), Value::String(told))));
+        // For a partition, attributes in a subfolder are in the folder of its disk.
+        let value =
+            read(&sysfs.join(name)).or_else(|| read(&sysfs.join("..").join(name)).filter(|_| name.contains('/')));
+        shown.extend(value.map(|value| (name.to_owned(), Value::String(value))));
     }
     json!({
         "is_device": is_device, "size_bytes": metadata.len(), "number": format!("{major}:{minor}"), "kernel": shown

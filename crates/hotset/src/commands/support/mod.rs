@@ -1,7 +1,7 @@
 //! `hotset support`: diagnostics for support in one archive, without secrets, whether the daemon runs or not.
 
+mod archive;
 mod collect;
-mod found;
 mod machine;
 
 use std::path::{Path, PathBuf};
@@ -29,21 +29,21 @@ pub struct Options {
 /// Collects, writes the archive, and lists the missing items.
 pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), Failure> {
     let file = options.out.display().to_string();
-    // Checked again when it is written; this early check saves a useless wait.
+    // Checked again when the file is written; this early check avoids a useless wait.
     if !options.force && options.out.symlink_metadata().is_ok() {
         return Err(Failure::failed(format!("{file} exists; name another file, or overwrite it with --force")));
     }
-    let found = collect::collect(socket, options.config.as_deref());
-    let bytes = found.write(&options.out, options.force).map_err(|error| {
-        Failure::failed(format!("{file} cannot be written: {error}; name a file in a folder that you may write to"))
+    let archive = collect::collect(socket, options.config.as_deref());
+    let bytes = archive.write(&options.out, options.force).map_err(|error| {
+        Failure::failed(format!("{file} cannot be written: {error}; choose a file in a writable directory"))
     })?;
     if json {
-        let contents: Vec<&str> = found.names().collect();
+        let contents: Vec<&str> = archive.names().collect();
         return print_json(
-            &json!({ "file": file, "size_bytes": bytes, "contents": contents, "missing": found.missing() }),
+            &json!({ "file": file, "size_bytes": bytes, "contents": contents, "missing": archive.missing() }),
         );
     }
     println!("{file}: {}; review it before you pass it on", show_bytes(bytes));
-    found.missing().iter().for_each(|missing| println!("not in it: {}: {}", missing.what, missing.why));
+    archive.missing().iter().for_each(|missing| println!("missing: {}: {}", missing.what, missing.why));
     Ok(())
 }

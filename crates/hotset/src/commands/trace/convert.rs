@@ -25,25 +25,26 @@ struct Report {
     /// Requests left out because the format lacks their kind.
     left_out: u64,
     /// Requests widened to whole sectors.
-    rounded: u64,
-    /// Times lost because the format has none.
+    #[serde(rename = "rounded")]
+    widened: u64,
+    /// Time stamps dropped because the format has none.
     times_lost: u64,
-    /// Writes that became reads because the format has no direction.
+    /// Writes stored as reads because the format has no direction.
     writes_lost: u64,
-    /// Requests that lost their disk's number because the format has none.
+    /// Requests merged onto one disk because the format has no disk numbers.
     disks_lost: u64,
     /// The error that ended the trace early.
     broken: Option<String>,
 }
 
 impl Report {
-    fn new(format: Format, (read, put): (u64, u64), lost: Lost, broken: Option<String>) -> Self {
+    fn new(format: Format, (read, written): (u64, u64), lost: Lost, broken: Option<String>) -> Self {
         Report {
             format: format.name(),
             read,
-            written: put - lost.requests,
+            written: written - lost.requests,
             left_out: lost.requests,
-            rounded: lost.rounded,
+            widened: lost.rounded,
             times_lost: lost.times,
             writes_lost: lost.writes,
             disks_lost: lost.devices,
@@ -55,10 +56,10 @@ impl Report {
         println!("{} requests read, {} written as {}", show_count(self.read), show_count(self.written), self.format);
         for (count, what) in [
             (self.left_out, "requests left out: the format has no discards and flushes"),
-            (self.rounded, "requests widened to whole sectors"),
-            (self.times_lost, "times lost: the format has none"),
-            (self.writes_lost, "writes have become reads: the format has no direction"),
-            (self.disks_lost, "requests to other disks are now to the one: the format has no disks"),
+            (self.widened, "requests widened to whole sectors"),
+            (self.times_lost, "time stamps dropped: the format has none"),
+            (self.writes_lost, "writes stored as reads: the format has no direction"),
+            (self.disks_lost, "requests merged onto one disk: the format has no disk numbers"),
         ] {
             if count > 0 {
                 println!("{} {what}", show_count(count));
@@ -68,7 +69,7 @@ impl Report {
 }
 
 /// A random secret key for one trace.
-pub fn drawn_key() -> Result<[u64; 2], Failure> {
+pub fn random_key() -> Result<[u64; 2], Failure> {
     let mut bytes = [0; 16];
     let read = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
     read.map_err(|error| Failure::failed(format!("/dev/urandom: {error}")))?;
@@ -80,12 +81,12 @@ pub fn drawn_key() -> Result<[u64; 2], Failure> {
 /// file under the process's umask.
 pub fn new_file(to: &Path) -> Result<NamedTempFile, Failure> {
     let folder = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let made = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder);
-    made.map_err(|error| Failure::failed(format!("{}: {error}", to.display())))
+    let created = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder);
+    created.map_err(|error| Failure::failed(format!("{}: {error}", to.display())))
 }
 
-/// The highest end of a request.
-fn end_of(from: &Path, reading: &Reading) -> Result<u64, Failure> {
+/// Highest byte address that a request touches, plus one.
+fn address_end(from: &Path, reading: &Reading) -> Result<u64, Failure> {
     let mut source = Source::open(from, reading)?;
     let mut end = 0;
     while let Some(request) = source.next()? {
@@ -106,33 +107,33 @@ pub fn run(
     let name = to.display().to_string();
     let format = format.or_else(|| Format::of_name(&name)).unwrap_or(Format::Hotset);
     let mut source = Source::open(from, reading)?;
-    let anonymiser = if anonymise { Some(Anonymiser::new(drawn_key()?, end_of(from, reading)?)) } else { None };
+    let anonymiser = if anonymise { Some(Anonymiser::new(random_key()?, address_end(from, reading)?)) } else { None };
     let failed = |error: io::Error| Failure::failed(format!("{name}: {error}"));
     let file = new_file(to)?;
     let header = Header { start_unix_ns: 0, anonymised: anonymise };
-    let unwritten = |error: trace::TraceError| Failure::failed(error.to_string());
+    let write_error = |error: trace::TraceError| Failure::failed(error.to_string());
     let out = Box::new(file.reopen().map_err(failed)?);
-    let mut writer = trace::create(&name, out, format, header).map_err(unwritten)?;
-    let (mut read, mut put, mut dropped) = (0, 0, 0);
+    let mut writer = trace::create(&name, out, format, header).map_err(write_error)?;
+    let (mut read, mut written, mut dropped) = (0, 0, 0);
     while let Some(request) = source.next()? {
         read += 1;
         let lost_before = source.reader().dropped();
-        writer.dropped(lost_before - std::mem::replace(&mut dropped, lost_before)).map_err(unwritten)?;
+        writer.dropped(lost_before - std::mem::replace(&mut dropped, lost_before)).map_err(write_error)?;
         let Some(anonymiser) = anonymiser else {
-            writer.put(&request).map_err(unwritten)?;
-            put += 1;
+            writer.put(&request).map_err(write_error)?;
+            written += 1;
             continue;
         };
         for part in anonymiser.apply(request) {
-            writer.put(&part).map_err(unwritten)?;
-            put += 1;
+            writer.put(&part).map_err(write_error)?;
+            written += 1;
         }
     }
-    writer.dropped(source.reader().dropped() - dropped).map_err(unwritten)?;
-    let lost = writer.finish().map_err(unwritten)?;
+    writer.dropped(source.reader().dropped() - dropped).map_err(write_error)?;
+    let lost = writer.finish().map_err(write_error)?;
     file.persist(to).map_err(|error| failed(error.error))?;
     source.warn(read);
-    let report = Report::new(format, (read, put), lost, source.broken.clone());
+    let report = Report::new(format, (read, written), lost, source.broken.clone());
     if json {
         return print_json(&report);
     }
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn trace_survives_conversion_to_our_format_and_back() {
+    fn conversion_to_the_hotset_format_and_back_is_lossless() {
         let folder = tempfile::tempdir().unwrap();
         let [from, between, back] = ["a.spc", "a.hotset.zst", "b.spc"].map(|name| folder.path().join(name));
         std::fs::write(&from, "0,8,4096,w,0.000000000\n3,128,512,r,1.500000000\n").unwrap();
@@ -180,7 +181,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let [from, to] = ["a.lis", "b.msr"].map(|name| folder.path().join(name));
         std::fs::write(&from, "1 8 0 0\n2 8 0 1\n3 eight 0 2\n4 8 0 3\n").unwrap();
-        run(&from, &to, &Reading { format: None, lenient: false }, None, false, true).expect_err("line 3 is broken");
+        run(&from, &to, &Reading { format: None, lenient: false }, None, false, true).expect_err("line 3 is invalid");
         assert!(!to.exists());
         run(&from, &to, &Reading { format: None, lenient: true }, None, false, true).unwrap();
         assert_eq!(read(&to).len(), 2);

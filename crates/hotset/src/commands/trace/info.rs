@@ -40,7 +40,7 @@ struct Report {
     block_accesses: u64,
     footprint_4k_bytes: u64,
     footprint_64k_bytes: u64,
-    /// Footprints and reuse are estimated from one page of so many.
+    /// Footprints and reuse are estimated from 1 page in this number.
     one_page_of: u64,
     /// Reads and writes that begin where one of the last 32 ended.
     sequential: u64,
@@ -49,7 +49,7 @@ struct Report {
     end_bytes: u64,
     /// Bytes of a read or write.
     sizes: Vec<Row>,
-    /// Accesses until a 4 KiB page is used again.
+    /// Reuse intervals: accesses between two uses of the same 4 KiB page.
     reuse: Vec<Row>,
     /// First accesses to pages.
     first_accesses: u64,
@@ -99,13 +99,14 @@ impl Report {
         }
     }
 
-    fn text(&self, style: Style) -> String {
+    fn render(&self, style: Style) -> String {
         let mut text = format!("{}\n{}\n\n", style.bold(&self.trace), self.description);
-        let mut line = |name: &str, value: String| writeln!(text, "{name:<22}{value}").expect("a text takes more");
+        let mut line =
+            |name: &str, value: String| writeln!(text, "{name:<22}{value}").expect("writing to a string cannot fail");
         let transfers = self.reads + self.writes;
         line("requests", show_count(self.requests));
         let part = |count: u64, bytes: u64| {
-            format!("{}, {} of all, {}", show_count(count), show_percent(count, self.requests), show_bytes(bytes))
+            format!("{}, {} of requests, {}", show_count(count), show_percent(count, self.requests), show_bytes(bytes))
         };
         line("reads", part(self.reads, self.read_bytes));
         line("writes", part(self.writes, self.write_bytes));
@@ -117,11 +118,14 @@ impl Report {
         }
         line("sequential", format!("{} of reads and writes", show_percent(self.sequential, transfers)));
         line("duration", self.duration());
-        let about =
-            if self.one_page_of > 1 { format!(" (from one page of {})", self.one_page_of) } else { String::new() };
-        line("footprint at 4 KiB", show_bytes(self.footprint_4k_bytes) + &about);
-        line("footprint at 64 KiB", show_bytes(self.footprint_64k_bytes) + &about);
-        line("disks", format!("{}, the last byte at {}", show_count(self.disks), show_bytes(self.end_bytes)));
+        let estimated = if self.one_page_of > 1 {
+            format!(" (estimated from 1 page in {})", self.one_page_of)
+        } else {
+            String::new()
+        };
+        line("footprint at 4 KiB", show_bytes(self.footprint_4k_bytes) + &estimated);
+        line("footprint at 64 KiB", show_bytes(self.footprint_64k_bytes) + &estimated);
+        line("disks", format!("{}, highest address {}", show_count(self.disks), show_bytes(self.end_bytes)));
         if self.skipped > 0 {
             line("skipped", format!("{} records other than requests", show_count(self.skipped)));
         }
@@ -129,13 +133,13 @@ impl Report {
             line("lost in recording", format!("{} requests", show_count(self.dropped)));
         }
         let sizes = histogram("size from", "requests", &self.sizes, transfers, show_bytes);
-        let reuse = histogram("used again after", "accesses", &self.reuse, self.block_accesses, show_count);
-        let first = format!("{} came for the first time", show_percent(self.first_accesses, self.block_accesses));
+        let reuse = histogram("reuse interval", "accesses", &self.reuse, self.block_accesses, show_count);
+        let first = show_percent(self.first_accesses, self.block_accesses);
         text + "\n"
             + &sizes.render(style)
-            + "\nPages of 4 KiB by the accesses to others until they came back; "
+            + "\nReuse interval: accesses between two uses of the same 4 KiB page; first accesses: "
             + &first
-            + ":\n"
+            + "\n"
             + &reuse.render(style)
     }
 
@@ -146,23 +150,24 @@ impl Report {
         } else {
             String::new()
         };
-        let shown = match seconds {
+        let duration = match seconds {
             s if s < 120.0 => show_micros(s * 1e6),
             s if s < 7_200.0 => format!("{:.1} min", s / 60.0),
             s => format!("{:.1} h", s / 3_600.0),
         };
-        shown + &rate
+        duration + &rate
     }
 }
 
 /// A table with a bar for each row.
-fn histogram(what: &'static str, of: &'static str, rows: &[Row], whole: u64, show: fn(u64) -> String) -> Table {
+fn histogram(title: &'static str, counted: &'static str, rows: &[Row], total: u64, show: fn(u64) -> String) -> Table {
     const BAR_MAX: u64 = 40;
-    let most = rows.iter().map(|row| row.count).max().unwrap_or(1).max(1);
-    let mut table = Table::new(&[(what, Side::Right), (of, Side::Right), ("share", Side::Right), ("", Side::Left)]);
+    let count_max = rows.iter().map(|row| row.count).max().unwrap_or(1).max(1);
+    let mut table =
+        Table::new(&[(title, Side::Right), (counted, Side::Right), ("share", Side::Right), ("", Side::Left)]);
     for row in rows {
-        let bar = "#".repeat((u128::from(row.count) * u128::from(BAR_MAX) / u128::from(most)) as usize);
-        table.row(vec![show(row.from), show_count(row.count), show_percent(row.count, whole), bar]);
+        let bar = "#".repeat((u128::from(row.count) * u128::from(BAR_MAX) / u128::from(count_max)) as usize);
+        table.row(vec![show(row.from), show_count(row.count), show_percent(row.count, total), bar]);
     }
     table
 }
@@ -179,7 +184,7 @@ pub fn run(file: &Path, reading: &Reading, json: bool) -> Result<(), Failure> {
     if json {
         return print_json(&report);
     }
-    print!("{}", report.text(Style::of_stdout()));
+    print!("{}", report.render(Style::of_stdout()));
     Ok(())
 }
 
@@ -198,7 +203,7 @@ mod tests {
         }
         std::fs::write(&path, text + "0,1,2,x,3\n").unwrap();
         let strict = Reading { format: None, lenient: false };
-        let failure = run(&path, &strict, false).expect_err("its last line is broken");
+        let failure = run(&path, &strict, false).expect_err("the last line is invalid");
         assert!(failure.message.contains("line 4001: the opcode is \"x\", neither r nor w"), "{}", failure.message);
         let mut source = Source::open(&path, &Reading { format: None, lenient: true }).unwrap();
         let mut info = Info::default();
@@ -207,6 +212,6 @@ mod tests {
         }
         assert!(source.broken.as_ref().is_some_and(|broken| broken.contains("line 4001")));
         source.name = "a.spc".to_owned();
-        insta::assert_snapshot!(Report::new(&source, &info).text(Style::PLAIN));
+        insta::assert_snapshot!(Report::new(&source, &info).render(Style::PLAIN));
     }
 }

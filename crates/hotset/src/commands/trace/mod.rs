@@ -72,11 +72,11 @@ fn parse_format(name: &str) -> Result<Format, String> {
 
 /// A trace that a command reads.
 pub struct Source {
-    /// Its name in messages.
+    /// Name of the trace in messages.
     pub name: String,
     reader: Reader,
     lenient: bool,
-    /// The error that ended it early, if lenient.
+    /// The error that ended the trace early, if lenient.
     pub broken: Option<String>,
 }
 
@@ -108,10 +108,10 @@ impl Source {
         &self.reader
     }
 
-    /// Prints the error that ended it early on standard error.
+    /// Prints the error that ended the trace early on standard error.
     pub fn warn(&self, requests: u64) {
         if let Some(broken) = &self.broken {
-            eprintln!("hotset: {broken}\nhotset: the {requests} requests before that are kept");
+            eprintln!("hotset: {broken}\nhotset: the {requests} requests before it are used");
         }
     }
 }

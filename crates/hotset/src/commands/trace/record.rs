@@ -15,13 +15,13 @@ use crate::commands::daemon::{ask_on, connect, unexpected};
 use terminal::{Failure, print_json};
 use units::show_count;
 
-use super::convert::{drawn_key, new_file};
+use super::convert::{new_file, random_key};
 
-/// Polling interval while little happens. At 100,000 requests a second the daemon's buffer is a tenth full by then.
-const EVERY: Duration = Duration::from_millis(50);
+/// Polling interval of an idle recording. At 100,000 requests/s it fills 10 % of the daemon's buffer.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Further fetches at the end, at most.
-const LAST_TAKES: usize = 16;
+/// Maximum number of fetches after the end of the recording.
+const FINAL_FETCHES_MAX: usize = 16;
 
 /// Counts of a recording.
 #[derive(Serialize)]
@@ -34,11 +34,11 @@ struct Report {
 }
 
 /// A flag that SIGINT and SIGTERM set.
-fn interrupted() -> Result<Arc<AtomicBool>, Failure> {
+fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
     use tokio::signal::unix::{SignalKind, signal};
     let stop = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&stop);
-    let failed = |error: std::io::Error| Failure::failed(format!("signals cannot be taken: {error}"));
+    let signalled = Arc::clone(&stop);
+    let failed = |error: std::io::Error| Failure::failed(format!("cannot handle signals: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let (mut interrupt, mut terminate) = {
         let _inside = runtime.enter();
@@ -49,7 +49,7 @@ fn interrupted() -> Result<Arc<AtomicBool>, Failure> {
         runtime.block_on(async {
             tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
         });
-        told.store(true, Ordering::Relaxed);
+        signalled.store(true, Ordering::Relaxed);
     });
     Ok(stop)
 }
@@ -66,7 +66,7 @@ struct Recorder<'a> {
 
 impl Recorder<'_> {
     /// Fetches and writes the buffered requests; returns true if more are ready.
-    fn take(&mut self) -> Result<bool, Failure> {
+    fn fetch(&mut self) -> Result<bool, Failure> {
         let request = Request::TraceTake { name: self.volume.to_owned(), recorder: self.recorder };
         let Answer::Traced(traced) = ask_on(self.client, &request)? else { return Err(unexpected()) };
         self.write(&traced).map_err(|error| Failure::failed(error.to_string()))?;
@@ -87,18 +87,20 @@ impl Recorder<'_> {
         self.writer.dropped(traced.lost)
     }
 
-    /// Fetches until time is up or a signal arrives, then the rest. The rest is bounded even if clients go on.
+    /// Fetches until time is up or a signal arrives, and then the requests that are still buffered.
     fn run(&mut self, until: Option<Instant>, stop: &AtomicBool) -> Result<(), Failure> {
         while !stop.load(Ordering::Relaxed) && until.is_none_or(|until| Instant::now() < until) {
-            if !self.take()? {
+            if !self.fetch()? {
                 std::thread::sleep(
-                    until.map_or(EVERY, |until| until.saturating_duration_since(Instant::now()).min(EVERY)),
+                    until.map_or(POLL_INTERVAL, |until| {
+                        until.saturating_duration_since(Instant::now()).min(POLL_INTERVAL)
+                    }),
                 );
             }
         }
-        // Bounded to twice the daemon's buffer, because clients that never pause would keep this going for ever.
-        for _ in 0..LAST_TAKES {
-            if !self.take()? {
+        // Limited to twice the daemon's buffer, because busy clients refill it continuously.
+        for _ in 0..FINAL_FETCHES_MAX {
+            if !self.fetch()? {
                 break;
             }
         }
@@ -115,8 +117,8 @@ pub fn run(
     anonymise: bool,
     json: bool,
 ) -> Result<(), Failure> {
-    let stop = interrupted()?;
-    let key = if anonymise { Some(drawn_key()?) } else { None };
+    let stop = stop_flag()?;
+    let key = if anonymise { Some(random_key()?) } else { None };
     let name = out.display().to_string();
     let mut client = connect(socket)?;
     let (file, format) = (new_file(out)?, Format::of_name(&name).unwrap_or(Format::Hotset));
@@ -128,9 +130,9 @@ pub fn run(
     };
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
     let header = Header { start_unix_ns: now, anonymised: anonymise };
-    let unwritten = |error: TraceError| Failure::failed(error.to_string());
+    let write_error = |error: TraceError| Failure::failed(error.to_string());
     let handle = file.reopen().map_err(|error| Failure::failed(format!("{name}: {error}")))?;
-    let writer = trace::create(packed_as, Box::new(handle), format, header).map_err(unwritten)?;
+    let writer = trace::create(packed_as, Box::new(handle), format, header).map_err(write_error)?;
     let opened = ask_on(&mut client, &Request::TraceOpen { name: volume.to_owned() })?;
     let Answer::TraceOpened(TraceOpened { recorder, size_bytes }) = opened else { return Err(unexpected()) };
     let begun = Instant::now();
@@ -138,7 +140,7 @@ pub fn run(
     let mut recording = Recorder { client: &mut client, volume, recorder, anonymiser, writer, requests: 0, lost: 0 };
     let result = recording.run(seconds.map(|seconds| begun + Duration::from_secs(seconds)), &stop);
     let Recorder { writer, requests, lost, .. } = recording;
-    writer.finish().map_err(unwritten)?;
+    writer.finish().map_err(write_error)?;
     file.persist(out).map_err(|error| Failure::failed(format!("{name}: {}", error.error)))?;
     let report = Report { volume: volume.to_owned(), requests, lost, seconds: begun.elapsed().as_secs_f64() };
     if let Err(failure) = result {

@@ -60,7 +60,7 @@ pub struct StepFigures {
 
 /// Counters of completed requests.
 #[derive(Default)]
-struct Tally {
+struct Counters {
     latencies: Histogram,
     requests: u64,
     waited: Nanos,
@@ -69,8 +69,8 @@ struct Tally {
     errors: u64,
 }
 
-impl Tally {
-    fn note(&mut self, ended: &Ended) {
+impl Counters {
+    fn record(&mut self, ended: &Ended) {
         if !ended.ok {
             self.errors += 1;
             return;
@@ -84,13 +84,13 @@ impl Tally {
 
     fn figures(&self, seconds: f64) -> Figures {
         let LatencySummary { p50_us, p99_us, p999_us } = self.latencies.summary();
-        let each = 1.0 / self.requests.max(1) as f64;
+        let per_request = 1.0 / self.requests.max(1) as f64;
         Figures {
             requests: self.requests,
             iops: self.requests as f64 / seconds,
             mb_s: self.bytes as f64 / 1e6 / seconds,
-            read_ratio: self.reads as f64 * each,
-            mean_us: self.waited.0 as f64 / 1e3 * each,
+            read_ratio: self.reads as f64 * per_request,
+            mean_us: self.waited.0 as f64 / 1e3 * per_request,
             p50_us,
             p99_us,
             p999_us,
@@ -99,32 +99,32 @@ impl Tally {
     }
 }
 
-/// Connects, builds the workload for the export's size and block size, and runs it. `each` is called at the end of
+/// Connects, builds the workload for the export's size and block size, and runs it. `on_step` is called at the end of
 /// every step.
-pub fn play(
+pub fn run(
     target: NbdTarget,
     build: impl Fn(u64, u32) -> Result<Spec, Failure> + 'static,
     seed: u64,
-    each: impl Fn(&StepFigures) + 'static,
+    on_step: impl Fn(&StepFigures) + 'static,
 ) -> Result<Vec<StepFigures>, Failure> {
     let result = Arc::new(Mutex::new(None));
-    let kept = Arc::clone(&result);
+    let shared = Arc::clone(&result);
     let spec = RealCoreSpec::new(POOL_BYTES_MAX as usize);
-    let ran = run_core(spec, move |seam| async move {
-        let outcome = on_core(&seam, target, &build, seed, &each).await;
-        *kept.lock().expect("no holder of the lock panics") = Some(outcome);
+    let ended = run_core(spec, move |seam| async move {
+        let outcome = run_on_core(&seam, target, &build, seed, &on_step).await;
+        *shared.lock().expect("no holder of the lock panics") = Some(outcome);
     });
-    ran.map_err(|error| Failure::failed(error.to_string()))?;
+    ended.map_err(|error| Failure::failed(error.to_string()))?;
     let outcome = result.lock().expect("no holder of the lock panics").take();
     outcome.expect("the core has ended")
 }
 
-async fn on_core(
+async fn run_on_core(
     seam: &RealSeam,
     target: NbdTarget,
     build: &impl Fn(u64, u32) -> Result<Spec, Failure>,
     seed: u64,
-    each: &impl Fn(&StepFigures),
+    on_step: &impl Fn(&StepFigures),
 ) -> Result<Vec<StepFigures>, Failure> {
     let name = target.to_string();
     let opened = NbdDisk::open(seam, target, NbdOptions::default()).await;
@@ -137,38 +137,42 @@ async fn on_core(
             .map(|job| u64::from(job.depth) * job.pattern.largest().next_multiple_of(BLOCK_BYTES as u64))
             .sum()
     };
-    let most = spec.steps.iter().map(in_flight).max().unwrap_or(0);
+    let in_flight_max = spec.steps.iter().map(in_flight).max().unwrap_or(0);
     // Half of the pool remains for headers and the connection's own buffers, so that a request with half of its buffers
     // always gets the rest.
-    if most > POOL_BYTES_MAX / 2 {
-        let text = format!("{} MiB in flight at once; at most {} MiB are possible", most >> 20, POOL_BYTES_MAX >> 21);
+    if in_flight_max > POOL_BYTES_MAX / 2 {
+        let text = format!(
+            "the workload has {} MiB in flight at once; the limit is {} MiB",
+            in_flight_max >> 20,
+            POOL_BYTES_MAX >> 21
+        );
         return Err(Failure::usage(text));
     }
     let row = Row::new(Layout::EndToEnd, std::iter::once(geometry.size_bytes));
     let export = Exports::new(row, vec![vec![disk]]);
     let mut steps = Vec::new();
     for (number, step) in spec.steps.iter().enumerate() {
-        let figures = one_step(seam, &export, step, seed + number as u64).await;
-        each(&figures);
+        let figures = run_step(seam, &export, step, seed + number as u64).await;
+        on_step(&figures);
         steps.push(figures);
     }
     Ok(steps)
 }
 
-async fn one_step(seam: &RealSeam, export: &Exports, step: &Step, seed: u64) -> StepFigures {
-    let tallies: Rc<RefCell<(Tally, BTreeMap<String, Tally>)>> = Rc::default();
+async fn run_step(seam: &RealSeam, export: &Exports, step: &Step, seed: u64) -> StepFigures {
+    let tallies: Rc<RefCell<(Counters, BTreeMap<String, Counters>)>> = Rc::default();
     let names: Vec<String> = step.jobs.iter().map(|job| job.name.clone()).collect();
     let counted = Rc::clone(&tallies);
     let begun = seam.now();
     let crowd = Crowd::start(seam, export, &step.jobs, seed, move |ended| {
         let (all, jobs) = &mut *counted.borrow_mut();
-        all.note(&ended);
+        all.record(&ended);
         match jobs.get_mut(&names[ended.job]) {
-            Some(tally) => tally.note(&ended),
-            None => jobs.entry(names[ended.job].clone()).or_default().note(&ended),
+            Some(tally) => tally.record(&ended),
+            None => jobs.entry(names[ended.job].clone()).or_default().record(&ended),
         }
     });
-    seam.sleep(step.time.expect("each step was given a time")).await;
+    seam.sleep(step.time.expect("each step has a time")).await;
     crowd.dismiss(seam).await;
     let seconds = seam.now().since(begun).as_secs_f64();
     let (all, jobs) = tallies.take();

@@ -72,7 +72,7 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
                 checked.map_err(|error| Failure::usage(format!("{}: {error}", spec.name)))?;
                 Ok(spec)
             };
-            let steps = live::play(target, build, seed, move |step| {
+            let steps = live::run(target, build, seed, move |step| {
                 if !json {
                     print!("{}", text(step));
                 }
@@ -111,7 +111,7 @@ impl Source {
         }
         if !Path::new(spec).exists() {
             let names: Vec<_> = catalogue::ALL.iter().map(|named| named.name).collect();
-            let text = format!("\"{spec}\" is neither a file nor a workload; there are {}", names.join(", "));
+            let text = format!("\"{spec}\" is neither a file nor a workload; known workloads: {}", names.join(", "));
             return Err(Failure::usage(text));
         }
         let text = std::fs::read_to_string(spec).map_err(|error| Failure::failed(format!("{spec}: {error}")))?;
@@ -120,7 +120,7 @@ impl Source {
 
     fn build(&self, size_bytes: u64) -> Result<Spec, Failure> {
         match self {
-            Source::Name(name) => Ok(catalogue::find(name, size_bytes).expect("it was in the list")),
+            Source::Name(name) => Ok(catalogue::find(name, size_bytes).expect("the name is in the catalogue")),
             Source::File { name, text } => {
                 file::parse(name, text, size_bytes).map_err(|error| Failure::usage(format!("{name}: {error}")))
             }
@@ -135,7 +135,7 @@ fn text(step: &StepFigures) -> String {
         let errors = if *errors > 0 { format!(", {errors} FAILED") } else { String::new() };
         format!(
             "{:indent$}{name:width$} {iops:>9.0}/s {mb_s:>8.1} MB/s, {:.0} % reads, mean {:.3} ms, \
-             99 % within {:.3} ms{errors}\n",
+             p99 {:.3} ms{errors}\n",
             "",
             read_ratio * 100.0,
             mean_us / 1e3,

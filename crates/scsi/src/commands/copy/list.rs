@@ -5,16 +5,16 @@ use crate::failure::Failure;
 use crate::sense::{Asc, Sense};
 
 const HEAD_BYTES: usize = 16;
-const DEVICE_BYTES: usize = 32;
-/// Most target descriptors in one list.
+const TARGET_DESCRIPTOR_BYTES: usize = 32;
+/// Maximum number of target descriptors in a list.
 pub const DEVICES_MAX: usize = 16;
-/// Most segment descriptors in one list.
+/// Maximum number of segment descriptors in a list.
 pub const SEGMENTS_MAX: usize = 64;
-/// Most bytes of all descriptors.
-pub const DESCRIPTORS_BYTES_MAX: usize = DEVICES_MAX * DEVICE_BYTES + SEGMENTS_MAX * 32;
-/// Most bytes of a list.
+/// Maximum total length of all descriptors, in bytes.
+pub const DESCRIPTORS_BYTES_MAX: usize = DEVICES_MAX * TARGET_DESCRIPTOR_BYTES + SEGMENTS_MAX * 32;
+/// Maximum length of a list, in bytes.
 pub const LIST_BYTES_MAX: usize = 64 << 10;
-/// Most bytes that one segment copies.
+/// Maximum bytes that a segment copies.
 pub const SEGMENT_BYTES_MAX: u32 = 64 << 20;
 
 /// Descriptor codes: a device by its identification designator; segments by blocks and by bytes.
@@ -29,18 +29,22 @@ pub struct List {
     pub id: Option<u8>,
     /// True if the result is held until the initiator reads it.
     pub holds_results: bool,
-    /// Designator of each device, at its own length.
-    pub devices: Vec<Vec<u8>>,
+    /// Designators of the target descriptors, each at its own length.
+    pub target_descriptors: Vec<Vec<u8>>,
     pub segments: Vec<Segment>,
 }
 
-/// A range of blocks to copy from one device to another.
+/// A range of blocks to copy from one unit to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    pub source: u16,
-    pub destination: u16,
-    pub from: u64,
-    pub to: u64,
+    /// Index of the source among the target descriptors.
+    pub source_descriptor: u16,
+    /// Index of the destination among the target descriptors.
+    pub destination_descriptor: u16,
+    /// First block to read.
+    pub source_lba: u64,
+    /// First block to write.
+    pub destination_lba: u64,
     pub blocks: u64,
 }
 
@@ -69,13 +73,13 @@ impl List {
         if devices_len + segments_len > DESCRIPTORS_BYTES_MAX || inline_len > 0 {
             return Err(length_error());
         }
-        if devices_len > DEVICES_MAX * DEVICE_BYTES {
+        if devices_len > DEVICES_MAX * TARGET_DESCRIPTOR_BYTES {
             return Err(Sense::illegal(Asc::TOO_MANY_TARGET_DESCRIPTORS).into());
         }
         let (devices, rest) = rest.split_at_checked(devices_len).ok_or_else(length_error)?;
         let segments = rest.get(..segments_len).ok_or_else(length_error)?;
-        let (devices, cut) = devices.as_chunks::<DEVICE_BYTES>();
-        if !cut.is_empty() {
+        let (devices, remainder) = devices.as_chunks::<TARGET_DESCRIPTOR_BYTES>();
+        if !remainder.is_empty() {
             return Err(length_error());
         }
         let usage = head[1] >> 3 & 3;
@@ -83,13 +87,13 @@ impl List {
             // List ID usage 3: no identifier; 2: the result is discarded at the end of the copy.
             id: (usage != 3).then_some(head[0]),
             holds_results: usage < 2,
-            devices: devices.iter().map(device).collect::<Result<_, _>>()?,
+            target_descriptors: devices.iter().map(designator).collect::<Result<_, _>>()?,
             segments: decode_segments(segments, HEAD_BYTES + devices_len)?,
         })
     }
 }
 
-fn device(bytes: &[u8; DEVICE_BYTES]) -> Result<Vec<u8>, Failure> {
+fn designator(bytes: &[u8; TARGET_DESCRIPTOR_BYTES]) -> Result<Vec<u8>, Failure> {
     if bytes[0] != DEVICE_BY_NAME {
         return Err(Sense::illegal(Asc::UNSUPPORTED_TARGET_DESCRIPTOR).into());
     }
@@ -122,24 +126,24 @@ fn decode_segments(mut bytes: &[u8], mut at: usize) -> Result<Vec<Segment>, Fail
 }
 
 fn segment(bytes: &[u8], at: usize) -> Result<Segment, Failure> {
-    let (source, destination) = (u16_at(bytes, 4), u16_at(bytes, 6));
-    let (from, to) = (u64_at(bytes, 12), u64_at(bytes, 20));
+    let (source_descriptor, destination_descriptor) = (u16_at(bytes, 4), u16_at(bytes, 6));
+    let (source_lba, destination_lba) = (u64_at(bytes, 12), u64_at(bytes, 20));
     let blocks = match bytes[0] {
         BLOCKS_TO_BLOCKS => u64::from(u16_at(bytes, 10)),
         _ => {
             let len = u32_at(bytes, 8);
-            let starts = u16_at(bytes, 28) == 0 && u16_at(bytes, 30) == 0;
+            let has_zero_byte_offsets = u16_at(bytes, 28) == 0 && u16_at(bytes, 30) == 0;
             // Only whole blocks are copied.
-            if len > SEGMENT_BYTES_MAX || u64::from(len) % super::BLOCK != 0 || !starts {
-                return Err(invalid_parameter(at + if starts { 8 } else { 28 }));
+            if len > SEGMENT_BYTES_MAX || u64::from(len) % super::BLOCK != 0 || !has_zero_byte_offsets {
+                return Err(invalid_parameter(at + if has_zero_byte_offsets { 8 } else { 28 }));
             }
             u64::from(len) / super::BLOCK
         }
     };
-    Ok(Segment { source, destination, from, to, blocks })
+    Ok(Segment { source_descriptor, destination_descriptor, source_lba, destination_lba, blocks })
 }
 
-/// Answer of RECEIVE COPY RESULTS (OPERATING PARAMETERS): the limits of a list.
+/// Data of RECEIVE COPY RESULTS (OPERATING PARAMETERS): the limits of a list.
 pub fn operating_parameters() -> Vec<u8> {
     let kinds = [BLOCKS_TO_BLOCKS, BYTES_TO_BYTES, DEVICE_BY_NAME];
     let mut bytes = vec![0; 44];
@@ -177,7 +181,7 @@ mod tests {
     fn device(kind: u8) -> Vec<u8> {
         let mut bytes = vec![kind, 0, 0, 0, 1, 3, 0, 16];
         bytes.extend([9; 16]);
-        bytes.resize(DEVICE_BYTES, 0);
+        bytes.resize(TARGET_DESCRIPTOR_BYTES, 0);
         bytes
     }
 
@@ -196,9 +200,18 @@ mod tests {
         let segments = [segment(BLOCKS_TO_BLOCKS), segment(BYTES_TO_BYTES)].concat();
         let bytes = list(&device(DEVICE_BY_NAME), &segments);
         let decoded = List::decode(&bytes).expect("the list is complete");
-        assert_eq!((decoded.id, decoded.holds_results, &decoded.devices), (Some(7), true, &vec![vec![9; 16]]));
-        let of = |blocks| Segment { source: 0, destination: 1, from: 5, to: 6, blocks };
-        assert_eq!(decoded.segments, [of(1024), of(2)]);
+        assert_eq!(
+            (decoded.id, decoded.holds_results, &decoded.target_descriptors),
+            (Some(7), true, &vec![vec![9; 16]])
+        );
+        let expected = |blocks| Segment {
+            source_descriptor: 0,
+            destination_descriptor: 1,
+            source_lba: 5,
+            destination_lba: 6,
+            blocks,
+        };
+        assert_eq!(decoded.segments, [expected(1024), expected(2)]);
         for len in 0..bytes.len() {
             assert_eq!(List::decode(&bytes[..len]), Err(length_error()), "{len}");
         }

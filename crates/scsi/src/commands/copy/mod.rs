@@ -27,7 +27,7 @@ use crate::sense::{Asc, Key, Sense};
 use crate::status::Status;
 use crate::unit::Unit;
 
-/// Most bytes that are read before they are written.
+/// Maximum bytes that are read before they are written.
 const PART_BYTES_MAX: usize = 1 << 20;
 
 impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
@@ -42,7 +42,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         }
         let list = List::decode(&bytes)?;
         let mut devices = Vec::new();
-        for naa in &list.devices {
+        for naa in &list.target_descriptors {
             let found = self.target.units().into_iter().find(|unit| unit.identity.naa[..] == naa[..]);
             devices.push(found.filter(|unit| unit.admits(self.nexus)));
         }
@@ -54,7 +54,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let result = self.copy_all(unit, &list, &devices, &mut done).await;
         let failed = result.is_err();
         if let Some(id) = list.id {
-            copies.end(self.nexus, id, list.holds_results.then_some(CopyStatus { failed, ..done }));
+            copies.finish(self.nexus, id, list.holds_results.then_some(CopyStatus { failed, ..done }));
         }
         result.map(|()| Status::Good)
     }
@@ -67,24 +67,24 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         done: &mut CopyStatus,
     ) -> Result<(), Failure> {
         for segment in &list.segments {
-            let device = |place: u16| devices.get(usize::from(place)).cloned().flatten().ok_or_else(unreachable_device);
-            let (from, to) = (device(segment.source)?, device(segment.destination)?);
+            let device = |index: u16| devices.get(usize::from(index)).cloned().flatten().ok_or_else(unreachable_device);
+            let (from, to) = (device(segment.source_descriptor)?, device(segment.destination_descriptor)?);
             from.check_present()?;
             to.check_present()?;
             to.check_writable()?;
             from.reservations.check(self.nexus, Reserved::Read)?;
             to.reservations.check(self.nexus, Reserved::Write)?;
-            for (unit, first) in [(&from, segment.from), (&to, segment.to)] {
+            for (unit, first) in [(&from, segment.source_lba), (&to, segment.destination_lba)] {
                 let extent = Extent { first, count: segment.blocks };
                 extent.check(unit).map_err(|_| aborted())?;
             }
             // A reset or a preemption at the destination ends the copy as well, and waits for it.
-            let changes = !Rc::ptr_eq(&to, unit);
-            let _running = changes.then(|| to.tasks.begin(self.nexus.0.number, self.cancel, true));
+            let is_other_unit = !Rc::ptr_eq(&to, unit);
+            let _running = is_other_unit.then(|| to.tasks.begin(self.nexus.0.number, self.cancel, true));
             self.copy_segment(&from, &to, segment, done).await?;
             done.segments += 1;
             if let Some(id) = list.id {
-                unit.copies.progress(self.nexus, id, *done);
+                unit.copies.record_progress(self.nexus, id, *done);
             }
         }
         Ok(())
@@ -101,20 +101,21 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             return Ok(());
         }
         let len = segment.blocks * BLOCK;
-        from.volume().record_request(OpKind::Read, segment.from * BLOCK, len);
-        to.volume().record_request(OpKind::Write, segment.to * BLOCK, len);
+        from.volume().record_request(OpKind::Read, segment.source_lba * BLOCK, len);
+        to.volume().record_request(OpKind::Write, segment.destination_lba * BLOCK, len);
         // An overlapping destination above its source is copied from the end, so that no block is overwritten before it
         // is read.
-        let backwards = Rc::ptr_eq(from, to) && (segment.from + 1..segment.from + segment.blocks).contains(&segment.to);
+        let backwards = Rc::ptr_eq(from, to)
+            && (segment.source_lba + 1..segment.source_lba + segment.blocks).contains(&segment.destination_lba);
         let mut parts: Vec<(u64, usize)> =
-            Extent { first: segment.to, count: segment.blocks }.parts(PART_BYTES_MAX).collect();
+            Extent { first: segment.destination_lba, count: segment.blocks }.parts(PART_BYTES_MAX).collect();
         if backwards {
             parts.reverse();
         }
         let mut pieces = Vec::new();
         for (at, len) in parts {
             self.check_cancelled()?;
-            let from_at = segment.from * BLOCK + (at - segment.to * BLOCK);
+            let from_at = segment.source_lba * BLOCK + (at - segment.destination_lba * BLOCK);
             let first = at / BLOCK;
             let _guard = to.locks.lock_shared(first..first + len as u64 / BLOCK).await;
             self.check_cancelled()?;
@@ -138,11 +139,11 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
 
     pub(super) async fn copy_status(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
         let status = unit.copies.status(self.nexus, cdb.u8(2)).ok_or_else(|| invalid_field(2, None))?;
-        self.answer(&status.bytes(), cdb.u32(10)).await
+        self.send_response(&status.bytes(), cdb.u32(10)).await
     }
 
     pub(super) async fn copy_parameters(&mut self, cdb: Cdb<'_>) -> Result<Status, Failure> {
-        self.answer(&list::operating_parameters(), cdb.u32(10)).await
+        self.send_response(&list::operating_parameters(), cdb.u32(10)).await
     }
 }
 

@@ -1,4 +1,4 @@
-//! The ceiling for misses: one core of the project's runtime reads a file with direct I/O, a task per request.
+//! The null server for misses: one core of the project's runtime reads a file with direct I/O, a task per request.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;

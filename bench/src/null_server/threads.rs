@@ -1,4 +1,4 @@
-//! The ceiling with a blocking thread per connection.
+//! The null server with a blocking thread per connection.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -155,7 +155,7 @@ fn handshake(stream: &mut UnixStream, arrived: &mut [u8], size_bytes: usize) -> 
                 arrived[..pending.len()].copy_from_slice(&pending);
                 return Ok(pending.len());
             }
-            Progress::More | Progress::Left => return Err(ErrorKind::UnexpectedEof.into()),
+            Progress::More | Progress::Disconnected => return Err(ErrorKind::UnexpectedEof.into()),
         }
     }
 }

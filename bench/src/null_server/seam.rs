@@ -1,4 +1,4 @@
-//! The ceiling on one core of the project's runtime: a task per connection, and blocks frozen in memory and sent
+//! The null server on one core of the project's runtime: a task per connection, and blocks frozen in memory and sent
 //! without a copy.
 
 use std::cell::RefCell;
@@ -147,7 +147,7 @@ pub(super) async fn handshake(
         match progress {
             Progress::More => {}
             Progress::Done => return Ok(arrived),
-            Progress::Left => return Err(ErrorKind::UnexpectedEof.into()),
+            Progress::Disconnected => return Err(ErrorKind::UnexpectedEof.into()),
         }
         let (result, more) = reader.read(arrived).await;
         if result? == 0 {

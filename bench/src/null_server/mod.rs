@@ -1,4 +1,4 @@
-//! The ceiling: the performance of a server on this machine that only copies between socket and memory.
+//! The null server, which only copies between socket and memory: the upper bound of an NBD server on this machine.
 //!
 //! Two variants share the handshake: a blocking thread per connection, and one core of the project's runtime. Both read
 //! up to [`RECEIVE_BYTES`] in one call, serve all requests in it, and reply in one call without copying the read data.
@@ -33,7 +33,7 @@ pub enum Progress {
     /// The client may send requests.
     Done,
     /// The client disconnects.
-    Left,
+    Disconnected,
 }
 
 impl Handshake {
@@ -79,7 +79,7 @@ impl Handshake {
                 }
                 OptionKind::Abort => {
                     reply(out, OptionReplyKind::Ack, &[]);
-                    return Ok(Progress::Left);
+                    return Ok(Progress::Disconnected);
                 }
                 _ => reply(out, OptionReplyKind::ErrUnsupported, &[]),
             }

@@ -10,8 +10,8 @@ use messages::{Answer, Request, VolumeState};
 use super::device::Identifier;
 use super::handshake::{self, Link};
 
-/// Time-out of the daemon's answers; it may be starting.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time-out of the daemon's replies; it may be starting.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reason why there is no connection to a volume.
 #[derive(Debug, thiserror::Error)]
@@ -25,16 +25,16 @@ pub enum Unreachable {
 }
 
 /// Connects to a volume; returns its identifier, its address and the connection.
-pub fn reach(socket: &Path, volume: &str) -> Result<(Identifier, String, Link), Unreachable> {
+pub fn connect_to_volume(socket: &Path, volume: &str) -> Result<(Identifier, String, Link), Unreachable> {
     let refused = |text: String| Err(Unreachable::Refused(text));
-    let mut client = Client::connect(socket)?.with_timeout(PATIENCE)?;
+    let mut client = Client::connect(socket)?.with_timeout(TIMEOUT)?;
     let Answer::Status(status) = client.request(&Request::Status {}, |_| ())? else { return Err(unexpected()) };
     let Some(address) = handshake::best_address(&status.listen) else {
         return refused(
             "the daemon does not listen for NBD clients; if this persists, add a socket to [nbd] listen".to_owned(),
         );
     };
-    let link = match handshake::take(address, volume) {
+    let link = match handshake::connect_to_export(address, volume) {
         Ok(link) => link,
         Err(error) => return refused(format!("{volume} at {address}: {error}")),
     };
@@ -42,15 +42,15 @@ pub fn reach(socket: &Path, volume: &str) -> Result<(Identifier, String, Link), 
     Ok((identify(&mut client, volume)?, address.to_owned(), link))
 }
 
-/// Checks that the daemon serves this very volume; the error describes the difference.
-pub fn is_served(socket: &Path, identifier: &Identifier) -> Result<(), String> {
-    let ask = || {
-        let mut client = Client::connect(socket)?.with_timeout(PATIENCE)?;
+/// Checks that the daemon serves the identified volume and not another one of its name.
+pub fn check_served(socket: &Path, identifier: &Identifier) -> Result<(), String> {
+    let query = || {
+        let mut client = Client::connect(socket)?.with_timeout(TIMEOUT)?;
         identify(&mut client, &identifier.volume)
     };
-    match ask() {
+    match query() {
         Ok(found) if found == *identifier => Ok(()),
-        Ok(_) => Err(format!("the daemon has another volume {} now", identifier.volume)),
+        Ok(_) => Err(format!("the daemon now serves another volume named {}", identifier.volume)),
         Err(why) => Err(why.to_string()),
     }
 }
@@ -66,5 +66,5 @@ fn identify(client: &mut Client, volume: &str) -> Result<Identifier, Unreachable
 }
 
 fn unexpected() -> Unreachable {
-    Unreachable::Refused("the daemon answered something unexpected; is it of another version?".to_owned())
+    Unreachable::Refused("the daemon sent an unexpected reply; it may be of another version".to_owned())
 }

@@ -11,9 +11,9 @@ use tempfile::NamedTempFile;
 
 use config::redact;
 
-/// Bytes of one entry at most, uncompressed.
+/// Maximum size of an entry, uncompressed.
 const ENTRY_BYTES_MAX: usize = 16 << 20;
-/// Bytes of all entries together at most, uncompressed.
+/// Maximum size of all entries together, uncompressed.
 const ALL_BYTES_MAX: usize = 64 << 20;
 /// The folder in the archive.
 const FOLDER: &str = "hotset-support";
@@ -31,33 +31,33 @@ pub struct Missing {
 
 /// The data collected so far.
 #[derive(Default)]
-pub struct Found {
+pub struct Archive {
     entries: Vec<(&'static str, Vec<u8>)>,
     missing: Vec<Missing>,
 }
 
-impl Found {
+impl Archive {
     /// Adds a text, which must not contain secrets.
     pub fn add(&mut self, name: &'static str, text: String) {
         let (all, bytes) = (self.entries.iter().map(|(_, bytes)| bytes.len()).sum::<usize>(), text.into_bytes());
         let room = ENTRY_BYTES_MAX.min(ALL_BYTES_MAX - all);
         if bytes.len() > room {
-            self.miss(name, format!("it has {} bytes, and there is room for {room}", bytes.len()));
+            self.add_missing(name, format!("{} bytes exceed the remaining limit of {room}", bytes.len()));
         } else {
             self.entries.push((name, bytes));
         }
     }
 
     /// Adds a value as JSON, without its secrets.
-    pub fn add_json(&mut self, name: &'static str, told: &impl Serialize) {
-        match serde_json::to_value(told) {
-            Ok(told) => self.add(name, format!("{}\n", redact::json(told))),
-            Err(error) => self.miss(name, error.to_string()),
+    pub fn add_json(&mut self, name: &'static str, value: &impl Serialize) {
+        match serde_json::to_value(value) {
+            Ok(value) => self.add(name, format!("{}\n", redact::json(value))),
+            Err(error) => self.add_missing(name, error.to_string()),
         }
     }
 
     /// Records an item that could not be collected, and the reason.
-    pub fn miss(&mut self, what: &str, why: impl Into<String>) {
+    pub fn add_missing(&mut self, what: &str, why: impl Into<String>) {
         self.missing.push(Missing { what: what.to_owned(), why: redact::text(&why.into()) });
     }
 
@@ -87,22 +87,22 @@ impl Found {
         }
         archive.into_inner()?.finish()?.flush()?;
         let bytes = file.as_file().metadata()?.len();
-        let kept = if force { file.persist(path) } else { file.persist_noclobber(path) };
-        kept.map_err(|error| error.error)?;
+        let persisted = if force { file.persist(path) } else { file.persist_noclobber(path) };
+        persisted.map_err(|error| error.error)?;
         Ok(bytes)
     }
 
     fn contents(&self) -> String {
         let mut text = format!(
-            "hotset {} support, {}\n\nTaken out: comments and unknown keys of the configuration, users and passwords in \
-             URLs, what stands behind the\n\
-             host of a web address, and everything that may be a token. Look through it before you hand it on.\n\n",
+            "hotset {} support, {}\n\nRemoved: comments and unknown keys of the configuration, users and passwords in \
+             URLs, everything after the\n\
+             host of a web address, and everything that may be a token. Review the files before you pass them on.\n\n",
             env!("CARGO_PKG_VERSION"),
             unix_time::format(unix_time::now())
         );
         self.names().for_each(|name| text += &format!("{name}\n"));
         if !self.missing.is_empty() {
-            text += "\nCould not be had:\n";
+            text += "\nMissing:\n";
         }
         self.missing.iter().for_each(|missing| text += &format!("{}: {}\n", missing.what, missing.why));
         text
@@ -115,13 +115,13 @@ mod tests {
 
     #[test]
     fn oversized_entries_are_left_out_and_listed() {
-        let mut found = Found::default();
-        found.add("small", "text".to_owned());
-        found.add("large", "x".repeat(ENTRY_BYTES_MAX + 1));
-        (0..4).for_each(|_| found.add("full", "x".repeat(ENTRY_BYTES_MAX)));
-        assert_eq!(found.names().collect::<Vec<_>>(), ["small", "full", "full", "full"]);
-        let missing: Vec<_> = found.missing().iter().map(|missing| missing.what.as_str()).collect();
+        let mut archive = Archive::default();
+        archive.add("small", "text".to_owned());
+        archive.add("large", "x".repeat(ENTRY_BYTES_MAX + 1));
+        (0..4).for_each(|_| archive.add("full", "x".repeat(ENTRY_BYTES_MAX)));
+        assert_eq!(archive.names().collect::<Vec<_>>(), ["small", "full", "full", "full"]);
+        let missing: Vec<_> = archive.missing().iter().map(|missing| missing.what.as_str()).collect();
         assert_eq!(missing, ["large", "full"]);
-        assert!(found.contents().contains("large: it has 16777217 bytes"), "{}", found.contents());
+        assert!(archive.contents().contains("large: 16777217 bytes exceed"), "{}", archive.contents());
     }
 }
