@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::client::Client;
-use crate::site::Site;
+use crate::fixture::Fixture;
 
 /// Bytes per block.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -25,13 +25,13 @@ pub fn place(number: u64) -> u64 {
 }
 
 /// Writes all blocks and flushes.
-pub fn write(site: &Site, version: u8) {
-    write_some(site, 0..BLOCKS, version);
+pub fn write(fixture: &Fixture, version: u8) {
+    write_some(fixture, 0..BLOCKS, version);
 }
 
 /// Writes these blocks and flushes.
-pub fn write_some(site: &Site, numbers: Range<u64>, version: u8) {
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+pub fn write_some(fixture: &Fixture, numbers: Range<u64>, version: u8) {
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
     for number in numbers {
         client.write(place(number), &block(number, version)).expect("it writes");
     }
@@ -39,8 +39,8 @@ pub fn write_some(site: &Site, numbers: Range<u64>, version: u8) {
 }
 
 /// Reads the volume through a client.
-pub fn read(site: &Site) -> Vec<u8> {
-    Client::connect(&site.endpoint(), "v").and_then(|mut client| client.read_all()).expect("it reads")
+pub fn read(fixture: &Fixture) -> Vec<u8> {
+    Client::connect(&fixture.endpoint(), "v").and_then(|mut client| client.read_all()).expect("it reads")
 }
 
 /// Number of blocks in `image` that hold `version`.

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::client::Endpoint;
 use crate::daemon::{SABOTAGE, wait_at_most};
-use crate::kernel::{self, BOOT_PATIENCE, Kernel};
+use crate::kernel::{self, BOOT_TIMEOUT, Kernel};
 use crate::tool::tool;
 
 /// Configuration of the daemon in the guest. `/dev/vda` is the first disk.
@@ -130,7 +130,7 @@ impl Guest {
         command.args(["-device", "virtio-net-pci,netdev=net,romfile="]);
         let child = command.stdin(Stdio::null()).spawn().expect("qemu runs");
         let mut guest = Guest { child, console: console.to_owned(), port };
-        wait_at_most(BOOT_PATIENCE, "the guest's daemon", || {
+        wait_at_most(BOOT_TIMEOUT, "the guest's daemon", || {
             let log = guest.log();
             let ended = guest.child.try_wait().expect("qemu is our child").is_some();
             assert!(!ended && !log.contains("GUEST-FAILED"), "the guest failed:\n{log}");

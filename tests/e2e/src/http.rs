@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::daemon::Daemon;
 
 /// Longest time without a reply before a test fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Path of the OpenAPI document.
 const DOCUMENT: &str = "/api/v1/openapi.json";
 
@@ -128,7 +128,7 @@ impl Http {
 
     fn connect(&self) -> io::Result<Connection> {
         let stream = TcpStream::connect(&self.address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let Some(config) = &self.tls else { return Ok(BufReader::new(Box::new(stream))) };
         let name = self.address.rsplit_once(':').map_or(self.address.as_str(), |(host, _)| host).to_owned();
         let name = ServerName::try_from(name).map_err(io::Error::other)?;

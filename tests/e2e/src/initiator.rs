@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// Longest time without a reply before a test fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const HEADER_BYTES: usize = 48;
 const NONE: u32 = 0xffff_ffff;
 const LOGIN_ROUNDS_MAX: usize = 10;
@@ -99,8 +99,8 @@ pub fn lun(number: u16) -> [u8; 8] {
 impl Initiator {
     /// Logs in to `target` as `name`; sessions of one name differ by `isid`.
     pub fn log_in(address: SocketAddr, name: &str, isid: u32, target: &str) -> io::Result<Initiator> {
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_nodelay(true)?;
         let mut session = Initiator {
             stream: BufReader::with_capacity(SEGMENT_BYTES_MAX, stream),

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::daemon::wait_at_most;
 use crate::folder::Folder;
-use crate::kernel::{self, BOOT_PATIENCE, Kernel};
+use crate::kernel::{self, BOOT_TIMEOUT, Kernel};
 
 /// Address of this machine's loopback in the guest.
 pub const HOST: &str = "10.0.2.2";
@@ -211,8 +211,8 @@ impl Linux {
             command.arg("-device").arg(format!("{device},serial=SERIAL{number},drive=drive{number}"));
         }
         let child = command.stdin(Stdio::null()).spawn().expect("qemu runs");
-        let agent = wait_at_most(BOOT_PATIENCE, "the guest's serial line", || UnixStream::connect(&socket).ok());
-        agent.set_read_timeout(Some(BOOT_PATIENCE)).expect("a positive time");
+        let agent = wait_at_most(BOOT_TIMEOUT, "the guest's serial line", || UnixStream::connect(&socket).ok());
+        agent.set_read_timeout(Some(BOOT_TIMEOUT)).expect("a positive time");
         let mut guest = Linux { child, console, monitor, agent: BufReader::new(agent), _folder: folder };
         if machine.awaits.is_none() {
             let first = guest.line();
@@ -224,7 +224,7 @@ impl Linux {
     /// Sends a command to QEMU's monitor and returns its output.
     pub fn monitor(&self, command: &str) -> String {
         let mut monitor = UnixStream::connect(&self.monitor).expect("QEMU listens");
-        monitor.set_read_timeout(Some(BOOT_PATIENCE)).expect("a positive time");
+        monitor.set_read_timeout(Some(BOOT_TIMEOUT)).expect("a positive time");
         until_prompt(&mut monitor);
         writeln!(monitor, "{command}").expect("QEMU takes commands");
         until_prompt(&mut monitor)
@@ -232,7 +232,7 @@ impl Linux {
 
     /// Waits until a guest that was told to reboot has ended; QEMU does not restart it.
     pub fn wait_for_end(mut self) {
-        wait_at_most(BOOT_PATIENCE, "the guest's end", || self.child.try_wait().expect("QEMU is a child of this"));
+        wait_at_most(BOOT_TIMEOUT, "the guest's end", || self.child.try_wait().expect("QEMU is a child of this"));
     }
 
     /// Process ID of QEMU.

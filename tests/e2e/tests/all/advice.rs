@@ -1,17 +1,17 @@
 //! Advice for live volumes: client requests form the curve, and the command and the HTTP interface report it alike.
 
 use e2e::client::Client;
+use e2e::fixture::Fixture;
 use e2e::http::Http;
-use e2e::site::Site;
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
 #[test]
 fn live_volume_advice_matches_its_hot_set() {
-    let site = Site::with_volume(64 * MIB);
-    let daemon = site.start();
-    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    let fixture = Fixture::with_volume(64 * MIB);
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
     // Eight rounds over 4 MiB, and one over the whole volume.
     for round in 0..8 {
         for at in (0..4 * MIB).step_by(16_384) {
@@ -28,7 +28,7 @@ fn live_volume_advice_matches_its_hot_set() {
     assert_eq!(curve["memory"]["accesses"], 8 * 1_024 + 16_384, "{curve}");
     let points = curve["memory"]["points"].as_array().expect("a list");
     assert!((2..=64).contains(&points.len()), "{curve}");
-    let picture = site.config().with_file_name("curve.svg");
+    let picture = fixture.config().with_file_name("curve.svg");
     let advice = read(&["advise", "v", "--json", "--svg", &picture.to_string_lossy()]);
     assert_eq!(advice["volume"], "v");
     let knee = advice["memory"]["knee_bytes"].as_u64().expect("there is a hot set");
@@ -44,13 +44,13 @@ fn live_volume_advice_matches_its_hot_set() {
 
 #[test]
 fn command_and_http_give_the_same_advice() {
-    let mut site = Site::new();
-    site.tables = "[api]\nlisten = \"127.0.0.1:0\"\n".to_owned();
-    ["a", "b", "idle"].iter().for_each(|name| site.volume(name, 8 * MIB, ""));
-    let daemon = site.start();
+    let mut fixture = Fixture::new();
+    fixture.tables = "[api]\nlisten = \"127.0.0.1:0\"\n".to_owned();
+    ["a", "b", "idle"].iter().for_each(|name| fixture.add_volume(name, 8 * MIB, ""));
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     for name in ["a", "b"] {
-        let mut client = Client::connect(&site.endpoint(), name).expect("the daemon serves");
+        let mut client = Client::connect(&fixture.endpoint(), name).expect("the daemon serves");
         for _ in 0..4 {
             (0..2 * MIB).step_by(16_384).for_each(|at| drop(client.read(at, 16_384).expect("it reads")));
         }

@@ -5,18 +5,18 @@ use std::time::{Duration, Instant};
 
 use e2e::client::Client;
 use e2e::daemon::{Daemon, wait_for};
+use e2e::fixture::Fixture;
 use e2e::http::Http;
-use e2e::site::Site;
 use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
 
-fn site() -> Site {
-    let mut site = Site::new();
-    site.tables =
+fn fixture() -> Fixture {
+    let mut fixture = Fixture::new();
+    fixture.tables =
         "[api]\nlisten = \"127.0.0.1:0\"\nnames = [\"cache.example\"]\n[[datastore]]\nname = \"shelf\"".to_owned();
-    site.volume("v", 32 * MIB, "datastore = \"shelf\"\nlabels = { vm = \"web01\" }");
-    site
+    fixture.add_volume("v", 32 * MIB, "datastore = \"shelf\"\nlabels = { vm = \"web01\" }");
+    fixture
 }
 
 fn token(daemon: &Daemon, role: &str) -> String {
@@ -40,10 +40,10 @@ fn metrics(http: &Http) -> BTreeMap<String, f64> {
 
 #[test]
 fn commands_routes_and_metrics_report_equal_counts() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
-    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
     (0..70).for_each(|at| client.write(at * 8192, &[1; 8192]).expect("it writes"));
     (0..130).for_each(|at| drop(client.read(at * 4096, 4096).expect("it reads")));
     client.flush().expect("it flushes");
@@ -103,8 +103,8 @@ fn commands_routes_and_metrics_report_equal_counts() {
 
 #[test]
 fn http_changes_match_commands_survive_and_are_logged() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let (http, operate) = (Http::of(&daemon), token(&daemon, "operate"));
     let patched = http.ask_as(&operate, "PATCH", "/api/v1/volumes/v", r#"{"policy":"write-through"}"#);
     assert_eq!((patched.status, &patched.json()["policy"]), (200, &"write-through".into()));
@@ -123,9 +123,9 @@ fn http_changes_match_commands_survive_and_are_logged() {
     }
     assert!(!daemon.log().contains(&operate), "the log contains a token");
     daemon.stop();
-    let state = std::fs::read_to_string(site.folder.join("state/state.json")).expect("the state file exists");
+    let state = std::fs::read_to_string(fixture.folder.join("state/state.json")).expect("the state file exists");
     assert!(state.contains("\"operate\"") && !state.contains(&operate), "{state}");
-    let daemon = site.start();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     assert_eq!(http.get("/api/v1/volumes/v").json()["policy"], "write-through");
     assert_eq!(http.get("/api/v1/status").json()["overrides"][0]["key"], "policy");
@@ -139,10 +139,10 @@ fn http_changes_match_commands_survive_and_are_logged() {
 
 #[test]
 fn pin_and_unpin_check_roles_and_ranges() {
-    let mut site = site();
-    let devices = ["f0", "f1"].map(|name| format!("\"{}\"", site.folder.join(name).display()));
-    site.tables += &format!("\n[flash]\ndevices = [{}]\nsize = \"64 MiB\"", devices.join(", "));
-    let daemon = site.start();
+    let mut fixture = fixture();
+    let devices = ["f0", "f1"].map(|name| format!("\"{}\"", fixture.folder.join(name).display()));
+    fixture.tables += &format!("\n[flash]\ndevices = [{}]\nsize = \"64 MiB\"", devices.join(", "));
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     let (read, operate) = (token(&daemon, "read"), token(&daemon, "operate"));
     let ask = |token: &str, action: &str, range: &str| {
@@ -181,15 +181,15 @@ fn pin_and_unpin_check_roles_and_ranges() {
 
 #[test]
 fn heat_map_counts_requests_by_place_and_time() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     let heat = || http.get("/api/v1/volumes/v/heat").json();
     let before = heat();
     assert_eq!((&before["size_bytes"], &before["part_bytes"]), (&(32 * MIB).into(), &(MIB / 2).into()), "{before}");
     assert_eq!((&before["step_seconds"], &before["keep_seconds"]), (&60.into(), &3600.into()));
     assert_eq!(before["rows"], json!([]), "no requests so far");
-    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
     (0..5).for_each(|_| drop(client.read(3 * MIB, 4096).expect("it reads")));
     // The end of the volume, and a request over many parts, which counts once at its start.
     (0..2).for_each(|_| client.write(32 * MIB - 4096, &[1; 4096]).expect("it writes"));
@@ -211,11 +211,11 @@ fn heat_map_counts_requests_by_place_and_time() {
 
 #[test]
 fn volumes_are_added_and_removed_online() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let (http, administer) = (Http::of(&daemon), token(&daemon, "administer"));
     let add = |name: &str| {
-        let backing = site.folder.join(&format!("{name}.img"));
+        let backing = fixture.folder.join(&format!("{name}.img"));
         let volume = json!({ "name": name, "backing": backing, "size_bytes": MIB, "read_only": false });
         http.ask_as(&administer, "POST", "/api/v1/volumes", &volume.to_string())
     };
@@ -224,7 +224,7 @@ fn volumes_are_added_and_removed_online() {
         assert_eq!((added.status, &added.json()["name"]), (201, &name.into()), "{added:?}");
     }
     assert_eq!(add("a").status, 409);
-    Client::connect(&site.endpoint(), "a").expect("it is served").write(0, &[1; 4096]).expect("it writes");
+    Client::connect(&fixture.endpoint(), "a").expect("it is served").write(0, &[1; 4096]).expect("it writes");
     let page = http.get("/api/v1/volumes?limit=2").json();
     assert_eq!((page["volumes"].as_array().map(Vec::len), &page["next"]), (Some(2), &"b".into()));
     assert_eq!(http.get("/api/v1/volumes?limit=2&after=b").json()["volumes"][0]["name"], "v");
@@ -240,7 +240,7 @@ fn volumes_are_added_and_removed_online() {
     }
     std::fs::File::options()
         .write(true)
-        .open(site.folder.join("a.img"))
+        .open(fixture.folder.join("a.img"))
         .expect("the file exists")
         .set_len(3 * MIB)
         .expect("it grows");
@@ -256,8 +256,8 @@ fn volumes_are_added_and_removed_online() {
 
 #[test]
 fn unauthorised_requests_are_refused() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let (http, read) = (Http::of(&daemon), token(&daemon, "read"));
     let status = "/api/v1/status";
     let of = |headers: &[&str]| http.ask("GET", status, headers, "").status;
@@ -301,8 +301,8 @@ fn unauthorised_requests_are_refused() {
 
 #[test]
 fn browser_logs_in_by_link_or_token_and_out() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let (http, operate) = (Http::of(&daemon), token(&daemon, "operate"));
     let link = daemon.command(&["token", "link"]);
     let path = link.trim().strip_prefix(&format!("http://{}", http.address())).expect("a link to this interface");
@@ -336,8 +336,8 @@ fn browser_logs_in_by_link_or_token_and_out() {
 
 #[test]
 fn malformed_requests_are_refused_with_a_reason() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let (http, administer) = (Http::of(&daemon), token(&daemon, "administer"));
     let patch = |body: &str| http.ask_as(&administer, "PATCH", "/api/v1/volumes/v", body);
     for (body, word) in [
@@ -375,8 +375,8 @@ fn malformed_requests_are_refused_with_a_reason() {
 
 #[test]
 fn undocumented_replies_are_caught() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     assert!(http.is_documented("GET", "/api/v1/volumes/v", 200) && http.is_documented("GET", "/nowhere", 404));
     for (method, path, status) in [
@@ -392,8 +392,8 @@ fn undocumented_replies_are_caught() {
 
 #[test]
 fn stream_sends_each_second_once_and_resumes() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     let number = |id: &str| id.rsplit_once('-').and_then(|(_, number)| number.parse::<u64>().ok()).expect("a number");
     let began = Instant::now();
@@ -424,8 +424,8 @@ fn stream_sends_each_second_once_and_resumes() {
 
 #[test]
 fn hundred_stream_followers_do_not_block_the_control_socket() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     let mut followers: Vec<_> = (0..100).map(|_| http.follow("/api/v1/stream?volumes=v", &[])).collect();
     assert!(followers.iter_mut().all(|follower| follower.event().1["volumes"]["v"].is_object()));
@@ -446,11 +446,11 @@ fn hundred_stream_followers_do_not_block_the_control_socket() {
 #[test]
 fn volumes_are_served_while_the_api_cannot_listen() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let mut site = Site::with_volume(MIB);
-    site.tables = format!("[api]\nlisten = \"{}\"", taken.local_addr().expect("a bound socket"));
-    let daemon = site.start();
+    let mut fixture = Fixture::with_volume(MIB);
+    fixture.tables = format!("[api]\nlisten = \"{}\"", taken.local_addr().expect("a bound socket"));
+    let daemon = fixture.start();
     assert!(daemon.log().contains("[api] cannot listen"), "{}", daemon.log());
-    Client::connect(&site.endpoint(), "v").expect("it is served").write(0, &[1; 4096]).expect("it writes");
+    Client::connect(&fixture.endpoint(), "v").expect("it is served").write(0, &[1; 4096]).expect("it writes");
     let refused = daemon.try_command(&["token", "link"]);
     assert!(!refused.status.success());
     drop(taken);

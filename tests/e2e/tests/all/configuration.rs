@@ -4,8 +4,8 @@
 use std::fs::{self, File};
 
 use e2e::daemon::{hotset, text_of, wait_for};
+use e2e::fixture::Fixture;
 use e2e::http::Http;
-use e2e::site::Site;
 use serde_json::{Value, json};
 
 /// Description of the error, the invalid text, and words that the message must contain.
@@ -35,11 +35,11 @@ const BROKEN: [(&str, &str, &[&str]); 17] = [
 
 #[test]
 fn invalid_configurations_are_refused_with_their_messages() {
-    let site = Site::new();
+    let fixture = Fixture::new();
     for (what, text, expected) in BROKEN {
-        std::fs::write(site.config(), text).expect("the folder can be written");
+        std::fs::write(fixture.config(), text).expect("the folder can be written");
         for command in [&["check-config"][..], &["serve", "--config"]] {
-            let output = hotset(&[command, &[&site.config().to_string_lossy()]].concat());
+            let output = hotset(&[command, &[&fixture.config().to_string_lossy()]].concat());
             let said = text_of(&output);
             assert_eq!(output.status.code(), Some(2), "{what}: {said}");
             for word in expected {
@@ -51,9 +51,10 @@ fn invalid_configurations_are_refused_with_their_messages() {
 
 #[test]
 fn all_configuration_errors_are_reported_with_their_lines() {
-    let site = Site::new();
-    std::fs::write(site.config(), "[memory]\nsize = \"much\"\n[nbd]\nlisten = [\"x\"]\ncolour = 1\n").expect("written");
-    let said = text_of(&hotset(&["check-config", &site.config().to_string_lossy()]));
+    let fixture = Fixture::new();
+    std::fs::write(fixture.config(), "[memory]\nsize = \"much\"\n[nbd]\nlisten = [\"x\"]\ncolour = 1\n")
+        .expect("written");
+    let said = text_of(&hotset(&["check-config", &fixture.config().to_string_lossy()]));
     for word in ["much", "\"x\"", "colour", "2", "4", "5"] {
         assert!(said.contains(word), "{word} is missing in: {said}");
     }
@@ -61,17 +62,17 @@ fn all_configuration_errors_are_reported_with_their_lines() {
 
 #[test]
 fn valid_configuration_passes() {
-    let site = Site::with_volume(1 << 20);
-    std::fs::write(site.config(), site.config_text()).expect("the folder can be written");
-    let output = hotset(&["check-config", &site.config().to_string_lossy()]);
+    let fixture = Fixture::with_volume(1 << 20);
+    std::fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
+    let output = hotset(&["check-config", &fixture.config().to_string_lossy()]);
     assert!(output.status.success(), "{}", text_of(&output));
 }
 
 #[test]
 fn unopenable_backing_is_named() {
-    let mut site = Site::new();
-    site.volume_on("v", &site.folder.join("missing.img").to_string_lossy(), "");
-    let daemon = site.start();
+    let mut fixture = Fixture::new();
+    fixture.add_volume_on("v", &fixture.folder.join("missing.img").to_string_lossy(), "");
+    let daemon = fixture.start();
     assert!(daemon.log().contains("missing.img"), "{}", daemon.log());
     daemon.stop();
 }
@@ -86,20 +87,20 @@ fn key(http: &Http, table: &str, key: &str) -> Value {
 #[test]
 fn every_key_reports_value_and_source_without_secrets() {
     const PLANTED: &str = "PLANTED";
-    let mut site = Site::new();
-    site.tables = format!(
+    let mut fixture = Fixture::new();
+    fixture.tables = format!(
         "[api]\nlisten = \"127.0.0.1:0\"\n[alerts]\nwebhook = \"http://127.0.0.1:9/{PLANTED}?key={PLANTED}\"\n\
          [[datastore]]\nname = \"sas\""
     );
-    site.volume("v", 8 << 20, &format!("labels = {{ vm = \"web01\", password = \"{PLANTED}\" }}"));
-    site.volume("w", 8 << 20, "policy = \"write-through\"");
-    let daemon = site.start();
+    fixture.add_volume("v", 8 << 20, &format!("labels = {{ vm = \"web01\", password = \"{PLANTED}\" }}"));
+    fixture.add_volume("w", 8 << 20, "policy = \"write-through\"");
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     let administer = daemon.command(&["token", "create", "a", "--role", "administer"]).trim().to_owned();
     let whole = http.get("/api/v1/configuration");
     assert_eq!(whole.status, 200);
     assert!(!whole.body.contains(PLANTED), "{}", whole.body);
-    assert_eq!(whole.json()["file"], site.config().display().to_string());
+    assert_eq!(whole.json()["file"], fixture.config().display().to_string());
     // Remote requests need a token, as everywhere.
     assert_eq!(http.ask("GET", "/api/v1/configuration", &["X-Forwarded-For: 1.2.3.4"], "").status, 401);
     let is = |table, name, value: &str, default: &str, source: &str| {
@@ -123,7 +124,7 @@ fn every_key_reports_value_and_source_without_secrets() {
     );
     // A change by command takes effect and is reported, and so is an added volume.
     daemon.command(&["volume", "set", "v", "policy=write-around"]);
-    let backing = site.folder.join("x.img");
+    let backing = fixture.folder.join("x.img");
     File::create(&backing).and_then(|file| file.set_len(8 << 20)).expect("a file can be made");
     let added = json!({ "name": "x", "backing": backing, "read_only": true }).to_string();
     assert_eq!(http.ask_as(&administer, "POST", "/api/v1/volumes", &added).status, 201);
@@ -135,8 +136,8 @@ fn every_key_reports_value_and_source_without_secrets() {
     assert_eq!(key(&http, "volume", "policy")["entries"], json!(policies));
     assert_eq!(key(&http, "volume", "read_only")["entries"], json!([entry("x", "true", "command")]));
     // A reload changes only reloadable keys.
-    let text = site.config_text().replace("64 MiB", "128 MiB").replace("vm = \"web01\"", "vm = \"web02\"");
-    fs::write(site.config(), text).expect("it can be written");
+    let text = fixture.config_text().replace("64 MiB", "128 MiB").replace("vm = \"web01\"", "vm = \"web02\"");
+    fs::write(fixture.config(), text).expect("it can be written");
     daemon.signal("HUP");
     wait_for("the reload", || {
         let labels = key(&http, "volume", "labels");

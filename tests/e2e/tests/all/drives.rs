@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use e2e::client::Client;
 use e2e::daemon::{Daemon, wait_for};
+use e2e::fixture::Fixture;
 use e2e::http::Http;
 use e2e::loop_device::LoopDevice;
-use e2e::site::Site;
 use serde_json::Value;
 
 use crate::flash::{failing, flash_on};
@@ -18,23 +18,23 @@ const SATA: &str = include_str!("../../../../crates/daemon/src/flash/fixtures/sa
 const WORN: &str = include_str!("../../../../crates/daemon/src/flash/fixtures/nvme-failing.json");
 
 /// A fixture whose flash devices are two drives; `None` if none can be made.
-fn site() -> Option<(Site, [LoopDevice; 2])> {
-    let mut site = Site::with_volume(4 << 20);
-    let drives: [LoopDevice; 2] = failing(&site, &["one", "two"])?.try_into().ok()?;
-    flash_on(&mut site, &[drives[0].path(), drives[1].path()]);
-    site.tables = format!("[api]\nlisten = \"127.0.0.1:0\"\n{}", site.tables);
-    Some((site, drives))
+fn fixture() -> Option<(Fixture, [LoopDevice; 2])> {
+    let mut fixture = Fixture::with_volume(4 << 20);
+    let drives: [LoopDevice; 2] = failing(&fixture, &["one", "two"])?.try_into().ok()?;
+    flash_on(&mut fixture, &[drives[0].path(), drives[1].path()]);
+    fixture.tables = format!("[api]\nlisten = \"127.0.0.1:0\"\n{}", fixture.tables);
+    Some((fixture, drives))
 }
 
 /// Installs a fake `smartctl` that runs `script` for the drive in `$3`.
-fn smartctl(site: &mut Site, script: &str) {
-    let folder = site.folder.join("programs");
+fn smartctl(fixture: &mut Fixture, script: &str) {
+    let folder = fixture.folder.join("programs");
     fs::create_dir(&folder).expect("the folder can be made");
     let program = folder.join("smartctl");
     fs::write(&program, format!("#!/bin/sh\n[ \"$1 $2\" = '--json -a' ] || exit 1\n{script}\n"))
         .expect("the folder can be written");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("a file of this user");
-    site.programs = Some(folder);
+    fixture.programs = Some(folder);
 }
 
 fn flash(daemon: &Daemon) -> Value {
@@ -54,16 +54,16 @@ fn drive(daemon: &Daemon, device: &Path, is_so: impl Fn(&Value) -> bool) -> Valu
 
 #[test]
 fn drive_health_is_reported_and_warnings_raise_alerts() {
-    let Some((mut site, drives)) = site() else { return };
+    let Some((mut fixture, drives)) = fixture() else { return };
     for (name, text) in [("sata.json", SATA), ("worn.json", WORN)] {
-        fs::write(site.folder.join(name), text).expect("it can be written");
+        fs::write(fixture.folder.join(name), text).expect("it can be written");
     }
     let [fine, worn] = drives.each_ref().map(LoopDevice::path);
-    let folder = site.folder.path().display().to_string();
+    let folder = fixture.folder.path().display().to_string();
     let cases =
         format!("{}) cat {folder}/sata.json ;; {}) cat {folder}/worn.json; exit 8 ;;", fine.display(), worn.display());
-    smartctl(&mut site, &format!("case \"$3\" in {cases} *) exit 2 ;; esac"));
-    let daemon = site.start();
+    smartctl(&mut fixture, &format!("case \"$3\" in {cases} *) exit 2 ;; esac"));
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     let is_read = |drive: &Value| drive["read_unix_seconds"].as_u64() > Some(0);
     let told = drive(&daemon, fine, is_read);
@@ -96,21 +96,21 @@ fn drive_health_is_reported_and_warnings_raise_alerts() {
 
 #[test]
 fn hanging_or_garbled_drive_blocks_nothing_and_is_reported() {
-    let Some((mut site, drives)) = site() else { return };
+    let Some((mut fixture, drives)) = fixture() else { return };
     let [hangs, talks] = drives.each_ref().map(LoopDevice::path);
-    let pid = site.folder.join("pid");
+    let pid = fixture.folder.join("pid");
     let (hanging, pid_file) = (hangs.display(), pid.display());
     let ask = format!("echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 1000");
     let script = format!("if [ \"$3\" = {hanging} ]; then {ask}; fi\necho nonsense");
-    smartctl(&mut site, &script);
-    let daemon = site.start();
+    smartctl(&mut fixture, &script);
+    let daemon = fixture.start();
     let asked: PathBuf = wait_for("the smartctl process", || {
         let pid = fs::read_to_string(&pid).ok()?;
         Some(Path::new("/proc").join(pid.trim()))
     });
     assert_eq!(drive(&daemon, talks, |_| true)["unread"], "smartctl printed invalid JSON");
     // Clients and commands are served while it hangs.
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
     client.write(0, &[7; 4096]).and_then(|()| client.flush()).expect("it writes");
     assert!(asked.exists(), "the smartctl process has ended");
     let told = drive(&daemon, hangs, |drive| drive["unread"] != "");
@@ -128,8 +128,8 @@ fn missing_smartctl_is_reported_once() {
         eprintln!("SKIPPED: a machine without smartctl: this one has it");
         return;
     }
-    let Some((site, _drives)) = site() else { return };
-    let daemon = site.start();
+    let Some((fixture, _drives)) = fixture() else { return };
+    let daemon = fixture.start();
     let told = wait_for("word of it", || flash(&daemon)["drives_unread"].as_str().map(str::to_owned));
     assert!(told.starts_with("smartctl is not installed"), "{told}");
     assert_eq!(daemon.log().matches("smartctl is not installed").count(), 1, "{}", daemon.log());

@@ -11,8 +11,8 @@ use std::time::Duration;
 use e2e::certificate::Certificate;
 use e2e::client::Client;
 use e2e::daemon::{Daemon, binary, wait_for};
+use e2e::fixture::Fixture;
 use e2e::http::Http;
-use e2e::site::Site;
 use serde_json::{Value, json};
 
 use crate::flash::{failing, flash_on};
@@ -20,10 +20,10 @@ use crate::history::SmallDisk;
 
 const MIB: u64 = 1 << 20;
 
-fn site() -> Site {
-    let mut site = Site::with_volume(16 * MIB);
-    site.tables = "[api]\nlisten = \"127.0.0.1:0\"".to_owned();
-    site
+fn fixture() -> Fixture {
+    let mut fixture = Fixture::with_volume(16 * MIB);
+    fixture.tables = "[api]\nlisten = \"127.0.0.1:0\"".to_owned();
+    fixture
 }
 
 /// Events for a query, newest first.
@@ -56,8 +56,8 @@ fn status(daemon: &Daemon) -> Value {
 
 #[test]
 fn change_is_recorded_once_with_its_actor() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     let token = daemon.command(&["token", "create", "ops", "--role", "operate"]).trim().to_owned();
     event(&http, "&kind=daemon", "serving 1 volume");
@@ -84,8 +84,8 @@ fn change_is_recorded_once_with_its_actor() {
     assert_eq!(by_user["text"], "pause: state paused, was active");
     assert!(by_user["actor"].as_str().is_some_and(|actor| actor.starts_with("u")), "{by_user}");
     assert_eq!(by_user["actor"], made["actor"]);
-    let text = site.config_text().replace("name = \"v\"", "name = \"v\"\npolicy = \"none\"");
-    fs::write(site.config(), text).expect("the folder can be written");
+    let text = fixture.config_text().replace("name = \"v\"", "name = \"v\"\npolicy = \"none\"");
+    fs::write(fixture.config(), text).expect("the folder can be written");
     daemon.signal("HUP");
     let reloaded = event(&http, "&subject=v", "policy write-back became none");
     assert_eq!(reloaded["actor"], "configuration reload (SIGHUP)");
@@ -123,17 +123,17 @@ fn change_is_recorded_once_with_its_actor() {
 
 #[test]
 fn events_survive_a_kill_and_numbering_continues() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     daemon.command(&["volume", "freeze", "v"]);
-    let file = site.folder.join("state/events/events.jsonl");
+    let file = fixture.folder.join("state/events/events.jsonl");
     wait_for("the event in the file", || fs::read_to_string(&file).ok().filter(|text| text.contains("freeze")));
     let before = events(&Http::of(&daemon), "");
     daemon.kill();
     // Appends an incomplete line, as a kill may leave it.
     let mut torn = fs::File::options().append(true).open(&file).expect("the file exists");
     torn.write_all(b"{\"number\":99,\"at_unix_ms\":1").expect("a writable file");
-    let daemon = site.start();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     let after = events(&http, "");
     let known = |number: &Value| after.iter().find(|event| event["number"] == *number);
@@ -142,7 +142,7 @@ fn events_survive_a_kill_and_numbering_continues() {
     assert_eq!(known(&frozen["number"]), Some(frozen));
     event(&http, "&kind=daemon", "did not say that it stopped");
     daemon.stop();
-    let daemon = site.start();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     let daemons = events(&http, "&kind=daemon");
     let texts: Vec<&str> = daemons.iter().filter_map(|event| event["text"].as_str()).collect();
@@ -155,8 +155,8 @@ fn events_survive_a_kill_and_numbering_continues() {
 
 #[test]
 fn alert_is_reported_everywhere_while_active_only() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     let series = "hotset_alerts{kind=\"cache-paused\",severity=\"info\"}";
     let metric = || {
@@ -187,22 +187,22 @@ fn alert_is_reported_everywhere_while_active_only() {
 
 #[test]
 fn missing_flash_device_raises_alerts_until_replaced() {
-    let mut site = site();
-    let api = site.tables.clone();
+    let mut fixture = fixture();
+    let api = fixture.tables.clone();
     let flash = |names: &[&str]| {
-        let devices: Vec<_> = names.iter().map(|name| format!("\"{}\"", site.folder.join(name).display())).collect();
+        let devices: Vec<_> = names.iter().map(|name| format!("\"{}\"", fixture.folder.join(name).display())).collect();
         format!("{api}\n[flash]\ndevices = [{}]\nsize = \"64 MiB\"\nallow_single_copy = true\n", devices.join(", "))
     };
     let (two, one) = (flash(&["f0", "f1"]), flash(&["f1"]));
-    site.tables = two;
-    site.start().stop();
-    site.tables = one;
-    let daemon = site.start();
+    fixture.tables = two;
+    fixture.start().stop();
+    fixture.tables = one;
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     wait_for("the alerts", || {
         (has(&http, "flash-degraded", "number 0") && has(&http, "single-copy", "-")).then_some(())
     });
-    let new = site.folder.join("f2");
+    let new = fixture.folder.join("f2");
     let new = new.to_string_lossy();
     daemon.command(&["flash", "replace", "0", &new]);
     wait_for("no alert", || alerts(&http).is_empty().then_some(()));
@@ -215,12 +215,12 @@ fn missing_flash_device_raises_alerts_until_replaced() {
 
 #[test]
 fn failed_flash_device_raises_an_alert_until_replaced() {
-    let mut site = Site::with_volume(16 * MIB);
-    let Some(devices) = failing(&site, &["loop"]) else { return };
-    let (file, spare) = (site.folder.join("f1"), site.folder.join("f2"));
-    flash_on(&mut site, &[devices[0].path(), &file]);
-    site.tables += "[api]\nlisten = \"127.0.0.1:0\"\n";
-    let daemon = site.start();
+    let mut fixture = Fixture::with_volume(16 * MIB);
+    let Some(devices) = failing(&fixture, &["loop"]) else { return };
+    let (file, spare) = (fixture.folder.join("f1"), fixture.folder.join("f2"));
+    flash_on(&mut fixture, &[devices[0].path(), &file]);
+    fixture.tables += "[api]\nlisten = \"127.0.0.1:0\"\n";
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     let failed = devices[0].path().to_string_lossy().into_owned();
     let asked = failed.replace('/', "%2F");
@@ -229,7 +229,7 @@ fn failed_flash_device_raises_an_alert_until_replaced() {
     (0..3).for_each(|_| drop(follower.event()));
     assert!(!has(&http, "flash-degraded", &failed));
     devices[0].fail();
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
     wait_for("the alert", || {
         client.write(0, &[1; 4096]).and_then(|()| client.flush()).expect("it writes");
         has(&http, "flash-degraded", &failed).then_some(())
@@ -289,9 +289,9 @@ fn receiver_on<S: Read + Write>(
 #[test]
 fn webhook_retries_after_a_500_and_reports_the_clearing() {
     let (url, bodies) = receiver(&[500, 204]);
-    let mut site = site();
-    site.tables += &format!("\n[alerts]\nwebhook = \"{url}\"\n");
-    let daemon = site.start();
+    let mut fixture = fixture();
+    fixture.tables += &format!("\n[alerts]\nwebhook = \"{url}\"\n");
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     let body = || bodies.recv_timeout(Duration::from_secs(60)).expect("a POST");
     daemon.command(&["volume", "pause", "v"]);
@@ -321,21 +321,21 @@ fn webhook_retries_after_a_500_and_reports_the_clearing() {
 fn tls_webhook_receives_posts_only_with_a_trusted_certificate() {
     let (certificate, other) = (Certificate::new("receiver"), Certificate::new("another"));
     let (address, bodies) = receiver_on(&[204], certificate.server());
-    let site_trusting = |trusted: &Certificate| {
-        let mut site = site();
-        let [authority, _] = trusted.write(site.folder.path());
+    let fixture_trusting = |trusted: &Certificate| {
+        let mut fixture = fixture();
+        let [authority, _] = trusted.write(fixture.folder.path());
         let (url, authority) = (format!("https://{address}/hook?secret=s3cret"), authority.display());
-        site.tables += &format!("\n[alerts]\nwebhook = \"{url}\"\nwebhook_ca = \"{authority}\"\n");
-        site
+        fixture.tables += &format!("\n[alerts]\nwebhook = \"{url}\"\nwebhook_ca = \"{authority}\"\n");
+        fixture
     };
-    let wary = site_trusting(&other);
+    let wary = fixture_trusting(&other);
     let daemon = wary.start();
     daemon.command(&["volume", "pause", "v"]);
     let why = wait_for("a refusal", || status(&daemon)["webhook"]["failed"].as_str().map(str::to_owned));
     assert!(why.contains("an authority that is not trusted here"), "{why}");
     assert!(bodies.try_recv().is_err() && !status(&daemon).to_string().contains("s3cret"));
     daemon.stop();
-    let trusting = site_trusting(&certificate);
+    let trusting = fixture_trusting(&certificate);
     let daemon = trusting.start();
     daemon.command(&["volume", "pause", "v"]);
     let body = bodies.recv_timeout(Duration::from_secs(60)).expect("a POST");
@@ -347,12 +347,12 @@ fn tls_webhook_receives_posts_only_with_a_trusted_certificate() {
 #[test]
 fn unreachable_webhook_raises_an_alert_and_delays_nothing() {
     let closed = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
-    let mut site = site();
-    site.tables += &format!("\n[alerts]\nwebhook = \"http://{closed}/\"\n");
-    let daemon = site.start();
+    let mut fixture = fixture();
+    fixture.tables += &format!("\n[alerts]\nwebhook = \"http://{closed}/\"\n");
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     daemon.command(&["volume", "pause", "v"]);
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
     wait_for("the alert", || {
         client.write(0, &[1; 4096]).expect("it writes");
         has(&http, "webhook-failing", "-").then_some(())
@@ -362,8 +362,8 @@ fn unreachable_webhook_raises_an_alert_and_delays_nothing() {
 
 #[test]
 fn event_log_is_bounded_and_rotates() {
-    let site = site();
-    let folder = site.folder.join("state/events");
+    let fixture = fixture();
+    let folder = fixture.folder.join("state/events");
     fs::create_dir_all(&folder).expect("the folder can be made");
     let line = |number: u64| {
         let text = "x".repeat(200);
@@ -372,7 +372,7 @@ fn event_log_is_bounded_and_rotates() {
     let text: String = (1..=20_000).map(|number| format!("{}\n", line(number))).collect();
     assert!(text.len() > 5 << 20);
     fs::write(folder.join("events.jsonl"), &text).expect("the folder can be written");
-    let daemon = site.start();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     let (mut count, mut question) = (0, String::new());
     loop {
@@ -394,12 +394,12 @@ fn event_log_is_bounded_and_rotates() {
 
 #[test]
 fn full_or_read_only_event_disk_raises_an_alert_only() {
-    let site = site();
-    let Some(disk) = SmallDisk::mount(&site.folder.join("state/events")) else { return };
-    let filler = site.folder.join("state/events/filler");
-    let daemon = site.start();
+    let fixture = fixture();
+    let Some(disk) = SmallDisk::mount(&fixture.folder.join("state/events")) else { return };
+    let filler = fixture.folder.join("state/events/filler");
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
     assert!(!has(&http, "events-disk", "-"));
     // The write fails with a full disk, as intended.
     assert!(fs::write(&filler, vec![1; 2 << 20]).is_err());
@@ -419,12 +419,12 @@ fn full_or_read_only_event_disk_raises_an_alert_only() {
     let told = events(&http, "&subject=v").len();
     daemon.stop();
     disk.remount("ro");
-    let daemon = site.start();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     // Events that could not be written were kept in memory.
     assert!(events(&http, "&subject=v").len() >= told);
     wait_for("the alert", || has(&http, "events-disk", "-").then_some(()));
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
     client.write(0, &[2; 4096]).and_then(|()| client.flush()).expect("it writes");
     disk.remount("rw");
     wait_for("the end of the alert", || (!has(&http, "events-disk", "-")).then_some(()));
@@ -433,10 +433,12 @@ fn full_or_read_only_event_disk_raises_an_alert_only() {
 
 #[test]
 fn event_following_survives_a_restart() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let mut command = Command::new(binary());
-    command.args(["events", "--follow", "--json", "--since", "now", "--socket"]).arg(site.folder.join("control.sock"));
+    command
+        .args(["events", "--follow", "--json", "--since", "now", "--socket"])
+        .arg(fixture.folder.join("control.sock"));
     let mut following = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the command starts");
     let (seen, lines) = channel();
     let out = BufReader::new(following.stdout.take().expect("a piped output"));
@@ -450,7 +452,7 @@ fn event_following_survives_a_restart() {
     daemon.command(&["volume", "pause", "v"]);
     assert_eq!(wait("pause")["subject"], "v");
     daemon.stop();
-    let daemon = site.start();
+    let daemon = fixture.start();
     assert_eq!(wait("started: ")["kind"], "daemon");
     following.kill().and_then(|()| following.wait()).expect("a child process");
     daemon.stop();

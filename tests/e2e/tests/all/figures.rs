@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use e2e::client::Client;
 use e2e::daemon::Daemon;
+use e2e::fixture::Fixture;
 use e2e::http::Http;
-use e2e::site::Site;
 use e2e::tool::tool;
 use serde_json::Value;
 
@@ -36,14 +36,14 @@ fn number(value: &Value) -> u64 {
 }
 
 /// Runs fio and returns its own figures; checks the number of requests.
-fn run(site: &Site, volume: &str, Run(pattern, bytes, requests, flush_every): &Run) -> Told {
+fn run(fixture: &Fixture, volume: &str, Run(pattern, bytes, requests, flush_every): &Run) -> Told {
     let mut fio = tool("fio").args("--name=f --ioengine=nbd --randseed=7 --iodepth=8 --size=32m --output-format=json");
-    fio = fio.arg(format!("--uri={}", site.uri(volume))).arg(format!("--rw={pattern}"));
+    fio = fio.arg(format!("--uri={}", fixture.uri(volume))).arg(format!("--rw={pattern}"));
     fio = fio.arg(format!("--bs={bytes}")).arg(format!("--io_size={}", bytes * requests));
     if *flush_every > 0 {
         fio = fio.arg(format!("--fsync={flush_every}"));
     }
-    let out = fio.within(site.folder.path()).ok();
+    let out = fio.within(fixture.folder.path()).ok();
     let report: Value = serde_json::from_str(&out[out.find('{').expect("JSON")..]).expect("JSON");
     let job = &report["jobs"][0];
     let of = |kind: &str, figure: &str| number(&job[kind][figure]);
@@ -188,19 +188,19 @@ fn settle(daemon: &Daemon, http: &Http, counted: &[Told; 2]) -> Vec<String> {
 
 #[test]
 fn all_sources_report_the_counts_of_fio() {
-    let mut site = Site::new();
-    site.tables = "[api]\nlisten = \"127.0.0.1:0\"\n[[datastore]]\nname = \"shelf\"".to_owned();
-    site.volume("v", 32 * MIB, "datastore = \"shelf\"");
-    site.volume("w", 32 * MIB, "");
-    let daemon = site.start();
+    let mut fixture = Fixture::new();
+    fixture.tables = "[api]\nlisten = \"127.0.0.1:0\"\n[[datastore]]\nname = \"shelf\"".to_owned();
+    fixture.add_volume("v", 32 * MIB, "datastore = \"shelf\"");
+    fixture.add_volume("w", 32 * MIB, "");
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
-    let did: Vec<_> = RUNS.iter().map(|(volume, how)| (*volume, run(&site, volume, how))).collect();
+    let did: Vec<_> = RUNS.iter().map(|(volume, how)| (*volume, run(&fixture, volume, how))).collect();
     let of_v = did.iter().filter(|(volume, _)| *volume == "v").map(|(_, told)| told);
     let counted = [sum(of_v), sum(did.iter().map(|(_, told)| told))];
     assert_eq!(settle(&daemon, &http, &counted), [""; 0]);
     // One request that fio does not know of must appear in every source. This proves that the comparison above can
     // fail.
-    Client::connect(&site.endpoint(), "v").expect("it is served").read(0, 4096).expect("it reads");
+    Client::connect(&fixture.endpoint(), "v").expect("it is served").read(0, 4096).expect("it reads");
     let one_more = counted.clone().map(|told| sum([&told, &Told::from([("reads", 1), ("read_bytes", 4096)])]));
     assert_eq!(settle(&daemon, &http, &one_more), [""; 0]);
     let told = figures_of_all_sources(&daemon, &http);

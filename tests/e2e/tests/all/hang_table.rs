@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use driver::Memory;
 use e2e::client::{Client, Op};
 use e2e::daemon::{Daemon, hotset};
+use e2e::fixture::Fixture;
 use e2e::fuse::Fuse;
-use e2e::held;
-use e2e::site::Site;
+use e2e::stopped_thread;
 use serde_json::Value;
 
 use crate::guest_memory;
@@ -27,7 +27,7 @@ const BLOCK: u64 = 4096;
 /// How long the probes look at a daemon beside something that hangs.
 const PROBED: Duration = Duration::from_secs(40);
 /// How long the end of a daemon is waited for.
-const END_PATIENCE: Duration = Duration::from_secs(120);
+const END_TIMEOUT: Duration = Duration::from_secs(120);
 /// Backings that hang at once: more than a ring has workers on two processors.
 const MANY: usize = 9;
 /// Requests that a client has under way on each volume that hangs.
@@ -87,66 +87,66 @@ impl Part {
 }
 
 /// A daemon with something that can be made to hang.
-struct Fixture {
+struct HangFixture {
     part: Part,
-    site: Site,
+    fixture: Fixture,
     mounts: Vec<Fuse>,
     sick: Vec<String>,
     /// The memory that is shared with the guest.
     memory: Option<Memory>,
 }
 
-impl Fixture {
+impl HangFixture {
     /// None where file systems may not be mounted.
-    fn new(part: Part) -> Option<Fixture> {
-        let mut site = Site::new();
-        let mount = |site: &Site, name: &str| Fuse::mount(&site.folder.join(name));
+    fn new(part: Part) -> Option<HangFixture> {
+        let mut fixture = Fixture::new();
+        let mount = |fixture: &Fixture, name: &str| Fuse::mount(&fixture.folder.join(name));
         let (mut mounts, mut sick, mut memory) = (Vec::new(), Vec::new(), None);
         match part {
             Part::OneMirror | Part::BothMirrors => {
                 let mut devices: Vec<PathBuf> = Vec::new();
-                mounts.push(mount(&site, "mount0")?);
+                mounts.push(mount(&fixture, "mount0")?);
                 devices.push(mounts[0].path().join("f0"));
                 if part == Part::BothMirrors {
-                    mounts.push(mount(&site, "mount1")?);
+                    mounts.push(mount(&fixture, "mount1")?);
                     devices.push(mounts[1].path().join("f1"));
                 } else {
-                    devices.push(site.folder.join("f1"));
+                    devices.push(fixture.folder.join("f1"));
                 }
                 let names: Vec<String> = devices.iter().map(|path| format!("\"{}\"", path.display())).collect();
-                site.tables = format!("[flash]\ndevices = [{}]\nsize = \"64 MiB\"\n", names.join(", "));
+                fixture.tables = format!("[flash]\ndevices = [{}]\nsize = \"64 MiB\"\n", names.join(", "));
             }
             Part::OneBacking | Part::NineBackings => {
                 for number in 0..if part == Part::OneBacking { 1 } else { MANY } {
-                    mounts.push(mount(&site, &format!("mount{number}"))?);
+                    mounts.push(mount(&fixture, &format!("mount{number}"))?);
                     let backing = mounts[number].path().join("sick.img");
                     File::create(&backing).and_then(|file| file.set_len(16 * MIB)).expect("the mount can be written");
                     sick.push(format!("sick{number}"));
-                    site.volume_on(&sick[number], &backing.display().to_string(), "");
+                    fixture.add_volume_on(&sick[number], &backing.display().to_string(), "");
                 }
             }
-            Part::StateDirectory => mounts.push(mount(&site, "state")?),
-            Part::HistoryDisk => mounts.push(mount(&site, "state/history")?),
+            Part::StateDirectory => mounts.push(mount(&fixture, "state")?),
+            Part::HistoryDisk => mounts.push(mount(&fixture, "state/history")?),
             Part::GuestMemory => {
-                site.volume("guest", 16 * MIB, "");
-                site.vhost_user();
+                fixture.add_volume("guest", 16 * MIB, "");
+                fixture.enable_vhost_user();
                 memory = Some(Memory::new(Guest::queue_bytes()).expect("memory"));
             }
             Part::Nothing | Part::ControlThread => {}
         }
-        site.volume("well", 64 * MIB, "");
-        Some(Fixture { part, site, mounts, sick, memory })
+        fixture.add_volume("well", 64 * MIB, "");
+        Some(HangFixture { part, fixture, mounts, sick, memory })
     }
 
     /// Makes it hang under load; the end of the returned value lets a held thread go.
     fn hang(&self, daemon: &Daemon) -> Option<Box<dyn Any>> {
         if self.part == Part::ControlThread {
-            return Some(Box::new(held::control(daemon)?));
+            return Some(Box::new(stopped_thread::stop_control(daemon)?));
         }
         self.mounts.iter().for_each(Fuse::hang);
         let mut clients = Vec::new();
         for name in &self.sick {
-            let mut client = Client::connect(&self.site.endpoint(), name).expect("it is served");
+            let mut client = Client::connect(&self.fixture.endpoint(), name).expect("it is served");
             for number in 0..SICK_WRITES {
                 client.write(number * 16 * BLOCK, &[7; BLOCK as usize]).expect("memory takes it");
             }
@@ -155,7 +155,8 @@ impl Fixture {
             clients.push(client);
         }
         if let Some(memory) = &self.memory {
-            let mut guest = Guest::on(memory.clone(), &self.site.vhost_user_socket("guest"), 1, guest_memory::FEATURES);
+            let mut guest =
+                Guest::on(memory.clone(), &self.fixture.vhost_user_socket("guest"), 1, guest_memory::FEATURES);
             guest.start(None);
             rustix::fs::ftruncate(memory.file(), 0).expect("it shrinks");
             guest.queues[0].ring();
@@ -211,8 +212,8 @@ struct Probes {
 }
 
 impl Probes {
-    fn client(&self, site: &Site, probe: impl Fn(&mut Client, u64)) {
-        let mut client = Client::connect(&site.endpoint(), "well").expect("it is served");
+    fn client(&self, fixture: &Fixture, probe: impl Fn(&mut Client, u64)) {
+        let mut client = Client::connect(&fixture.endpoint(), "well").expect("it is served");
         let mut number = 0;
         while !self.ends.load(Ordering::Relaxed) {
             probe(&mut client, number);
@@ -222,22 +223,22 @@ impl Probes {
     }
 
     /// Probes until `PROBED` has passed; returns when the alert was seen.
-    fn watch(&'static self, fixture: &'static Fixture, socket: String) -> Option<Duration> {
-        let site = &fixture.site;
+    fn watch(&'static self, hang: &'static HangFixture, socket: String) -> Option<Duration> {
+        let fixture = &hang.fixture;
         std::thread::spawn(move || {
-            self.client(site, |client, number| {
+            self.client(fixture, |client, number| {
                 let at = number * 37 * BLOCK % (64 * MIB);
                 self.reads.time(|| client.read(at, BLOCK as usize)).expect("it reads");
             });
         });
         std::thread::spawn(move || {
-            self.client(site, |client, number| {
+            self.client(fixture, |client, number| {
                 let at = number * 41 * BLOCK % (64 * MIB);
                 self.writes.time(|| client.write(at, &[number as u8; BLOCK as usize])).expect("it writes");
             });
         });
         std::thread::spawn(move || {
-            self.client(site, |client, number| {
+            self.client(fixture, |client, number| {
                 client.write(number % 16 * BLOCK, &[number as u8; BLOCK as usize]).expect("it writes");
                 if self.flushes.time(|| client.flush()).is_err() {
                     self.has_failed_flush.store(true, Ordering::Relaxed);
@@ -251,7 +252,7 @@ impl Probes {
             let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
             let kinds = status["active_alerts"].as_array().cloned().unwrap_or_default();
             let is_it = |alert: &Value| {
-                alert["kind"].as_str().zip(fixture.part.alert()).is_some_and(|(is, wanted)| is.starts_with(wanted))
+                alert["kind"].as_str().zip(hang.part.alert()).is_some_and(|(is, wanted)| is.starts_with(wanted))
             };
             told = told.or_else(|| kinds.iter().any(is_it).then(|| begun.elapsed()));
             std::thread::sleep(Duration::from_millis(250));
@@ -264,31 +265,31 @@ impl Probes {
 /// The time until the daemon has ended, or has said its last words: the kernel may keep the process.
 fn ended(daemon: &mut Daemon) -> String {
     let begun = Instant::now();
-    while begun.elapsed() < END_PATIENCE {
+    while begun.elapsed() < END_TIMEOUT {
         let log = daemon.log();
         if !daemon.is_running() || log.contains(" again: ending at once") || log.contains("stopped, but") {
             return seconds(begun.elapsed());
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    format!("no end in {} s", END_PATIENCE.as_secs())
+    format!("no end in {} s", END_TIMEOUT.as_secs())
 }
 
 fn row(part: Part) -> Option<String> {
     // Probes that get no answer outlive the row.
-    let fixture: &'static Fixture = Box::leak(Box::new(Fixture::new(part)?));
+    let hang: &'static HangFixture = Box::leak(Box::new(HangFixture::new(part)?));
     let probes: &'static Probes = Box::leak(Box::default());
-    let mut daemon = fixture.site.start();
-    let hung = fixture.hang(&daemon)?;
-    let told = probes.watch(fixture, fixture.site.folder.join("control.sock").display().to_string());
+    let mut daemon = hang.fixture.start();
+    let hung = hang.hang(&daemon)?;
+    let told = probes.watch(hang, hang.fixture.folder.join("control.sock").display().to_string());
     daemon.signal("TERM");
     let end = ended(&mut daemon);
-    fixture.mounts.iter().for_each(Fuse::answer);
+    hang.mounts.iter().for_each(Fuse::answer);
     drop(hung);
     drop(daemon);
 
-    let again = Fixture::new(part)?;
-    let mut daemon = again.site.start();
+    let again = HangFixture::new(part)?;
+    let mut daemon = again.fixture.start();
     let hung = again.hang(&daemon)?;
     std::thread::sleep(Duration::from_secs(1));
     daemon.signal("TERM");

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use e2e::client::Client;
 use e2e::daemon::{Daemon, text_of, wait_for};
+use e2e::fixture::Fixture;
 use e2e::http::Http;
-use e2e::site::Site;
 use e2e::tool::tool;
 use serde_json::Value;
 
@@ -14,10 +14,10 @@ const MIB: u64 = 1 << 20;
 /// Seconds that may be missing after a kill.
 const MISSING_MAX: u64 = 10;
 
-fn site() -> Site {
-    let mut site = Site::with_volume(32 * MIB);
-    site.tables = "[api]\nlisten = \"127.0.0.1:0\"".to_owned();
-    site
+fn fixture() -> Fixture {
+    let mut fixture = Fixture::with_volume(32 * MIB);
+    fixture.tables = "[api]\nlisten = \"127.0.0.1:0\"".to_owned();
+    fixture
 }
 
 fn sum(report: &Value, series: &str) -> u64 {
@@ -39,14 +39,14 @@ fn history_with(http: &Http, reads: u64) -> Value {
 
 #[test]
 fn history_agrees_with_volume_counters_and_fio() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
-    let uri = format!("--uri={}", site.uri("v"));
+    let uri = format!("--uri={}", fixture.uri("v"));
     let common = ["--name=v", "--ioengine=nbd", "--randseed=7", "--bs=4k", "--iodepth=4", &uri, "--output-format=json"];
     let run = |how: &[&str]| -> Value {
         let args = common.iter().chain(how).copied().collect::<Vec<_>>().join(" ");
-        let out = tool("fio").args(&args).within(site.folder.path()).ok();
+        let out = tool("fio").args(&args).within(fixture.folder.path()).ok();
         serde_json::from_str(&out[out.find('{').expect("JSON")..]).expect("JSON")
     };
     let written = run(&["--rw=randwrite", "--size=32m", "--io_size=8m"]);
@@ -62,7 +62,7 @@ fn history_agrees_with_volume_counters_and_fio() {
         assert_eq!(sum(&report, series), shown[series].as_u64().expect("a number"), "{series}");
     }
     assert_eq!(numbers(&report["latency"]["read"]["count"]).iter().sum::<u64>(), reads);
-    let page = site.folder.join("gain.html");
+    let page = fixture.folder.join("gain.html");
     let gain = daemon.command(&["report", "--from", "-10min", "--out", &page.to_string_lossy(), "--json"]);
     let gain: Value = serde_json::from_str(&gain).expect("JSON");
     for figure in ["reads", "writes", "memory_hits", "flash_hits", "backing_reads", "backing_read_bytes"] {
@@ -102,15 +102,15 @@ fn history_agrees_with_volume_counters_and_fio() {
 
 #[test]
 fn datastore_history_covers_its_volumes_only() {
-    let mut site = Site::new();
-    site.tables = "[api]\nlisten = \"127.0.0.1:0\"\n[[datastore]]\nname = \"shelf\"".to_owned();
+    let mut fixture = Fixture::new();
+    fixture.tables = "[api]\nlisten = \"127.0.0.1:0\"\n[[datastore]]\nname = \"shelf\"".to_owned();
     for (name, lines) in [("a", "datastore = \"shelf\""), ("b", "datastore = \"shelf\""), ("c", "")] {
-        site.volume(name, MIB, lines);
+        fixture.add_volume(name, MIB, lines);
     }
-    let daemon = site.start();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     for (name, reads) in [("a", 3), ("b", 5), ("c", 9)] {
-        let mut client = Client::connect(&site.endpoint(), name).expect("the daemon serves");
+        let mut client = Client::connect(&fixture.endpoint(), name).expect("the daemon serves");
         (0..reads).for_each(|_| drop(client.read(0, 4096).expect("it reads")));
     }
     for (datastore, reads) in [("shelf", 8), ("", 9)] {
@@ -140,8 +140,8 @@ fn datastore_history_covers_its_volumes_only() {
 
 #[test]
 fn invalid_history_queries_are_refused_with_a_reason() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     for (question, word) in [
         ("v/history?from=soon", "soon"),
@@ -158,7 +158,7 @@ fn invalid_history_queries_are_refused_with_a_reason() {
     }
     assert_eq!(http.get("/api/v1/volumes/none/history").status, 404);
     daemon.stop();
-    let mut without = Site::with_volume(MIB);
+    let mut without = Fixture::with_volume(MIB);
     without.tables = "[api]\nlisten = \"127.0.0.1:0\"\n[history]\nsize = \"0\"".to_owned();
     let daemon = without.start();
     let http = Http::of(&daemon);
@@ -182,12 +182,12 @@ fn covered(http: &Http) -> ([u64; 2], u64) {
 
 #[test]
 fn kill_loses_at_most_ten_seconds_of_history() {
-    let site = site();
-    let mut daemon = site.start();
+    let fixture = fixture();
+    let mut daemon = fixture.start();
     let mut random = e2e::random::Random::new(e2e::random::seed("history_kill"));
     for round in 0..kill_rounds() {
         let http = Http::of(&daemon);
-        let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+        let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
         let before = wait_for("some seconds of history", || {
             client.read(0, 4096).expect("it reads");
             let report = http.get("/api/v1/volumes/v/history?from=-50min&step=1&series=reads");
@@ -198,7 +198,7 @@ fn kill_loses_at_most_ten_seconds_of_history() {
         std::thread::sleep(std::time::Duration::from_millis(random.below(5_000)));
         let before_kill = covered(&http).0;
         daemon.kill();
-        daemon = site.start();
+        daemon = fixture.start();
         let ([fine, coarse], _) = covered(&Http::of(&daemon));
         println!("round {round}: {before:?} then {before_kill:?} before the kill, {fine} and {coarse} after it");
         for (before, after) in before_kill.iter().zip([fine, coarse]) {
@@ -275,12 +275,12 @@ fn alert(daemon: &Daemon) -> Option<String> {
 
 #[test]
 fn full_or_read_only_history_disk_raises_an_alert_only() {
-    let site = site();
-    let Some(disk) = SmallDisk::mount(&site.folder.join("state/history")) else { return };
-    let filler = site.folder.join("state/history/filler");
-    let daemon = site.start();
+    let fixture = fixture();
+    let Some(disk) = SmallDisk::mount(&fixture.folder.join("state/history")) else { return };
+    let filler = fixture.folder.join("state/history/filler");
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
-    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
     wait_for("the first batch", || (http.get("/api/v1/history").status == 200).then_some(()));
     assert_eq!(alert(&daemon), None);
     // The write fails because the disk is full, as intended.
@@ -297,9 +297,9 @@ fn full_or_read_only_history_disk_raises_an_alert_only() {
     assert_eq!(sum(&report, "writes"), 1);
     daemon.stop();
     disk.remount("ro");
-    let daemon = site.start();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
-    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
     let told = wait_for("the alert", || alert(&daemon));
     assert!(told.contains("read-only"), "{told}");
     write(&mut client, 2);

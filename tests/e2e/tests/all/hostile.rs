@@ -4,8 +4,8 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 
 use e2e::client::{Client, Op};
+use e2e::fixture::Fixture;
 use e2e::random::Random;
-use e2e::site::Site;
 
 const MIB: u64 = 1 << 20;
 /// A write request for 1 MiB at 0, up to and without its data.
@@ -13,11 +13,11 @@ const HALF_A_WRITE: &[u8] = b"\x25\x60\x95\x13\0\0\0\x01cookie!!\0\0\0\0\0\0\0\0
 
 #[test]
 fn two_hundred_stalled_clients_do_not_affect_a_healthy_one() {
-    let site = Site::with_volume(32 * MIB);
-    let daemon = site.start();
+    let fixture = Fixture::with_volume(32 * MIB);
+    let daemon = fixture.start();
     let mut stalled = Vec::new();
     for number in 0..200 {
-        let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon takes 200 connections");
+        let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon takes 200 connections");
         match number % 4 {
             0 => client.send_raw(&HALF_A_WRITE[..13]),
             1 => client.send_raw(&[HALF_A_WRITE, &[9; 300_000]].concat()),
@@ -28,7 +28,7 @@ fn two_hundred_stalled_clients_do_not_affect_a_healthy_one() {
         .expect("the daemon takes bytes");
         stalled.push(client);
     }
-    let mut healthy = Client::connect(&site.endpoint(), "v").expect("the daemon takes one more");
+    let mut healthy = Client::connect(&fixture.endpoint(), "v").expect("the daemon takes one more");
     for number in 0..500u64 {
         let at = 8 * MIB + number * 4096;
         healthy.write(at, &[number as u8; 4096]).expect("it writes");
@@ -48,21 +48,21 @@ fn two_hundred_stalled_clients_do_not_affect_a_healthy_one() {
 
 #[test]
 fn garbage_ends_at_most_its_own_connection() {
-    let site = Site::with_volume(4 * MIB);
-    let mut daemon = site.start();
+    let fixture = Fixture::with_volume(4 * MIB);
+    let mut daemon = fixture.start();
     let mut random = Random::new(11);
-    let mut healthy = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    let mut healthy = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
     for number in 0..200 {
         let mut noise: Vec<u8> = (0..random.below(4000)).map(|_| random.draw() as u8).collect();
         if number % 2 == 0 {
-            let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+            let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
             if number % 4 == 0 {
                 noise.splice(..0, [0x25, 0x60, 0x95, 0x13]);
             }
             // The daemon may have closed the connection at the first bytes.
             let _ = client.send_raw(&noise);
         } else {
-            let mut stream = UnixStream::connect(site.socket()).expect("the daemon listens");
+            let mut stream = UnixStream::connect(fixture.socket()).expect("the daemon listens");
             let _ = stream.write_all(&noise);
         }
     }

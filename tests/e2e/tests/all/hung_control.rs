@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use e2e::client::Client;
 use e2e::daemon::{Daemon, text_of, wait_for};
+use e2e::fixture::Fixture;
 use e2e::fuse::Fuse;
-use e2e::held;
-use e2e::site::Site;
+use e2e::stopped_thread;
 use serde_json::Value;
 
 /// Longest duration of a command that writes to the state directory where that hangs: five seconds, plus a margin for a
@@ -28,17 +28,17 @@ fn alert(daemon: &Daemon, kind: &str) -> Option<Value> {
 }
 
 /// A daemon whose state directory can be made to hang.
-fn hanging() -> Option<(Site, Fuse, Daemon)> {
-    let site = Site::with_volume(16 << 20);
-    let fuse = Fuse::mount(&site.folder.join("state"))?;
-    let daemon = site.start();
-    Some((site, fuse, daemon))
+fn hanging() -> Option<(Fixture, Fuse, Daemon)> {
+    let fixture = Fixture::with_volume(16 << 20);
+    let fuse = Fuse::mount(&fixture.folder.join("state"))?;
+    let daemon = fixture.start();
+    Some((fixture, fuse, daemon))
 }
 
 #[test]
 fn hung_state_directory_stops_no_request_and_no_query() {
-    let Some((site, fuse, mut daemon)) = hanging() else { return };
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    let Some((fixture, fuse, mut daemon)) = hanging() else { return };
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
     client.write(0, &[1; 4096]).expect("it is written");
     fuse.hang();
     let begun = Instant::now();
@@ -64,7 +64,7 @@ fn hung_state_directory_stops_no_request_and_no_query() {
     assert_eq!(shown["policy"], "write-back", "the refused change was made");
     daemon.command(&["volume", "set", "v", "policy=write-through"]);
     daemon.stop();
-    let daemon = site.start();
+    let daemon = fixture.start();
     let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", "v", "--json"])).expect("JSON");
     assert_eq!(shown["policy"], "write-through", "the accepted change is kept");
     daemon.stop();
@@ -77,7 +77,7 @@ fn state_patience() -> Duration {
 
 #[test]
 fn hung_state_directory_raises_an_alert_before_a_change() {
-    let Some((_site, fuse, daemon)) = hanging() else { return };
+    let Some((_fixture, fuse, daemon)) = hanging() else { return };
     fuse.hang();
     wait_for("the alert", || alert(&daemon, "state-disk"));
     fuse.answer();
@@ -87,10 +87,10 @@ fn hung_state_directory_raises_an_alert_before_a_change() {
 
 #[test]
 fn hung_disks_of_history_and_events_raise_alerts() {
-    let site = Site::with_volume(16 << 20);
-    let mount = |name: &str| Fuse::mount(&site.folder.join("state").join(name));
+    let fixture = Fixture::with_volume(16 << 20);
+    let mount = |name: &str| Fuse::mount(&fixture.folder.join("state").join(name));
     let (Some(history), Some(events)) = (mount("history"), mount("events")) else { return };
-    let daemon = site.start();
+    let daemon = fixture.start();
     history.hang();
     events.hang();
     daemon.command(&["volume", "set", "v", "policy=write-through"]);
@@ -106,19 +106,19 @@ fn hung_disks_of_history_and_events_raise_alerts() {
 
 #[test]
 fn stop_ends_with_a_hung_state_directory() {
-    let Some((site, fuse, mut daemon)) = hanging() else { return };
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    let Some((fixture, fuse, mut daemon)) = hanging() else { return };
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
     client.write(0, &[5; 4096]).expect("it is written");
     fuse.hang();
     let begun = Instant::now();
     daemon.signal("TERM");
     let status = daemon.wait();
     assert!(status.success() && begun.elapsed() < STOP_TIME_MAX, "{status} after {:?}", begun.elapsed());
-    let backing = std::fs::read(site.backing("v")).expect("it is there");
+    let backing = std::fs::read(fixture.backing("v")).expect("it is there");
     assert_eq!(backing[..4096], [5; 4096], "acknowledged writes are on the backing");
     fuse.answer();
-    let daemon = site.start();
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
     assert_eq!(client.read(0, 4096).expect("it is read"), [5; 4096]);
     client.flush().expect("nothing is lost, and the daemon reports no loss");
     drop(client);
@@ -127,9 +127,9 @@ fn stop_ends_with_a_hung_state_directory() {
 
 #[test]
 fn second_signal_ends_a_daemon_with_a_hung_control_thread() {
-    let site = Site::with_volume(16 << 20);
-    let mut daemon = site.start();
-    let Some(held) = held::control(&daemon) else { return };
+    let fixture = Fixture::with_volume(16 << 20);
+    let mut daemon = fixture.start();
+    let Some(held) = stopped_thread::stop_control(&daemon) else { return };
     daemon.signal("TERM");
     daemon.signal("INT");
     let last_line = " again: ending at once; acknowledged writes stay";
@@ -142,13 +142,13 @@ fn second_signal_ends_a_daemon_with_a_hung_control_thread() {
 
 #[test]
 fn control_socket_answers_without_free_descriptors() {
-    let mut site = Site::with_volume(16 << 20);
-    let few = site.folder.join("few");
+    let mut fixture = Fixture::with_volume(16 << 20);
+    let few = fixture.folder.join("few");
     std::fs::write(&few, "#!/bin/sh\nulimit -n 80\nexec \"$@\"\n").expect("the folder can be written");
     std::fs::set_permissions(&few, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
-    site.under = Some(few);
-    let daemon = site.start();
-    let crowd: Vec<_> = (0..120).map(|_| UnixStream::connect(site.socket()).expect("the kernel takes it")).collect();
+    fixture.wrapper = Some(few);
+    let daemon = fixture.start();
+    let crowd: Vec<_> = (0..120).map(|_| UnixStream::connect(fixture.socket()).expect("the kernel takes it")).collect();
     let told = |text: &str| daemon.log().matches(text).count();
     wait_for("the log line", || (told("no file descriptor is left") > 0).then_some(()));
     for _ in 0..20 {
@@ -159,7 +159,7 @@ fn control_socket_answers_without_free_descriptors() {
     assert_eq!(told("no file descriptor is left"), 1);
     drop(crowd);
     wait_for("the log line of the end", || (told("file descriptors are available again") > 0).then_some(()));
-    let mut client = Client::connect(&site.endpoint(), "v").expect("there is room");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("there is room");
     assert_eq!(client.read(0, 512).expect("it is read"), [0; 512]);
     drop(client);
     daemon.stop();

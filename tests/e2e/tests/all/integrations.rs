@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use e2e::client::Client;
 use e2e::daemon::binary;
+use e2e::fixture::{Fixture, TARGET};
 use e2e::http::Http;
 use e2e::initiator::{Initiator, lun};
-use e2e::site::{Site, TARGET};
 use e2e::tool::{tool, tool_within};
 
 const MIB: u64 = 1 << 20;
@@ -64,27 +64,27 @@ fn container_seccomp_profile_suffices_and_blocks_other_calls() {
             .success()
     );
 
-    let mut site = Site::with_volume(64 * MIB);
-    site.under = Some(confined);
-    let target = site.target("");
-    let devices = [site.folder.join("f0"), site.folder.join("f1")];
-    site.tables += &format!("[flash]\ndevices = {devices:?}\nsize = \"512 MiB\"\n[api]\nlisten = \"127.0.0.1:0\"\n");
-    let daemon = site.start();
+    let mut fixture = Fixture::with_volume(64 * MIB);
+    fixture.wrapper = Some(confined);
+    let target = fixture.add_iscsi_target("");
+    let devices = [fixture.folder.join("f0"), fixture.folder.join("f1")];
+    fixture.tables += &format!("[flash]\ndevices = {devices:?}\nsize = \"512 MiB\"\n[api]\nlisten = \"127.0.0.1:0\"\n");
+    let daemon = fixture.start();
     tool("fio")
         .args("--name=load --ioengine=nbd --rw=randrw --bs=4k --size=32M --iodepth=16 --fsync=32 --verify=crc32c")
-        .arg(format!("--uri={}", site.uri("v")))
+        .arg(format!("--uri={}", fixture.uri("v")))
         .ok();
-    tool("qemu-io").args("-f raw -c").arg("discard 0 1M").arg("-c").arg("write -z 1M 1M").arg(site.uri("v")).ok();
+    tool("qemu-io").args("-f raw -c").arg("discard 0 1M").arg("-c").arg("write -z 1M 1M").arg(fixture.uri("v")).ok();
     let mut initiator = Initiator::log_in(target, "iqn.2026-11.io.hotset:client", 1, TARGET).expect("it logs in");
     initiator.write(lun(0), 0, &[7; 4096]).expect("it writes");
     initiator.flush(lun(0)).expect("it flushes");
     assert_eq!(Http::of(&daemon).get("/metrics").status, 200);
-    let more = site.folder.join("more.img").to_string_lossy().into_owned();
+    let more = fixture.folder.join("more.img").to_string_lossy().into_owned();
     daemon.command(&["volume", "add", "more", "--backing", &more, "--size", "1 MiB"]);
     daemon.command(&["volume", "resize", "more", "2 MiB"]);
     daemon.signal("HUP");
     daemon.command(&["volume", "remove", "more"]);
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
     assert_eq!(client.read(0, 4096).expect("it reads"), [7; 4096]);
     drop((client, initiator));
     // A system call outside the profile has killed the daemon by now.

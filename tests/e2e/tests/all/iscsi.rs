@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use e2e::bridge::Bridge;
 use e2e::daemon::wait_for;
+use e2e::fixture::{Fixture, TARGET};
 use e2e::initiator::{Answer, Done, Initiator, lun};
-use e2e::ledger::Ledger;
 use e2e::random::{Random, seed};
 use e2e::server::Nbdkit;
-use e2e::site::{Site, TARGET};
+use e2e::write_history::WriteHistory;
 use e2e::writer::{StopAtEnd, Writer};
 
 use crate::kill::kill_rounds;
@@ -58,9 +58,9 @@ fn count_to() -> u64 {
 #[test]
 fn compare_and_write_by_eight_sessions_loses_no_increment() {
     const SESSIONS: u32 = 8;
-    let mut site = Site::with_volume(16 << 20);
-    let address = site.target("");
-    let daemon = site.start();
+    let mut fixture = Fixture::with_volume(16 << 20);
+    let address = fixture.add_iscsi_target("");
+    let daemon = fixture.start();
     let each = count_to() / u64::from(SESSIONS);
     let missed: u64 = std::thread::scope(|scope| {
         let count = |isid| {
@@ -109,26 +109,26 @@ fn kill_loses_no_synchronized_write_and_no_reservation() {
     const REGISTER: u8 = 0;
     const RESERVE: u8 = 1;
     const WRITE_EXCLUSIVE_REGISTRANTS_ONLY: u8 = 5;
-    let mut site = Site::new();
-    site.memory = "20 MiB".to_owned();
-    site.keep_in = "none".to_owned();
-    site.volume("v", BYTES, "lun = 1");
-    site.volume("held", 1 << 20, "lun = 0");
-    let address = site.target("");
-    let (ledger, mut random) = (Mutex::new(Ledger::new(BYTES, false)), Random::new(seed("iscsi-kill")));
-    let mut daemon = site.start();
+    let mut fixture = Fixture::new();
+    fixture.memory = "20 MiB".to_owned();
+    fixture.keep_in = "none".to_owned();
+    fixture.add_volume("v", BYTES, "lun = 1");
+    fixture.add_volume("held", 1 << 20, "lun = 0");
+    let address = fixture.add_iscsi_target("");
+    let (history, mut random) = (Mutex::new(WriteHistory::new(BYTES, false)), Random::new(seed("iscsi-kill")));
+    let mut daemon = fixture.start();
     let mut owner = log_in(address, 1);
     for (action, kind, key, new) in [(REGISTER, 0, 0, KEY), (RESERVE, WRITE_EXCLUSIVE_REGISTRANTS_ONLY, KEY, 0)] {
         assert_eq!(reserve_out(&mut owner, action, kind, key, new).status, GOOD);
     }
     for _ in 0..kill_rounds().min(20) {
-        let bridge = Bridge::start(&site.folder.join("bridge"), &format!("iscsi://{address}/{TARGET}/1"));
+        let bridge = Bridge::start(&fixture.folder.join("bridge"), &format!("iscsi://{address}/{TARGET}/1"));
         let (endpoint, stop) = (bridge.endpoint(), AtomicBool::new(false));
         let writer = Writer { endpoint: &endpoint, export: "", connections: 1 + random.below(4), seed: random.draw() };
-        let before = ledger.lock().expect("no writer panicked").sequence();
+        let before = history.lock().expect("no writer panicked").sequence();
         let pause = Duration::from_millis(50 + random.below(400));
         let mut faults = std::thread::scope(|scope| {
-            let run = scope.spawn(|| writer.run(&ledger, &stop));
+            let run = scope.spawn(|| writer.run(&history, &stop));
             let at_end = StopAtEnd(&stop);
             std::thread::sleep(pause);
             daemon.kill();
@@ -137,11 +137,11 @@ fn kill_loses_no_synchronized_write_and_no_reservation() {
             drop(at_end);
             run.join().expect("the writer does not panic")
         });
-        daemon = site.start();
-        let image = e2e::client::Client::connect(&site.endpoint(), "v").and_then(|mut client| client.read_all());
-        let mut ledger = ledger.lock().expect("no writer panicked");
-        println!("killed after {pause:?} and {} writes", ledger.sequence() - before);
-        faults.extend(ledger.check_after_crash(&image.expect("the volume is back")));
+        daemon = fixture.start();
+        let image = e2e::client::Client::connect(&fixture.endpoint(), "v").and_then(|mut client| client.read_all());
+        let mut history = history.lock().expect("no writer panicked");
+        println!("killed after {pause:?} and {} writes", history.sequence() - before);
+        faults.extend(history.check_after_crash(&image.expect("the volume is back")));
         assert!(faults.is_empty(), "{:?}", &faults[..faults.len().min(20)]);
 
         let mut stranger = log_in(address, 2);
@@ -176,11 +176,11 @@ pub fn signal(process: u32, name: &str) {
 
 #[test]
 fn hung_backing_leaves_pings_and_aborts_answered() {
-    let mut site = Site::new();
-    let backing = Nbdkit::start(&site.folder.join("slow"), "memory 16M");
-    site.volume_on("v", &backing.uri(), "policy = \"write-through\"");
-    let address = site.target("");
-    let daemon = site.start();
+    let mut fixture = Fixture::new();
+    let backing = Nbdkit::start(&fixture.folder.join("slow"), "memory 16M");
+    fixture.add_volume_on("v", &backing.uri(), "policy = \"write-through\"");
+    let address = fixture.add_iscsi_target("");
+    let daemon = fixture.start();
     let mut session = log_in(address, 1);
     good(session.write(lun(0), 0, &sector(1)));
 
@@ -243,12 +243,12 @@ fn units(session: &mut Initiator) -> Vec<u64> {
 
 #[test]
 fn reload_keeps_number_and_name_of_other_units() {
-    let mut site = Site::new();
+    let mut fixture = Fixture::new();
     for name in ["a", "b", "c"] {
-        site.volume(name, 1 << 20, "");
+        fixture.add_volume(name, 1 << 20, "");
     }
-    let address = site.target("");
-    let daemon = site.start();
+    let address = fixture.add_iscsi_target("");
+    let daemon = fixture.start();
     let mut session = log_in(address, 1);
     assert_eq!(units(&mut session), [0, 1, 2]);
     let names: Vec<_> = (0..3).map(|number| designator(&mut session, lun(number))).collect();
@@ -256,10 +256,10 @@ fn reload_keeps_number_and_name_of_other_units() {
     good(session.write(lun(2), 0, &sector(2)));
 
     // A new volume first, one removed, the others in another order; meanwhile a session writes to a volume that stays.
-    site.forget_volumes();
-    site.volume("new", 1 << 20, "");
+    fixture.clear_volumes();
+    fixture.add_volume("new", 1 << 20, "");
     for name in ["c", "a"] {
-        site.volume_on(name, &site.backing(name).to_string_lossy(), "");
+        fixture.add_volume_on(name, &fixture.backing(name).to_string_lossy(), "");
     }
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -270,7 +270,7 @@ fn reload_keeps_number_and_name_of_other_units() {
             }
         });
         let _at_end = StopAtEnd(&done);
-        std::fs::write(site.config(), site.config_text()).expect("the folder can be written");
+        std::fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
         daemon.signal("HUP");
         wait_for("the new list of units", || (units(&mut session) == [0, 2, 3]).then_some(()));
     });
@@ -311,9 +311,9 @@ fn extended_copy(name: &[u8], from: u64, to: u64, blocks: u16) -> Vec<u8> {
 fn extended_copy_equals_its_source_and_ends_with_its_session() {
     const BLOCKS: u64 = (16 << 20) / SECTOR as u64;
     let bytes = copy_bytes();
-    let mut site = Site::with_volume(2 * bytes);
-    let address = site.target("");
-    let daemon = site.start();
+    let mut fixture = Fixture::with_volume(2 * bytes);
+    let address = fixture.add_iscsi_target("");
+    let daemon = fixture.start();
     let mut session = log_in(address, 1);
     let name = designator(&mut session, lun(0));
     let mut random = Random::new(seed("xcopy"));
@@ -362,12 +362,12 @@ fn extended_copy_equals_its_source_and_ends_with_its_session() {
 #[test]
 fn initiator_sees_its_own_units_only_and_lost_unit_is_refused() {
     const ILLEGAL_REQUEST: u8 = 5;
-    let mut site = Site::new();
+    let mut fixture = Fixture::new();
     for (name, acl) in [("ours", format!("[\"{HOST}\"]")), ("theirs", "[\"iqn.2026-11.other:*\"]".to_owned())] {
-        site.volume(name, 1 << 20, &format!("acl = {acl}"));
+        fixture.add_volume(name, 1 << 20, &format!("acl = {acl}"));
     }
-    let address = site.target("");
-    let daemon = site.start();
+    let address = fixture.add_iscsi_target("");
+    let daemon = fixture.start();
     let mut ours = log_in(address, 1);
     let mut theirs = Initiator::log_in(address, "iqn.2026-11.other:a", 1, TARGET).expect("it may log in");
     assert_eq!((units(&mut ours), units(&mut theirs)), (vec![0], vec![1]));
@@ -381,7 +381,7 @@ fn initiator_sees_its_own_units_only_and_lost_unit_is_refused() {
     assert!(daemon.command(&["status"]).contains("declared lost"));
     daemon.stop();
     // The declaration survives a restart.
-    let daemon = site.start();
+    let daemon = fixture.start();
     let mut ours = log_in(address, 1);
     assert_eq!(ours.read(lun(0), 0, 1).expect("the session lives").status, CHECK_CONDITION);
     daemon.command(&["volume", "set", "ours", "declared_lost=false"]);

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use e2e::site::{Site, TARGET};
+use e2e::fixture::{Fixture, TARGET};
 use e2e::tool::tool;
 use e2e::writer::StopAtEnd;
 
@@ -75,13 +75,13 @@ fn is_allowed(suite: &str) -> bool {
 
 #[test]
 fn libiscsi_suite_passes_with_expected_skips_only() {
-    let mut site = Site::new();
-    site.volume("plain", 1 << 30, "lun = 0");
-    site.volume("checked", 1 << 30, "lun = 1");
-    site.volume("read-only", 64 << 20, "lun = 2\nread_only = true");
-    let address = site.target("");
-    let daemon = site.start();
-    let digests = library_that_asks_for_digests(site.folder.path());
+    let mut fixture = Fixture::new();
+    fixture.add_volume("plain", 1 << 30, "lun = 0");
+    fixture.add_volume("checked", 1 << 30, "lun = 1");
+    fixture.add_volume("read-only", 64 << 20, "lun = 2\nread_only = true");
+    let address = fixture.add_iscsi_target("");
+    let daemon = fixture.start();
+    let digests = library_that_asks_for_digests(fixture.folder.path());
     for (lun, library) in [(0, ""), (1, &digests)] {
         let uri = |lun| format!("iscsi://{address}/{TARGET}/{lun}");
         let is_over = AtomicBool::new(false);

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use e2e::daemon::Daemon;
+use e2e::fixture::{Fixture, TARGET};
 use e2e::linux::{HOST, Linux};
 use e2e::relay::Relay;
 use e2e::server::Nbdkit;
-use e2e::site::{Site, TARGET};
 
 use crate::iscsi::{signal, stall_seconds};
 
@@ -18,21 +18,21 @@ const CUTS: usize = 10;
 
 /// A daemon with one LUN behind relays; it announces the relays' ports alone.
 struct Served {
-    site: Site,
+    fixture: Fixture,
     daemon: Daemon,
     relays: Vec<Relay>,
 }
 
 impl Served {
     fn new(paths: usize, chap: bool) -> Served {
-        Served::with(Site::with_volume(BYTES), paths, chap)
+        Served::with(Fixture::with_volume(BYTES), paths, chap)
     }
 
-    fn with(mut site: Site, paths: usize, chap: bool) -> Served {
-        let address = site.target("");
+    fn with(mut fixture: Fixture, paths: usize, chap: bool) -> Served {
+        let address = fixture.add_iscsi_target("");
         let relays: Vec<_> = (0..paths).map(|_| Relay::to(address)).collect();
         let announced: Vec<_> = relays.iter().map(|relay| format!("\"{HOST}:{}\"", relay.port())).collect();
-        let (secret, mutual) = (site.folder.join("chap"), site.folder.join("mutual"));
+        let (secret, mutual) = (fixture.folder.join("chap"), fixture.folder.join("mutual"));
         std::fs::write(&secret, "initiators12").expect("the folder can be written");
         std::fs::write(&mutual, "thetargets12").expect("the folder can be written");
         let chap = if chap {
@@ -45,9 +45,9 @@ impl Served {
         } else {
             String::new()
         };
-        site.tables += &format!("announce = [{}]\nacl = [\"{INITIATOR}\"]\n{chap}", announced.join(", "));
-        let daemon = site.start();
-        Served { site, daemon, relays }
+        fixture.tables += &format!("announce = [{}]\nacl = [\"{INITIATOR}\"]\n{chap}", announced.join(", "));
+        let daemon = fixture.start();
+        Served { fixture, daemon, relays }
     }
 
     /// Boots a guest whose initiator daemon runs.
@@ -158,7 +158,7 @@ fn linux_host_uses_a_lun_through_cuts_growth_and_primitives() {
     guest.run(&format!("iscsiadm -m node -T {TARGET} --logout"));
     assert!(guest.try_run("iscsiadm -m session").1.contains("No active sessions"));
     served.daemon.stop();
-    drop(served.site);
+    drop(served.fixture);
 }
 
 /// Working paths in the output of `multipath -ll`, which aligns its columns.
@@ -217,10 +217,10 @@ fn load_on_two_paths_survives_loss_of_one() {
 #[ignore = "needs a guest kernel: make torture"]
 fn hung_backing_is_a_pause_for_a_linux_host() {
     const A_PAUSE_SECONDS: u64 = 60;
-    let mut site = Site::new();
-    let backing = Nbdkit::start(&site.folder.join("slow"), "memory 64M");
-    site.volume_on("v", &backing.uri(), "policy = \"write-through\"");
-    let served = Served::with(site, 1, false);
+    let mut fixture = Fixture::new();
+    let backing = Nbdkit::start(&fixture.folder.join("slow"), "memory 64M");
+    fixture.add_volume_on("v", &backing.uri(), "policy = \"write-through\"");
+    let served = Served::with(fixture, 1, false);
     let mut guest = served.guest();
     guest.run(&format!("iscsiadm -m discovery -t sendtargets -p {HOST}:{}", served.relays[0].port()));
     guest.run(&format!("iscsiadm -m node -T {TARGET} --login; udevadm settle; test -b /dev/sda"));

@@ -4,22 +4,22 @@ use std::io::Write;
 
 use e2e::client::Client;
 use e2e::daemon::{Daemon, text_of, wait_for};
+use e2e::fixture::Fixture;
 use e2e::http::Http;
 use e2e::loop_device::LoopDevice;
-use e2e::site::Site;
 use serde_json::{Value, json};
 
 /// A volume on slow disks: destaging takes a while.
-fn site() -> Site {
-    let mut site = Site::new();
-    site.tables = "[api]\nlisten = \"127.0.0.1:0\"".to_owned();
-    site.volume_on("v", "sim://raid5?disks=3&type=nlsas", "size = \"128 MiB\"");
-    site
+fn fixture() -> Fixture {
+    let mut fixture = Fixture::new();
+    fixture.tables = "[api]\nlisten = \"127.0.0.1:0\"".to_owned();
+    fixture.add_volume_on("v", "sim://raid5?disks=3&type=nlsas", "size = \"128 MiB\"");
+    fixture
 }
 
 /// Leaves `blocks` blocks dirty, none next to another.
-fn dirty(site: &Site, blocks: u64) {
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+fn dirty(fixture: &Fixture, blocks: u64) {
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
     (0..blocks).for_each(|block| client.write(block * 65_536, &[1; 4096]).expect("it writes"));
 }
 
@@ -45,11 +45,11 @@ fn dirty_bytes(http: &Http) -> u64 {
 
 #[test]
 fn flush_without_waiting_is_a_job_until_done() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let (http, operate) = (Http::of(&daemon), token(&daemon, "operate"));
     assert_eq!(daemon.command(&["job", "list"]), "no jobs in progress\n");
-    dirty(&site, 600);
+    dirty(&fixture, 600);
     let job = begin(&http, &operate);
     assert_eq!((&job["kind"], &job["subject"], &job["paused"]), (&"flush".into(), &"v".into(), &false.into()), "{job}");
     assert!(job["total_bytes"].as_u64().is_some_and(|total| total > 0), "{job}");
@@ -78,10 +78,10 @@ fn flush_without_waiting_is_a_job_until_done() {
 
 #[test]
 fn cancelled_flush_answers_its_waiting_client() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let (http, operate, read) = (Http::of(&daemon), token(&daemon, "operate"), token(&daemon, "read"));
-    dirty(&site, 2_000);
+    dirty(&fixture, 2_000);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| daemon.try_command(&["volume", "flush", "v"]));
         let id = wait_for("the command's flush", || {
@@ -105,7 +105,7 @@ fn cancelled_flush_answers_its_waiting_client() {
         assert_eq!(cancel(&operate, "flash"), 403);
     });
     // No data was lost by the cancellation.
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
     assert_eq!(client.read(1_999 * 65_536, 4096).expect("it reads"), [1; 4096]);
     drop(client);
     let changes = daemon.command(&["events", "--kind", "change"]);
@@ -115,10 +115,10 @@ fn cancelled_flush_answers_its_waiting_client() {
 
 #[test]
 fn flush_beyond_the_limit_is_refused_with_advice() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let (http, operate) = (Http::of(&daemon), token(&daemon, "operate"));
-    dirty(&site, 2_000);
+    dirty(&fixture, 2_000);
     let ids: Vec<String> = (0..64).map(|_| begin(&http, &operate)["id"].as_str().expect("a name").to_owned()).collect();
     let refused = http.ask_as(&operate, "POST", "/api/v1/volumes/v/flush", r#"{"wait": false}"#);
     assert_eq!(refused.status, 503, "{refused:?}");
@@ -134,9 +134,9 @@ fn flush_beyond_the_limit_is_refused_with_advice() {
 
 #[test]
 fn failed_flush_without_waiting_is_reported_to_its_actor() {
-    let mut site = Site::new();
-    site.tables = "[api]\nlisten = \"127.0.0.1:0\"".to_owned();
-    let device = match LoopDevice::attach(&site.folder.join("device.img"), 48 << 20, 512) {
+    let mut fixture = Fixture::new();
+    fixture.tables = "[api]\nlisten = \"127.0.0.1:0\"".to_owned();
+    let device = match LoopDevice::attach(&fixture.folder.join("device.img"), 48 << 20, 512) {
         Ok(device) => device,
         Err(reason) => {
             // Written past the capture of a passing test's output: the reader has to see that nothing was tested.
@@ -144,10 +144,10 @@ fn failed_flush_without_waiting_is_reported_to_its_actor() {
             return;
         }
     };
-    site.volume_on("v", &device.path().to_string_lossy(), "");
-    let daemon = site.start();
+    fixture.add_volume_on("v", &device.path().to_string_lossy(), "");
+    let daemon = fixture.start();
     let (http, operate) = (Http::of(&daemon), token(&daemon, "operate"));
-    dirty(&site, 8);
+    dirty(&fixture, 8);
     device.fail();
     let id = begin(&http, &operate)["id"].as_str().expect("a name").to_owned();
     let told = wait_for("its end", || ended(&http).into_iter().find(|ended| ended["id"] == *id));

@@ -8,9 +8,9 @@ use std::process::{Child, Command, Output, Stdio};
 
 use e2e::client::Client;
 use e2e::daemon::{text_of, wait_at_most, wait_for};
+use e2e::fixture::Fixture;
 use e2e::folder::Folder;
-use e2e::kernel::{self, BOOT_PATIENCE, Kernel};
-use e2e::site::Site;
+use e2e::kernel::{self, BOOT_TIMEOUT, Kernel};
 use e2e::tool::tool;
 
 const MIB: u64 = 1 << 20;
@@ -155,7 +155,7 @@ fn run(folder: &Folder, disk: &str, memory: &str) -> String {
     let created = libvirt.virsh(&["create", &file.to_string_lossy()]);
     assert!(created.status.success(), "{}", text_of(&created));
     let said = || fs::read_to_string(&console).unwrap_or_default();
-    wait_at_most(BOOT_PATIENCE, "the guest's end", || {
+    wait_at_most(BOOT_TIMEOUT, "the guest's end", || {
         let listed = libvirt.virsh(&["list", "--name"]);
         (listed.status.success() && listed.stdout.trim_ascii().is_empty()).then_some(())
     });
@@ -168,22 +168,22 @@ fn is_root() -> bool {
 }
 
 /// A fixture with the volume that the packaged files name.
-fn site() -> Site {
-    let mut site = Site::new();
-    site.volume("web01", 64 * MIB, "");
+fn fixture() -> Fixture {
+    let mut fixture = Fixture::new();
+    fixture.add_volume("web01", 64 * MIB, "");
     if is_root() {
-        site.nbd = "socket_owner = \"nobody\"".to_owned();
+        fixture.nbd = "socket_owner = \"nobody\"".to_owned();
     }
-    site
+    fixture
 }
 
 /// A guest on that disk finds the data written before, and its own writes are in the volume.
-fn a_guest_uses(site: &Site, socket: (&str, PathBuf), disk: &str, memory: &str) {
+fn a_guest_uses(fixture: &Fixture, socket: (&str, PathBuf), disk: &str, memory: &str) {
     assert!(disk.contains(socket.0), "{disk}");
-    let daemon = site.start();
-    let mut client = Client::connect(&site.endpoint(), "web01").expect("it is served");
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "web01").expect("it is served");
     client.write(MIB, &vec![b'r'; MIB as usize]).expect("it writes");
-    let console = run(&site.folder, &disk.replace(socket.0, &socket.1.to_string_lossy()), memory);
+    let console = run(&fixture.folder, &disk.replace(socket.0, &socket.1.to_string_lossy()), memory);
     for expected in [&format!("GUEST-SIZE {}", 64 * MIB), "GUEST-READ"] {
         assert!(console.contains(expected), "{expected}:\n{console}");
     }
@@ -196,18 +196,18 @@ fn a_guest_uses(site: &Site, socket: (&str, PathBuf), disk: &str, memory: &str) 
 #[ignore = "boots a guest: `make torture`"]
 fn libvirt_starts_a_guest_on_a_volume_over_nbd() {
     let [(_, disk, memory), _] = kinds();
-    let site = site();
-    let socket = site.socket();
-    a_guest_uses(&site, ("/run/hotset/nbd.sock", socket), &disk, &memory);
+    let fixture = fixture();
+    let socket = fixture.socket();
+    a_guest_uses(&fixture, ("/run/hotset/nbd.sock", socket), &disk, &memory);
 }
 
 #[test]
 #[ignore = "boots a guest: `make torture`"]
 fn libvirt_starts_a_guest_on_a_volume_over_vhost_user() {
     let [_, (_, disk, memory)] = kinds();
-    let mut site = site();
-    let directory = site.folder.join("vhost");
+    let mut fixture = fixture();
+    let directory = fixture.folder.join("vhost");
     let owner = if is_root() { "socket_owner = \"nobody\"\n" } else { "" };
-    site.tables = format!("[vhost_user]\ndirectory = {directory:?}\n{owner}");
-    a_guest_uses(&site, ("/run/hotset/vhost/web01.sock", directory.join("web01.sock")), &disk, &memory);
+    fixture.tables = format!("[vhost_user]\ndirectory = {directory:?}\n{owner}");
+    a_guest_uses(&fixture, ("/run/hotset/vhost/web01.sock", directory.join("web01.sock")), &disk, &memory);
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use e2e::client::{Client, Endpoint, FUA, Op};
 use e2e::daemon::Daemon;
+use e2e::fixture::Fixture;
 use e2e::random::{Random, seed};
-use e2e::site::Site;
 
 const MIB: u64 = 1 << 20;
 /// `[memory] size`.
@@ -116,17 +116,17 @@ fn receive(client: &mut Client, in_flight: &mut BTreeMap<u64, u64>) -> u64 {
 fn peak_kib(memory_mib: u64, requests: u64) -> u64 {
     let seed = seed("memory");
     let volume_bytes = TIMES * CONFIGURED_MIB * MIB;
-    let mut site = Site::with_volume(volume_bytes);
-    site.memory = format!("{memory_mib} MiB");
+    let mut fixture = Fixture::with_volume(volume_bytes);
+    fixture.memory = format!("{memory_mib} MiB");
     let data = vec![1; LEN_MAX as usize];
     // Sequentially: freeing blocks that were allocated at random takes the disk longer than the test.
-    let mut backing = File::options().write(true).open(site.backing("v")).expect("the backing is there");
+    let mut backing = File::options().write(true).open(fixture.backing("v")).expect("the backing is there");
     for _ in 0..volume_bytes / LEN_MAX {
         backing.write_all(&data).expect("the disk has room");
     }
     drop(backing);
-    let daemon = site.start();
-    let (endpoint, left, began) = (site.endpoint(), AtomicU64::new(requests), Instant::now());
+    let daemon = fixture.start();
+    let (endpoint, left, began) = (fixture.endpoint(), AtomicU64::new(requests), Instant::now());
     let moved: u64 = std::thread::scope(|scope| {
         let clients = (0..CLIENTS).map(|number| {
             let (endpoint, left, data, seed) = (&endpoint, &left, &data, seed.wrapping_add(number));

@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use e2e::client::{Client, Endpoint};
 use e2e::daemon::{text_of, wait_at_most};
+use e2e::fixture::Fixture;
 use e2e::folder::Folder;
 use e2e::http::Http;
-use e2e::site::Site;
 use e2e::tool::{Tool, tool};
 use e2e::writer::StopAtEnd;
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 /// A rate requires two scrapes and a rule its interval, on a machine that runs other tests.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 fn packaging(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(file).canonicalize().expect("it is there")
@@ -66,7 +66,7 @@ impl Prometheus {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("it runs");
         let prometheus = Prometheus { child, http: Http::at(&address) };
         let ready = || prometheus.http.send("GET", "/-/ready", &[], "").ok().filter(|reply| reply.status == 200);
-        wait_at_most(PATIENCE, "Prometheus", ready);
+        wait_at_most(TIMEOUT, "Prometheus", ready);
         prometheus
     }
 
@@ -148,33 +148,33 @@ fn work(endpoint: &Endpoint, volume: &str, stop: &AtomicBool) {
 #[test]
 fn dashboard_and_rules_work_on_a_real_prometheus() {
     let Some(tools) = tools() else { return };
-    let mut site = Site::new();
-    let devices = ["f0", "f1"].map(|name| format!("\"{}\"", site.folder.join(name).display()));
-    site.tables = format!(
+    let mut fixture = Fixture::new();
+    let devices = ["f0", "f1"].map(|name| format!("\"{}\"", fixture.folder.join(name).display()));
+    fixture.tables = format!(
         "[api]\nlisten = \"127.0.0.1:0\"\n[flash]\ndevices = [{}]\nsize = \"64 MiB\"\nendurance_dwpd = 1\n\
          [[datastore]]\nname = \"shelf\"",
         devices.join(", ")
     );
-    site.volume("web01", 16 * MIB, "datastore = \"shelf\"\nlabels = { vm = \"web\" }");
-    site.volume("db", 16 * MIB, "");
-    let daemon = site.start();
+    fixture.add_volume("web01", 16 * MIB, "datastore = \"shelf\"\nlabels = { vm = \"web\" }");
+    fixture.add_volume("db", 16 * MIB, "");
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
-    let (stop, endpoint) = (AtomicBool::new(false), site.endpoint());
+    let (stop, endpoint) = (AtomicBool::new(false), fixture.endpoint());
     std::thread::scope(|scope| {
         let _at_end = StopAtEnd(&stop);
         for volume in ["web01", "db"] {
             let (endpoint, stop) = (&endpoint, &stop);
             scope.spawn(move || work(endpoint, volume, stop));
         }
-        let scraped = site.folder.join("scraped");
+        let scraped = fixture.folder.join("scraped");
         fs::write(&scraped, http.get("/metrics").body).expect("the folder can be written");
         let check = format!("'{}' check metrics < '{}'", tools.join("promtool").display(), scraped.display());
         tool("sh").arg("-c").arg(check).ok();
-        let prometheus = Prometheus::start(&tools, &site.folder, http.address());
+        let prometheus = Prometheus::start(&tools, &fixture.folder, http.address());
         let queries = dashboard();
         assert!(queries.len() > 20, "{queries:?}");
         let mut left = Vec::new();
-        wait_at_most(PATIENCE, "data for every query of the dashboard", || {
+        wait_at_most(TIMEOUT, "data for every query of the dashboard", || {
             let now = prometheus.wanting(&queries);
             if now != left {
                 eprintln!("wanting: {now:#?}");
@@ -183,7 +183,7 @@ fn dashboard_and_rules_work_on_a_real_prometheus() {
             left.is_empty().then_some(())
         });
         let unread = |all: &[String]| all.iter().find_map(|rule| prometheus.query(rule).err());
-        let evaluated = wait_at_most(PATIENCE, "every rule's turn", || {
+        let evaluated = wait_at_most(TIMEOUT, "every rule's turn", || {
             let groups = prometheus.get("/api/v1/rules").expect("it tells its rules")["groups"].to_string();
             (!groups.contains("\"health\":\"unknown\"")).then(|| rules(&prometheus))
         });
@@ -192,7 +192,7 @@ fn dashboard_and_rules_work_on_a_real_prometheus() {
         // Recording rules have recorded, and no alert is raised without a fault.
         let recorded = ["instance:hotset_requests:rate5m", "datastore:hotset_latency_seconds:p99_rate5m"];
         let recorded = recorded.map(str::to_owned);
-        wait_at_most(PATIENCE, "the recorded series", || prometheus.wanting(&recorded).is_empty().then_some(()));
+        wait_at_most(TIMEOUT, "the recorded series", || prometheus.wanting(&recorded).is_empty().then_some(()));
         assert_eq!(prometheus.query("ALERTS{alertstate=\"firing\"}"), Ok(0));
         // The check can fail: a name that does not exist, and an invalid expression.
         let planted = ["rate(hotset_volume_requests[10s])", "sum by (hotset_alerts", "hotset_alerts / 0"];

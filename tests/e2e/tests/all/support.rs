@@ -7,7 +7,7 @@ use std::path::Path;
 
 use e2e::client::Client;
 use e2e::daemon::{hotset, text_of};
-use e2e::site::Site;
+use e2e::fixture::Fixture;
 use e2e::tool::tool;
 use serde_json::Value;
 
@@ -16,19 +16,19 @@ const MIB: u64 = 1 << 20;
 const PLANTED: &str = "PLANTED";
 
 /// A fixture with secrets in every place that a configuration allows.
-fn site() -> Site {
-    let mut site = Site::new();
-    site.tables = format!(
+fn fixture() -> Fixture {
+    let mut fixture = Fixture::new();
+    fixture.tables = format!(
         "# the old password was {PLANTED}-comment\n[api]\nlisten = \"127.0.0.1:0\"\n\
          [alerts]\nwebhook = \"http://127.0.0.1:9/{PLANTED}/path?key={PLANTED}\""
     );
-    site.volume("v", 8 * MIB, &format!("labels = {{ vm = \"web01\", password = \"{PLANTED}-label\" }}"));
-    site
+    fixture.add_volume("v", 8 * MIB, &format!("labels = {{ vm = \"web01\", password = \"{PLANTED}-label\" }}"));
+    fixture
 }
 
 /// Unpacks an archive: every file by its name.
-fn unpack(site: &Site, archive: &Path) -> BTreeMap<String, String> {
-    let folder = site.folder.join("unpacked");
+fn unpack(fixture: &Fixture, archive: &Path) -> BTreeMap<String, String> {
+    let folder = fixture.folder.join("unpacked");
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir(&folder).expect("the folder can be written");
     tool("tar").args("--extract --gzip --file").arg(archive).arg("--directory").arg(&folder).ok();
@@ -44,17 +44,17 @@ fn json(files: &BTreeMap<String, String>, name: &str) -> Value {
 
 #[test]
 fn support_archive_of_a_running_daemon_has_no_secrets() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let token = daemon.command(&["token", "create", "deploy", "--role", "read"]).trim().to_owned();
-    Client::connect(&site.endpoint(), "v").expect("it is served").write(0, &[1; 4096]).expect("it writes");
-    let archive = site.folder.join("support.tar.gz");
+    Client::connect(&fixture.endpoint(), "v").expect("it is served").write(0, &[1; 4096]).expect("it writes");
+    let archive = fixture.folder.join("support.tar.gz");
     let out = archive.to_string_lossy().into_owned();
     let said = daemon.command(&["support", "--out", &out]);
     assert!(said.contains("review it"), "{said}");
     assert_eq!(archive.metadata().expect("it was written").permissions().mode() & 0o777, 0o600);
-    let files = unpack(&site, &archive);
-    let state = std::fs::read_to_string(site.folder.join("state/state.json")).expect("it was written");
+    let files = unpack(&fixture, &archive);
+    let state = std::fs::read_to_string(fixture.folder.join("state/state.json")).expect("it was written");
     let state: Value = serde_json::from_str(&state).expect("JSON");
     let hash = state["tokens"][0]["hash"].as_str().expect("a hash");
     for (name, text) in &files {
@@ -69,7 +69,7 @@ fn support_archive_of_a_running_daemon_has_no_secrets() {
     assert!(events["events"].as_array().is_some_and(|events| !events.is_empty()), "{events}");
     assert_eq!(json(&files, "state.json")["volumes"][0]["name"], "v");
     assert!(json(&files, "history-hour.json")["series"]["writes"].is_object());
-    let backing = site.backing("v").display().to_string();
+    let backing = fixture.backing("v").display().to_string();
     assert_eq!(json(&files, "devices.json")[&backing]["size_bytes"], 8 * MIB);
     assert!(files["system.txt"].contains("Max open files") && files["system.txt"].contains("Linux version"));
     assert!(files["contents.txt"].contains(env!("CARGO_PKG_VERSION")) && files["contents.txt"].contains("status.json"));
@@ -81,20 +81,20 @@ fn support_archive_of_a_running_daemon_has_no_secrets() {
     let told: Value =
         serde_json::from_str(&daemon.command(&["support", "--force", "--json", "--out", &out])).expect("JSON");
     assert_eq!(told["size_bytes"], archive.metadata().expect("it was written").len());
-    assert!(!unpack(&site, &archive).is_empty());
+    assert!(!unpack(&fixture, &archive).is_empty());
     daemon.stop();
 }
 
 #[test]
 fn support_archive_without_a_daemon_names_missing_parts() {
-    let site = site();
-    site.start().stop();
-    let archive = site.folder.join("support.tar.gz");
-    let (out, config) = (archive.to_string_lossy().into_owned(), site.config().to_string_lossy().into_owned());
+    let fixture = fixture();
+    fixture.start().stop();
+    let archive = fixture.folder.join("support.tar.gz");
+    let (out, config) = (archive.to_string_lossy().into_owned(), fixture.config().to_string_lossy().into_owned());
     let collect = || {
         let output = hotset(&["support", "--force", "--out", &out, "--config", &config]);
         assert!(output.status.success(), "{}", text_of(&output));
-        (text_of(&output), unpack(&site, &archive))
+        (text_of(&output), unpack(&fixture, &archive))
     };
     let (said, files) = collect();
     assert!(said.contains("not in it: what the daemon tells: no daemon answers"), "{said}");
@@ -105,11 +105,11 @@ fn support_archive_without_a_daemon_names_missing_parts() {
     assert!(files.contains_key("configuration.toml") && files.contains_key("system.txt"), "{:?}", files.keys());
     assert!(!files.contains_key("status.json") && files["contents.txt"].contains("Could not be had"));
     // A daemon that accepts connections and never answers is a case for support.
-    let silent = UnixListener::bind(site.folder.join("control.sock")).expect("no process listens there");
+    let silent = UnixListener::bind(fixture.folder.join("control.sock")).expect("no process listens there");
     let (said, files) = collect();
     assert!(said.contains("it says nothing") && files.contains_key("state.json"), "{said}");
     drop(silent);
-    std::fs::write(site.config(), format!("[memory\nsize = \"{PLANTED}\"")).expect("it can be written");
+    std::fs::write(fixture.config(), format!("[memory\nsize = \"{PLANTED}\"")).expect("it can be written");
     let (said, files) = collect();
     assert!(said.contains("configuration.toml") && said.contains("line 1 is not TOML"), "{said}");
     assert!(files.values().all(|text| !text.contains(PLANTED)) && !said.contains(PLANTED), "{said}");

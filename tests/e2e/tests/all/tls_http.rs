@@ -9,8 +9,8 @@ use std::time::Duration;
 use e2e::certificate::Certificate;
 use e2e::client::Client;
 use e2e::daemon::{Daemon, hotset, text_of, wait_for};
+use e2e::fixture::Fixture;
 use e2e::http::Http;
-use e2e::site::Site;
 use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
@@ -18,20 +18,20 @@ const MIB: u64 = 1 << 20;
 const CONNECTIONS_MAX: usize = 256;
 
 /// A fixture with TLS whose files are to be written into its folder.
-fn site() -> Site {
-    let mut site = Site::with_volume(4 * MIB);
-    let folder = site.folder.path().display();
-    site.tables = format!(
+fn fixture() -> Fixture {
+    let mut fixture = Fixture::with_volume(4 * MIB);
+    let folder = fixture.folder.path().display();
+    fixture.tables = format!(
         "[api]\nlisten = \"127.0.0.1:0\"\ntls_certificate = \"{folder}/server.crt\"\ntls_key = \
          \"{folder}/server.key\"\n"
     );
-    site
+    fixture
 }
 
-fn site_with(certificate: &Certificate) -> Site {
-    let site = site();
-    certificate.write(site.folder.path());
-    site
+fn fixture_with(certificate: &Certificate) -> Fixture {
+    let fixture = fixture();
+    certificate.write(fixture.folder.path());
+    fixture
 }
 
 fn https(daemon: &Daemon, trusted: &Certificate) -> Http {
@@ -48,8 +48,8 @@ fn reload(daemon: &Daemon, word: &str) -> String {
 #[test]
 fn only_clients_that_trust_the_certificate_are_served() {
     let (certificate, other) = (Certificate::new("ours"), Certificate::new("another"));
-    let site = site_with(&certificate);
-    let daemon = site.start();
+    let fixture = fixture_with(&certificate);
+    let daemon = fixture.start();
     let http = https(&daemon, &certificate);
     assert_eq!(http.get("/api/v1/volumes").json()["volumes"][0]["name"], "v");
     let mut kept = http.keep().expect("it is trusted");
@@ -68,8 +68,8 @@ fn only_clients_that_trust_the_certificate_are_served() {
 #[test]
 fn tls_session_cookie_is_never_sent_in_the_clear() {
     let certificate = Certificate::new("ours");
-    let site = site_with(&certificate);
-    let daemon = site.start();
+    let fixture = fixture_with(&certificate);
+    let daemon = fixture.start();
     let http = https(&daemon, &certificate);
     let token = daemon.command(&["token", "create", "ops", "--role", "operate"]).trim().to_owned();
     let headers = ["Content-Type: application/json"];
@@ -97,14 +97,14 @@ fn tls_session_cookie_is_never_sent_in_the_clear() {
 #[test]
 fn reload_takes_over_valid_api_certificates_only() {
     let (first, second, third) = (Certificate::new("first"), Certificate::new("second"), Certificate::new("third"));
-    let site = site_with(&first);
-    let daemon = site.start();
+    let fixture = fixture_with(&first);
+    let daemon = fixture.start();
     let serves = |certificate: &Certificate| https(&daemon, certificate).send("GET", "/healthz", &[], "").is_ok();
     let before = https(&daemon, &first);
     let mut kept = before.keep().expect("it is trusted");
     assert_eq!(kept.get("/healthz").expect("it is served").status, 200);
     reload(&daemon, "nothing has changed");
-    let [certificate, key] = second.write(site.folder.path());
+    let [certificate, key] = second.write(fixture.folder.path());
     assert!(serves(&first) && !serves(&second), "nothing is taken over without a reload");
     let said = reload(&daemon, "server.crt was taken over");
     assert!(!said.contains("restart"), "{said}");
@@ -120,17 +120,17 @@ fn reload_takes_over_valid_api_certificates_only() {
     reload(&daemon, "server.crt cannot be read: No such file");
     assert!(serves(&second));
     // Other files, named in the configuration.
-    let folder = site.folder.join("new");
+    let folder = fixture.folder.join("new");
     fs::create_dir(&folder).expect("the folder can be made");
     third.write(&folder);
-    let text = site.config_text().replace("/server.", "/new/server.");
-    fs::write(site.config(), text).expect("the folder can be written");
+    let text = fixture.config_text().replace("/server.", "/new/server.");
+    fs::write(fixture.config(), text).expect("the folder can be written");
     let said = reload(&daemon, "new/server.crt was taken over");
     assert!(!said.contains("restart"), "{said}");
     assert!(serves(&third) && !serves(&second));
     // The switch to plain HTTP requires a restart: a slip in the file must not cause it.
-    let plain = site.config_text().lines().filter(|line| !line.starts_with("tls_")).collect::<Vec<_>>().join("\n");
-    fs::write(site.config(), plain).expect("the folder can be written");
+    let plain = fixture.config_text().lines().filter(|line| !line.starts_with("tls_")).collect::<Vec<_>>().join("\n");
+    fs::write(fixture.config(), plain).expect("the folder can be written");
     reload(&daemon, "[api] has changed: that needs a restart");
     assert!(serves(&third));
     daemon.stop();
@@ -139,19 +139,19 @@ fn reload_takes_over_valid_api_certificates_only() {
 #[test]
 fn bad_tls_files_at_start_disable_the_interface_only() {
     let (certificate, other) = (Certificate::new("ours"), Certificate::new("another"));
-    let site = site();
-    let daemon = site.start();
-    Client::connect(&site.endpoint(), "v").expect("volumes are served all the same");
+    let fixture = fixture();
+    let daemon = fixture.start();
+    Client::connect(&fixture.endpoint(), "v").expect("volumes are served all the same");
     let api = || serde_json::from_str::<Value>(&daemon.command(&["status", "--json"])).expect("JSON")["api"].clone();
     assert!(daemon.log().contains("server.crt cannot be read: No such file"), "{}", daemon.log());
     assert_eq!(api(), "");
-    certificate.write(site.folder.path());
-    fs::write(site.folder.join("server.key"), &other.pem.1).expect("the folder can be written");
+    certificate.write(fixture.folder.path());
+    fs::write(fixture.folder.join("server.key"), &other.pem.1).expect("the folder can be written");
     wait_for("a line on the wrong key", || {
         daemon.log().contains("is not the one of the first certificate").then_some(())
     });
     assert_eq!(api(), "");
-    certificate.write(site.folder.path());
+    certificate.write(fixture.folder.path());
     wait_for("the interface", || (api() != "").then_some(()));
     assert_eq!(https(&daemon, &certificate).get("/healthz").status, 200);
     daemon.stop();
@@ -159,12 +159,12 @@ fn bad_tls_files_at_start_disable_the_interface_only() {
 
 #[test]
 fn certificate_without_a_key_is_refused() {
-    let site = site();
+    let fixture = fixture();
     for (key, missing) in [("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")] {
         let kept = |line: &&str| !line.starts_with(missing);
-        let text: String = site.config_text().lines().filter(kept).flat_map(|line| [line, "\n"]).collect();
-        fs::write(site.config(), text).expect("the folder can be written");
-        let checked = hotset(&["check-config", &site.config().to_string_lossy()]);
+        let text: String = fixture.config_text().lines().filter(kept).flat_map(|line| [line, "\n"]).collect();
+        fs::write(fixture.config(), text).expect("the folder can be written");
+        let checked = hotset(&["check-config", &fixture.config().to_string_lossy()]);
         let said = text_of(&checked);
         assert_eq!(checked.status.code(), Some(2), "{key}: {said}");
         assert!(said.contains(&format!("[api] without \"{missing}\"")), "{key}: {said}");
@@ -174,8 +174,8 @@ fn certificate_without_a_key_is_refused() {
 #[test]
 fn unfinished_handshakes_time_out() {
     let certificate = Certificate::new("ours");
-    let site = site_with(&certificate);
-    let daemon = site.start();
+    let fixture = fixture_with(&certificate);
+    let daemon = fixture.start();
     let http = https(&daemon, &certificate);
     let silent = || TcpStream::connect(http.address()).expect("it listens");
     let mut crowd: Vec<TcpStream> = (0..CONNECTIONS_MAX).map(|_| silent()).collect();
@@ -193,11 +193,11 @@ fn unfinished_handshakes_time_out() {
 fn expiring_certificate_raises_an_alert_until_replaced() {
     const DAY: Duration = Duration::from_secs(86_400);
     let soon = Certificate::that_ends("soon", 10 * DAY, false);
-    let mut site = site_with(&soon);
-    let folder = site.folder.path().display();
-    site.nbd =
+    let mut fixture = fixture_with(&soon);
+    let folder = fixture.folder.path().display();
+    fixture.nbd =
         format!("tls = \"allowed\"\ntls_certificate = \"{folder}/server.crt\"\ntls_key = \"{folder}/server.key\"\n");
-    let daemon = site.start();
+    let daemon = fixture.start();
     let status = || serde_json::from_str::<Value>(&daemon.command(&["status", "--json"])).expect("JSON");
     let told = |kind: &str| {
         let status = status();
@@ -213,10 +213,10 @@ fn expiring_certificate_raises_an_alert_until_replaced() {
         metrics.contains(&format!("hotset_certificate_expiry_timestamp_seconds{{table=\"nbd\"}} {ends}\n")),
         "{metrics}"
     );
-    Certificate::that_ends("over", DAY, true).write(site.folder.path());
+    Certificate::that_ends("over", DAY, true).write(fixture.folder.path());
     reload(&daemon, "[nbd] the certificate in");
     wait_for("the alert", || (told("certificate-expired") == both).then_some(()));
-    Certificate::that_ends("renewed", 90 * DAY, false).write(site.folder.path());
+    Certificate::that_ends("renewed", 90 * DAY, false).write(fixture.folder.path());
     reload(&daemon, "[nbd] the certificate in");
     wait_for("its end", || {
         (told("certificate-expired").is_empty() && told("certificate-expires").is_empty()).then_some(())

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use e2e::client::{Client, Endpoint};
-use e2e::site::Site;
+use e2e::fixture::Fixture;
 use e2e::terminal::Terminal;
 use e2e::writer::StopAtEnd;
 
@@ -24,17 +24,17 @@ fn read(endpoint: &Endpoint, stop: &AtomicBool) {
 
 #[test]
 fn top_shows_load_over_a_restart_and_restores_the_terminal() {
-    let mut site = Site::new();
-    site.volume("busy", 4 * MIB, "labels = { vm = \"web01\" }");
-    site.volume("idle", 4 * MIB, "policy = \"write-through\"");
-    let socket = site.folder.join("control.sock").display().to_string();
+    let mut fixture = Fixture::new();
+    fixture.add_volume("busy", 4 * MIB, "labels = { vm = \"web01\" }");
+    fixture.add_volume("idle", 4 * MIB, "policy = \"write-through\"");
+    let socket = fixture.folder.join("control.sock").display().to_string();
     let args = ["top", "--every", "200ms", "--socket", &socket];
     // Without a daemon it waits for one.
-    let mut terminal = Terminal::run(&site.folder, &args, 120, 30);
+    let mut terminal = Terminal::run(&fixture.folder, &args, 120, 30);
     terminal.wait_for("the missing daemon", |text| text.contains("no answer from the daemon"));
     assert!(terminal.is_taken());
-    let daemon = site.start();
-    let (stop, endpoint) = (AtomicBool::new(false), site.endpoint());
+    let daemon = fixture.start();
+    let (stop, endpoint) = (AtomicBool::new(false), fixture.endpoint());
     std::thread::scope(|scope| {
         let _at_end = StopAtEnd(&stop);
         scope.spawn(|| read(&endpoint, &stop));
@@ -66,7 +66,7 @@ fn top_shows_load_over_a_restart_and_restores_the_terminal() {
         daemon.kill();
         let text = terminal.wait_for("that it has gone", |text| text.contains("no answer from the daemon"));
         assert!(text.contains("busy"), "what was seen is gone, too: {text}");
-        let daemon = site.start();
+        let daemon = fixture.start();
         scope.spawn(|| read(&endpoint, &stop));
         terminal.wait_for("the next daemon", |text| text.contains("live") && busy(text));
         terminal.press("q");

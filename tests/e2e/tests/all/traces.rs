@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use e2e::client::{Client, Op};
 use e2e::daemon::{Daemon, binary, hotset, text_of, wait_for};
-use e2e::site::Site;
+use e2e::fixture::Fixture;
 use e2e::tool::tool;
 
 const MIB: u64 = 1 << 20;
@@ -15,14 +15,14 @@ const MIB: u64 = 1 << 20;
 struct Recorder(Child);
 
 impl Recorder {
-    fn start(site: &Site, daemon: &Daemon, out: &Path, options: &[&str]) -> Recorder {
+    fn start(fixture: &Fixture, daemon: &Daemon, out: &Path, options: &[&str]) -> Recorder {
         // An earlier recording may have written the same line.
         let begun = || daemon.log().matches("recording of its requests has begun").count();
         let before = begun();
         let mut command = Command::new(binary());
         command
             .arg("--socket")
-            .arg(site.folder.join("control.sock"))
+            .arg(fixture.folder.join("control.sock"))
             .args(["--json", "trace", "record", "v", "--out"])
             .arg(out)
             .args(options);
@@ -60,26 +60,26 @@ fn requests(trace: &Path) -> Vec<String> {
 
 #[test]
 fn recorded_trace_equals_the_requests_of_fio() {
-    let site = Site::with_volume(64 * MIB);
-    let daemon = site.start();
+    let fixture = Fixture::with_volume(64 * MIB);
+    let daemon = fixture.start();
     let [recorded, hidden, logged] =
-        ["recorded.hotset", "hidden.hotset", "fio.iolog"].map(|name| site.folder.join(name));
-    let recorder = Recorder::start(&site, &daemon, &recorded, &[]);
+        ["recorded.hotset", "hidden.hotset", "fio.iolog"].map(|name| fixture.folder.join(name));
+    let recorder = Recorder::start(&fixture, &daemon, &recorded, &[]);
     let second = daemon.try_command(&["trace", "record", "v", "--out", &hidden.to_string_lossy(), "--seconds", "1"]);
     assert!(text_of(&second).contains("is being recorded already"), "{}", text_of(&second));
-    let uri = format!("--uri={}", site.uri("v"));
+    let uri = format!("--uri={}", fixture.uri("v"));
     let load = "--name=v --ioengine=nbd --randseed=7 --rw=randrw --bsrange=512-64k --blockalign=512 --iodepth=16 \
                 --size=64m --io_size=96m";
     let log = format!("--write_iolog={}", logged.display());
-    tool("fio").args(load).arg(&uri).arg(&log).within(site.folder.path()).ok();
+    tool("fio").args(load).arg(&uri).arg(&log).within(fixture.folder.path()).ok();
     let said = recorder.interrupt();
     assert!(said.contains("\"lost\": 0"), "{said}");
     let (seen, asked) = (requests(&recorded), requests(&logged));
     assert!(asked.len() > 1_000, "{}", asked.len());
     assert!(seen == asked, "{} recorded, {} asked", seen.len(), asked.len());
 
-    let recorder = Recorder::start(&site, &daemon, &hidden, &["--anonymise"]);
-    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    let recorder = Recorder::start(&fixture, &daemon, &hidden, &["--anonymise"]);
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
     client.write(5 * MIB, &[1; 4096]).expect("it writes");
     client.read(5 * MIB + 65_536, 512).expect("it reads");
     client.call(Op::Trim, 0, 0, MIB as usize, &[]).expect("it trims");
@@ -104,16 +104,16 @@ fn hit_ratio(counts: &serde_json::Value) -> f64 {
 
 #[test]
 fn recorded_trace_replays_to_the_live_hit_ratio() {
-    let mut site = Site::new();
-    site.memory = "32 MiB".to_owned();
-    site.volume("v", 256 * MIB, "");
-    let daemon = site.start();
-    let recorded = site.folder.join("recorded.hotset");
-    let recorder = Recorder::start(&site, &daemon, &recorded, &[]);
-    let uri = format!("--uri={}", site.uri("v"));
+    let mut fixture = Fixture::new();
+    fixture.memory = "32 MiB".to_owned();
+    fixture.add_volume("v", 256 * MIB, "");
+    let daemon = fixture.start();
+    let recorded = fixture.folder.join("recorded.hotset");
+    let recorder = Recorder::start(&fixture, &daemon, &recorded, &[]);
+    let uri = format!("--uri={}", fixture.uri("v"));
     let load = "--name=v --ioengine=nbd --randseed=7 --rw=randrw --rwmixread=80 --bs=4k \
                 --random_distribution=zipf:0.9 --iodepth=8 --size=256m --io_size=160m";
-    tool("fio").args(load).arg(&uri).within(site.folder.path()).ok();
+    tool("fio").args(load).arg(&uri).within(fixture.folder.path()).ok();
     recorder.interrupt();
     let shown: serde_json::Value =
         serde_json::from_str(&daemon.command(&["--json", "volume", "show", "v"])).expect("it is JSON");

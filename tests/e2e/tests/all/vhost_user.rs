@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use driver::{Done, FrontEnd, Inflight, Memory, Queue, Request, descriptor, feature, protocol};
 use e2e::daemon::{Daemon, wait_for};
-use e2e::site::Site;
+use e2e::fixture::Fixture;
 
 const BYTES: u64 = 64 << 20;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const DATA_BYTES: u32 = 16 << 10;
 const SIZE: u16 = 64;
 pub const ALL: u64 = feature::SEG_MAX
@@ -32,11 +32,11 @@ const PROTOCOL: u64 = protocol::MQ
     | protocol::LOG_SHMFD
     | protocol::CONFIGURE_MEM_SLOTS;
 
-fn site(lines: &str) -> Site {
-    let mut site = Site::new();
-    site.volume("v", BYTES, lines);
-    site.vhost_user();
-    site
+fn fixture(lines: &str) -> Fixture {
+    let mut fixture = Fixture::new();
+    fixture.add_volume("v", BYTES, lines);
+    fixture.enable_vhost_user();
+    fixture
 }
 
 /// A guest with its front end and its queues.
@@ -80,8 +80,8 @@ impl Guest {
         }
     }
 
-    pub fn started(site: &Site, queues: usize, features: u64) -> Guest {
-        let mut guest = Guest::new(&site.vhost_user_socket("v"), queues, features);
+    pub fn started(fixture: &Fixture, queues: usize, features: u64) -> Guest {
+        let mut guest = Guest::new(&fixture.vhost_user_socket("v"), queues, features);
         guest.start(None);
         guest
     }
@@ -89,7 +89,7 @@ impl Guest {
     /// Sends a request and waits for it: returns the status, and the data of a read.
     pub fn ask(&mut self, queue: usize, request: &Request) -> (u8, Vec<u8>) {
         let head = self.queues[queue].ask(request).expect("room for a request");
-        let done = self.queues[queue].wait(PATIENCE).expect("an answer");
+        let done = self.queues[queue].wait(TIMEOUT).expect("an answer");
         let [Done { head: ended, status, written }] = done[..] else { panic!("{done:?}") };
         assert_eq!(ended, head);
         let len = match request {
@@ -112,12 +112,12 @@ fn content(seed: u64, len: usize) -> Vec<u8> {
 
 #[test]
 fn every_permitted_guest_request_is_served() {
-    let site = site("");
-    let daemon = site.start();
+    let fixture = fixture("");
+    let daemon = fixture.start();
     for features in
         [ALL, ALL & !feature::INDIRECT, ALL & !feature::EVENT_IDX, ALL & !feature::INDIRECT & !feature::EVENT_IDX]
     {
-        let mut guest = Guest::started(&site, 4, features);
+        let mut guest = Guest::started(&fixture, 4, features);
         for queue in 0..4 {
             let (at, data) = (queue as u64 * 65536 + 512, content(queue as u64 + features, 9 * 512));
             assert_eq!(guest.ask(queue, &Request::Write(at, data.clone())).0, 0);
@@ -135,9 +135,9 @@ fn every_permitted_guest_request_is_served() {
         assert_eq!(guest.ask(0, &Request::Other(99, 0, vec![0; 16])).0, 2);
     }
     // Access is decided by the socket's permissions, not by the directory's.
-    let directory = site.vhost_user_socket("v").parent().expect("it is in one").metadata().expect("it is there");
+    let directory = fixture.vhost_user_socket("v").parent().expect("it is in one").metadata().expect("it is there");
     assert_eq!(directory.permissions().mode() & 0o777, 0o755);
-    let mut front_end = connect(&site.vhost_user_socket("v"), ALL);
+    let mut front_end = connect(&fixture.vhost_user_socket("v"), ALL);
     let config = front_end.config(60).expect("told");
     assert_eq!(u64::from_le_bytes(config[..8].try_into().expect("eight bytes")), BYTES / 512);
     assert_eq!((config[20..24].to_vec(), config[32]), (512_u32.to_le_bytes().to_vec(), 1));
@@ -147,7 +147,7 @@ fn every_permitted_guest_request_is_served() {
     // Other clients see the same content.
     drop(front_end);
     daemon.stop();
-    let mut file = std::fs::File::open(site.backing("v")).expect("the backing is there");
+    let mut file = std::fs::File::open(fixture.backing("v")).expect("the backing is there");
     let mut bytes = vec![0; 4096];
     std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(65536)).expect("it is long enough");
     file.read_exact(&mut bytes).expect("it is long enough");
@@ -156,9 +156,9 @@ fn every_permitted_guest_request_is_served() {
 
 #[test]
 fn full_queue_completes_each_request_once() {
-    let site = site("");
-    let daemon = site.start();
-    let mut guest = Guest::started(&site, 2, ALL);
+    let fixture = fixture("");
+    let daemon = fixture.start();
+    let mut guest = Guest::started(&fixture, 2, ALL);
     let mut random = 7_u64;
     let mut written: Vec<u64> = vec![0; 256];
     for round in 1..200_u64 {
@@ -207,9 +207,9 @@ fn full_queue_completes_each_request_once() {
 
 #[test]
 fn read_only_volume_refuses_writes() {
-    let site = site("read_only = true");
-    let daemon = site.start();
-    let mut guest = Guest::started(&site, 1, ALL | feature::RO);
+    let fixture = fixture("read_only = true");
+    let daemon = fixture.start();
+    let mut guest = Guest::started(&fixture, 1, ALL | feature::RO);
     let offered = guest.front_end.offered().expect("told");
     assert_eq!(offered & (feature::RO | feature::DISCARD | feature::WRITE_ZEROES), feature::RO);
     assert_eq!(guest.ask(0, &Request::Write(0, vec![1; 512])).0, 1);
@@ -221,9 +221,9 @@ fn read_only_volume_refuses_writes() {
 
 #[test]
 fn guest_is_notified_of_growth() {
-    let site = site("");
-    let daemon = site.start();
-    let mut guest = Guest::started(&site, 1, ALL);
+    let fixture = fixture("");
+    let daemon = fixture.start();
+    let mut guest = Guest::started(&fixture, 1, ALL);
     let mut own = guest.front_end.listen().expect("taken");
     daemon.command(&["volume", "resize", "v", "96 MiB"]);
     let mut message = [0; 12];
@@ -241,9 +241,9 @@ type Act = fn(&mut Queue, u64);
 
 #[test]
 fn rule_violation_stops_its_own_queue_only() {
-    let site = site("");
-    let daemon = site.start();
-    let mut neighbour = Guest::started(&site, 1, ALL);
+    let fixture = fixture("");
+    let daemon = fixture.start();
+    let mut neighbour = Guest::started(&fixture, 1, ALL);
     let acts: [(&str, Act); 12] = [
         ("a chain that never ends", |queue, data| {
             queue.put_descriptor(0, data, 16, descriptor::NEXT, 0);
@@ -295,7 +295,7 @@ fn rule_violation_stops_its_own_queue_only() {
         ("more than there is room for", |queue, _| queue.pretend(0x8000)),
     ];
     for (what, act) in acts {
-        let mut guest = Guest::started(&site, 2, ALL & !feature::EVENT_IDX);
+        let mut guest = Guest::started(&fixture, 2, ALL & !feature::EVENT_IDX);
         let data = guest.queues[0].data(0);
         guest.memory.write(data, &[0; 256]);
         if what.contains("in another") {
@@ -303,7 +303,7 @@ fn rule_violation_stops_its_own_queue_only() {
             guest.memory.write(data, &table.concat());
         }
         act(&mut guest.queues[0], data);
-        assert!(guest.queues[0].is_given_up(PATIENCE).expect("a bell"), "{what} was taken");
+        assert!(guest.queues[0].is_given_up(TIMEOUT).expect("a bell"), "{what} was taken");
         // The guest's other queue continues, and the broken queue can be set up again.
         assert_eq!(guest.ask(1, &Request::Write(4096, vec![3; 512])).0, 0, "{what}");
         guest.front_end.stop(0).expect("stopped");
@@ -315,11 +315,11 @@ fn rule_violation_stops_its_own_queue_only() {
 
 #[test]
 fn malformed_messages_end_their_own_front_end_only() {
-    let site = site("");
-    let daemon = site.start();
-    let mut neighbour = Guest::started(&site, 1, ALL);
+    let fixture = fixture("");
+    let daemon = fixture.start();
+    let mut neighbour = Guest::started(&fixture, 1, ALL);
     let zeroes = std::fs::File::open("/dev/zero").expect("there");
-    let socket = site.vhost_user_socket("v");
+    let socket = fixture.vhost_user_socket("v");
     let bad: [&dyn Fn(&mut FrontEnd); 6] = [
         &|front_end| front_end.send_raw(&[0xff; 12], &[]).expect("sent"),
         &|front_end| front_end.send(99, &[], &[]).expect("sent"),
@@ -348,9 +348,9 @@ fn malformed_messages_end_their_own_front_end_only() {
 /// Requests that wait for a limit are under way when the daemon is killed.
 #[test]
 fn requests_under_way_at_a_kill_are_done_once_by_the_next_daemon() {
-    let site = site("policy = \"write-through\"\nlimit_iops = 100");
-    let mut daemon = site.start();
-    let mut guest = Guest::new(&site.vhost_user_socket("v"), 2, ALL);
+    let fixture = fixture("policy = \"write-through\"\nlimit_iops = 100");
+    let mut daemon = fixture.start();
+    let mut guest = Guest::new(&fixture.vhost_user_socket("v"), 2, ALL);
     let kept = guest.front_end.get_inflight(2, SIZE).expect("memory of the server's");
     guest.start(Some(&kept));
     let (mut asked, mut block) = (Vec::new(), 0_u64);
@@ -375,8 +375,8 @@ fn requests_under_way_at_a_kill_are_done_once_by_the_next_daemon() {
             std::thread::sleep(Duration::from_millis(1));
         }
         daemon.kill();
-        daemon = Daemon::start(&site);
-        guest.front_end = connect(&site.vhost_user_socket("v"), ALL);
+        daemon = Daemon::start(&fixture);
+        guest.front_end = connect(&fixture.vhost_user_socket("v"), ALL);
         guest.front_end.share(&guest.memory).expect("taken");
         guest.start(Some(&kept));
     }
@@ -399,10 +399,10 @@ fn requests_under_way_at_a_kill_are_done_once_by_the_next_daemon() {
 
 #[test]
 fn lost_acknowledged_writes_fail_the_next_flush() {
-    let mut site = site("");
-    site.keep_in = "none".to_owned();
-    let mut daemon = site.start();
-    let mut guest = Guest::new(&site.vhost_user_socket("v"), 1, ALL);
+    let mut fixture = fixture("");
+    fixture.keep_in = "none".to_owned();
+    let mut daemon = fixture.start();
+    let mut guest = Guest::new(&fixture.vhost_user_socket("v"), 1, ALL);
     let kept = guest.front_end.get_inflight(1, SIZE).expect("memory of the server's");
     guest.start(Some(&kept));
     let again = |daemon: &mut Option<Daemon>, guest: &mut Guest, kill: bool| {
@@ -412,8 +412,8 @@ fn lost_acknowledged_writes_fail_the_next_flush() {
         } else {
             old.stop()
         }
-        *daemon = Some(Daemon::start(&site));
-        guest.front_end = connect(&site.vhost_user_socket("v"), ALL);
+        *daemon = Some(Daemon::start(&fixture));
+        guest.front_end = connect(&fixture.vhost_user_socket("v"), ALL);
         guest.front_end.share(&guest.memory).expect("taken");
         guest.start(Some(&kept));
     };
@@ -443,33 +443,33 @@ fn lost_acknowledged_writes_fail_the_next_flush() {
 /// fails once.
 #[test]
 fn loss_is_reported_after_any_number_of_restarts() {
-    let mut site = site("");
-    site.keep_in = "none".to_owned();
-    let daemon = site.start();
-    let mut guest = Guest::new(&site.vhost_user_socket("v"), 1, ALL);
+    let mut fixture = fixture("");
+    fixture.keep_in = "none".to_owned();
+    let daemon = fixture.start();
+    let mut guest = Guest::new(&fixture.vhost_user_socket("v"), 1, ALL);
     let kept = guest.front_end.get_inflight(1, SIZE).expect("memory of the server's");
     guest.start(Some(&kept));
     assert_eq!(guest.ask(0, &Request::Write(0, vec![7; 512])).0, 0);
     daemon.kill();
-    site.keep_in = "auto".to_owned();
+    fixture.keep_in = "auto".to_owned();
     let back = |guest: &mut Guest| {
-        guest.front_end = connect(&site.vhost_user_socket("v"), ALL);
+        guest.front_end = connect(&fixture.vhost_user_socket("v"), ALL);
         guest.front_end.share(&guest.memory).expect("taken");
         guest.start(Some(&kept));
     };
     // One daemon without a guest, and one with a guest.
-    site.start().kill();
-    let daemon = site.start();
+    fixture.start().kill();
+    let daemon = fixture.start();
     back(&mut guest);
     assert_eq!(guest.ask(0, &Request::Write(4096, vec![8; 512])).0, 0);
     daemon.kill();
-    let daemon = site.start();
+    let daemon = fixture.start();
     back(&mut guest);
     assert_eq!(guest.ask(0, &Request::Read(4096, 512)), (0, vec![8; 512]));
     assert_eq!([1, 2, 3].map(|_| guest.ask(0, &Request::Flush).0), [1, 0, 0]);
     assert_eq!(guest.ask(0, &Request::Write(0, vec![9; 512])).0, 0);
     daemon.kill();
-    let daemon = site.start();
+    let daemon = fixture.start();
     back(&mut guest);
     assert_eq!(guest.ask(0, &Request::Flush).0, 0, "what was lost has been told");
     assert_eq!(guest.ask(0, &Request::Read(0, 512)), (0, vec![9; 512]));
@@ -480,16 +480,16 @@ fn loss_is_reported_after_any_number_of_restarts() {
 /// The guest continues while the daemon is away: acknowledged writes survive, flushed or not, and no flush fails.
 #[test]
 fn acknowledged_guest_writes_survive_a_kill() {
-    let site = site("");
-    let mut daemon = site.start();
-    let mut guest = Guest::new(&site.vhost_user_socket("v"), 1, ALL);
+    let fixture = fixture("");
+    let mut daemon = fixture.start();
+    let mut guest = Guest::new(&fixture.vhost_user_socket("v"), 1, ALL);
     let kept = guest.front_end.get_inflight(1, SIZE).expect("memory of the server's");
     guest.start(Some(&kept));
     for round in 1..5 {
         assert_eq!(guest.ask(0, &Request::Write(u64::from(round) * 4096, vec![round; 4608])).0, 0);
         daemon.kill();
-        daemon = site.start();
-        guest.front_end = connect(&site.vhost_user_socket("v"), ALL);
+        daemon = fixture.start();
+        guest.front_end = connect(&fixture.vhost_user_socket("v"), ALL);
         guest.front_end.share(&guest.memory).expect("taken");
         guest.start(Some(&kept));
         assert_eq!(guest.ask(0, &Request::Flush).0, 0);
@@ -505,15 +505,15 @@ fn acknowledged_guest_writes_survive_a_kill() {
 /// A closed front end leaves a waiting request; later writes are applied after it, never before it.
 #[test]
 fn late_request_does_not_overwrite_the_next_front_ends_writes() {
-    let site = site("limit_iops = 2");
-    let daemon = site.start();
-    let mut first = Guest::started(&site, 1, ALL);
+    let fixture = fixture("limit_iops = 2");
+    let daemon = fixture.start();
+    let mut first = Guest::started(&fixture, 1, ALL);
     for block in 0..4 {
         first.queues[0].ask(&Request::Write(block * 4096, vec![1; 4096])).expect("room for a request");
     }
     std::thread::sleep(Duration::from_millis(200));
     drop(first);
-    let mut second = Guest::started(&site, 1, ALL);
+    let mut second = Guest::started(&fixture, 1, ALL);
     daemon.command(&["volume", "set", "v", "limit_iops=0"]);
     for block in 0..4 {
         assert_eq!(second.ask(0, &Request::Write(block * 4096, vec![2; 4096])).0, 0);
@@ -528,9 +528,9 @@ fn late_request_does_not_overwrite_the_next_front_ends_writes() {
 
 #[test]
 fn memory_hotplug_works_under_load_and_writes_are_logged() {
-    let site = site("");
-    let daemon = site.start();
-    let mut guest = Guest::started(&site, 1, ALL | feature::LOG_ALL);
+    let fixture = fixture("");
+    let daemon = fixture.start();
+    let mut guest = Guest::started(&fixture, 1, ALL | feature::LOG_ALL);
     let more = Memory::new(1 << 20).expect("memory");
     let (at, data) = (1_u64 << 32, guest.queues[0].data(0));
     guest.front_end.add_memory(&more, at, 1 << 20, 0).expect("taken");
@@ -567,21 +567,21 @@ fn memory_hotplug_works_under_load_and_writes_are_logged() {
 
     guest.front_end.remove_memory(at, 1 << 20, 0).expect("taken back");
     read(&mut guest);
-    assert!(guest.queues[0].is_given_up(PATIENCE).expect("an event"), "memory that is gone was written");
+    assert!(guest.queues[0].is_given_up(TIMEOUT).expect("an event"), "memory that is gone was written");
     drop(guest);
     daemon.stop();
 }
 
 #[test]
 fn removed_volume_disconnects_guests_and_added_one_has_a_socket() {
-    let site = site("");
-    let daemon = site.start();
-    let mut guest = Guest::started(&site, 1, ALL);
+    let fixture = fixture("");
+    let daemon = fixture.start();
+    let mut guest = Guest::started(&fixture, 1, ALL);
     assert_eq!(guest.ask(0, &Request::Write(0, vec![8; 512])).0, 0);
     daemon.command(&["volume", "remove", "v"]);
-    assert!(guest.front_end.is_closed() && !site.vhost_user_socket("v").exists());
-    daemon.command(&["volume", "add", "w", "--backing", &site.backing("v").display().to_string()]);
-    let mut other = Guest::new(&site.vhost_user_socket("w"), 1, ALL);
+    assert!(guest.front_end.is_closed() && !fixture.vhost_user_socket("v").exists());
+    daemon.command(&["volume", "add", "w", "--backing", &fixture.backing("v").display().to_string()]);
+    let mut other = Guest::new(&fixture.vhost_user_socket("w"), 1, ALL);
     other.start(None);
     assert_eq!(other.ask(0, &Request::Read(0, 512)), (0, vec![8; 512]));
     drop((guest, other));

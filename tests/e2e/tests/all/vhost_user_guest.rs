@@ -4,22 +4,22 @@
 use std::time::Duration;
 
 use e2e::daemon::{Daemon, wait_for};
+use e2e::fixture::Fixture;
 use e2e::linux::{Linux, Machine, QUEUES};
-use e2e::site::Site;
 
 const BYTES: u64 = 256 << 20;
 /// How often the daemon is killed under a verified load.
 const KILLS: usize = 20;
 
-fn site(volumes: &[&str]) -> Site {
-    let mut site = Site::new();
-    volumes.iter().for_each(|name| site.volume(name, BYTES, ""));
-    site.vhost_user();
-    site
+fn fixture(volumes: &[&str]) -> Fixture {
+    let mut fixture = Fixture::new();
+    volumes.iter().for_each(|name| fixture.add_volume(name, BYTES, ""));
+    fixture.enable_vhost_user();
+    fixture
 }
 
-fn machine(site: &Site, volumes: &[&str]) -> Machine {
-    Machine { vhost_user: volumes.iter().map(|name| site.vhost_user_socket(name)).collect(), ..Machine::default() }
+fn machine(fixture: &Fixture, volumes: &[&str]) -> Machine {
+    Machine { vhost_user: volumes.iter().map(|name| fixture.vhost_user_socket(name)).collect(), ..Machine::default() }
 }
 
 /// A verified load, with a job for each queue.
@@ -36,9 +36,9 @@ fn verified(file: &str, seconds: u64, depth: usize) -> String {
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
 fn guest_disk_supports_all_features() {
-    let site = site(&["v"]);
-    let daemon = site.start();
-    let mut guest = Linux::boot_as(&machine(&site, &["v"]));
+    let fixture = fixture(&["v"]);
+    let daemon = fixture.start();
+    let mut guest = Linux::boot_as(&machine(&fixture, &["v"]));
     let disk = guest.run(
         "cd /sys/block/vdb; cat size serial; echo; cat queue/write_cache; ls mq | wc -l; cat queue/discard_max_bytes",
     );
@@ -73,26 +73,26 @@ fn guest_disk_supports_all_features() {
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
 fn repeated_kills_under_a_guest_lose_nothing() {
-    killed_again_and_again(&site(&["v"]));
+    killed_again_and_again(&fixture(&["v"]));
 }
 
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
 fn repeated_kills_with_flash_under_a_guest_lose_nothing() {
-    let mut site = site(&["v"]);
-    site.tables += "[flash]\ndevices = [\"one\", \"two\"]\nsize = \"256 MiB\"\n";
-    killed_again_and_again(&site);
+    let mut fixture = fixture(&["v"]);
+    fixture.tables += "[flash]\ndevices = [\"one\", \"two\"]\nsize = \"256 MiB\"\n";
+    killed_again_and_again(&fixture);
 }
 
-fn killed_again_and_again(site: &Site) {
-    let mut daemon = site.start();
-    let mut guest = Linux::boot_as(&machine(site, &["v"]));
+fn killed_again_and_again(fixture: &Fixture) {
+    let mut daemon = fixture.start();
+    let mut guest = Linux::boot_as(&machine(fixture, &["v"]));
     guest.begin(&verified("/dev/vdb", 5 * KILLS as u64 + 30, 32));
     for round in 0..KILLS {
         std::thread::sleep(Duration::from_secs(3));
         assert!(guest.is_busy(), "the load ended after {round} kills: {}", guest.ended());
         daemon.kill();
-        daemon = Daemon::start(site);
+        daemon = Daemon::start(fixture);
     }
     println!("fio after {KILLS} kills: {}", guest.ended().lines().next_back().unwrap_or_default());
     let errors = guest.run("dmesg | grep -i 'i/o error' || true");
@@ -105,12 +105,12 @@ fn killed_again_and_again(site: &Site) {
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
 fn guest_end_does_not_affect_other_guests() {
-    let site = site(&["a", "b"]);
-    let daemon = site.start();
-    let mut neighbour = Linux::boot_as(&machine(&site, &["a"]));
+    let fixture = fixture(&["a", "b"]);
+    let daemon = fixture.start();
+    let mut neighbour = Linux::boot_as(&machine(&fixture, &["a"]));
     neighbour.begin(&verified("/dev/vdb", 90, 8));
     for _ in 0..3 {
-        let mut guest = Linux::boot_as(&machine(&site, &["b"]));
+        let mut guest = Linux::boot_as(&machine(&fixture, &["b"]));
         guest.begin(&verified("/dev/vdb", 600, 32));
         std::thread::sleep(Duration::from_secs(4));
         assert!(guest.is_busy(), "{}", guest.ended());
@@ -127,11 +127,11 @@ fn guest_end_does_not_affect_other_guests() {
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
 fn guest_migrates_under_a_verified_load() {
-    let site = site(&["v"]);
-    let daemon = site.start();
-    let moving = site.folder.join("moving");
-    let here = Machine { moves: true, ..machine(&site, &["v"]) };
-    let there = Machine { awaits: Some(moving.clone()), moves: true, ..machine(&site, &["v"]) };
+    let fixture = fixture(&["v"]);
+    let daemon = fixture.start();
+    let moving = fixture.folder.join("moving");
+    let here = Machine { moves: true, ..machine(&fixture, &["v"]) };
+    let there = Machine { awaits: Some(moving.clone()), moves: true, ..machine(&fixture, &["v"]) };
     let mut source = Linux::boot_as(&here);
     // A guest that changes memory as fast as an emulated machine is copied would never converge.
     source.begin(&format!("{} --rate_iops=300", verified("/dev/vdb", 150, 8)));

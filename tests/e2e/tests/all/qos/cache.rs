@@ -1,8 +1,8 @@
 //! The cache: a client that streams through it or writes at full speed does not displace the hot set of others.
 
 use e2e::daemon::Daemon;
+use e2e::fixture::Fixture;
 use e2e::load::{Done, Job, Log, run};
-use e2e::site::Site;
 
 use super::{figure, seconds, shelf};
 
@@ -35,12 +35,12 @@ fn hits_and_reads(daemon: &Daemon) -> (u64, u64) {
     (sum("memory_hits"), sum("reads"))
 }
 
-fn steady(site: &Site, daemon: &Daemon, neighbour: Option<&str>, time: u64) -> Seen {
+fn steady(fixture: &Fixture, daemon: &Daemon, neighbour: Option<&str>, time: u64) -> Seen {
     let asks = format!("{ASKS} {STEADILY}");
-    let mut jobs: Vec<Job> = STEADY.iter().map(|name| Job::new(name, site.uri(name), &asks, 0, time)).collect();
-    jobs.extend(neighbour.map(|options| Job::new("neighbour", site.uri("neighbour"), options, 0, time)));
+    let mut jobs: Vec<Job> = STEADY.iter().map(|name| Job::new(name, fixture.uri(name), &asks, 0, time)).collect();
+    jobs.extend(neighbour.map(|options| Job::new("neighbour", fixture.uri("neighbour"), options, 0, time)));
     let before = hits_and_reads(daemon);
-    let logs = run(site.folder.path(), &jobs);
+    let logs = run(fixture.folder.path(), &jobs);
     if let Some(log) = logs.get("neighbour") {
         let bytes: u64 = log.0.iter().map(|done| done.bytes).sum();
         assert!(bytes >= 4 * MEMORY_BYTES, "the neighbour had {bytes} bytes alone: it was no burden");
@@ -58,12 +58,12 @@ fn steady(site: &Site, daemon: &Daemon, neighbour: Option<&str>, time: u64) -> S
 /// Three steady clients alone, then beside a neighbour with each of `burdens` in turn.
 fn beside(datastore: Option<&str>, burdens: &[&str], time: u64) -> Vec<Seen> {
     let volumes: Vec<(&str, &str)> = STEADY.iter().chain(&["neighbour"]).map(|name| (*name, "")).collect();
-    let site = shelf(&MEMORY_BYTES.to_string(), datastore, &volumes);
-    let daemon = site.start();
+    let fixture = shelf(&MEMORY_BYTES.to_string(), datastore, &volumes);
+    let daemon = fixture.start();
     let fill = format!("{ASKS} iodepth=8");
-    run(site.folder.path(), &STEADY.map(|name| Job::new(name, site.uri(name), &fill, 0, FILLED_S)));
+    run(fixture.folder.path(), &STEADY.map(|name| Job::new(name, fixture.uri(name), &fill, 0, FILLED_S)));
     let each = std::iter::once(None).chain(burdens.iter().map(|options| Some(*options)));
-    let seen = each.map(|neighbour| steady(&site, &daemon, neighbour, time)).collect();
+    let seen = each.map(|neighbour| steady(&fixture, &daemon, neighbour, time)).collect();
     daemon.stop();
     seen
 }

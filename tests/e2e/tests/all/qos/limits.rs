@@ -6,8 +6,8 @@
 //! always holds.
 
 use e2e::client::Client;
+use e2e::fixture::Fixture;
 use e2e::load::{Done, Job, Log, run};
-use e2e::site::Site;
 
 use super::{figure, seconds};
 
@@ -58,25 +58,25 @@ fn hold_limit(name: &str, log: &Log, per_second: u64, piece: u64, amount: fn(&Do
 
 #[test]
 fn no_second_exceeds_a_limit_hits_included() {
-    let mut site = Site::new();
+    let mut fixture = Fixture::new();
     let limits = [("requests", format!("limit_iops = {IOPS}")), ("bytes", format!("limit_bytes = \"{BYTES}\""))];
     let kinds = [("requests", "rw=randrw bs=4k"), ("bytes", "rw=randread bs=64k")];
     let (mut jobs, time) = (Vec::new(), seconds(6));
     for ((kind, limit), (_, options)) in limits.iter().zip(kinds) {
         for depth in [1, 64] {
             let name = format!("{kind}-{depth}");
-            site.volume(&name, 4 * MIB, limit);
-            jobs.push(Job::new(&name, site.uri(&name), &format!("{options} iodepth={depth}"), 0, time));
+            fixture.add_volume(&name, 4 * MIB, limit);
+            jobs.push(Job::new(&name, fixture.uri(&name), &format!("{options} iodepth={depth}"), 0, time));
         }
     }
-    let daemon = site.start();
+    let daemon = fixture.start();
     let names = ["requests-1", "requests-64", "bytes-1", "bytes-64"];
     for name in names {
-        Client::connect(&site.endpoint(), name).expect("it is served").read_all().expect("it reads");
+        Client::connect(&fixture.endpoint(), name).expect("it is served").read_all().expect("it reads");
     }
     let misses = |name| figure(&daemon, name, "misses") + figure(&daemon, name, "partial_hits");
     let before = names.map(misses);
-    let logs = run(site.folder.path(), &jobs);
+    let logs = run(fixture.folder.path(), &jobs);
     assert_eq!(names.map(misses), before, "all of it was in memory");
     for name in names {
         if name.starts_with("requests") {
@@ -90,14 +90,14 @@ fn no_second_exceeds_a_limit_hits_included() {
 
 #[test]
 fn burst_is_available_once_and_refills() {
-    let mut site = Site::new();
-    site.volume("v", 4 * MIB, &format!("limit_iops = {IOPS}\nburst_iops = {BURST}"));
-    let daemon = site.start();
-    Client::connect(&site.endpoint(), "v").expect("it is served").read_all().expect("it reads");
+    let mut fixture = Fixture::new();
+    fixture.add_volume("v", 4 * MIB, &format!("limit_iops = {IOPS}\nburst_iops = {BURST}"));
+    let daemon = fixture.start();
+    Client::connect(&fixture.endpoint(), "v").expect("it is served").read_all().expect("it reads");
     // fio takes a moment to start: by then the burst allowance is full again.
     std::thread::sleep(std::time::Duration::from_millis(BURST * 1000 / IOPS));
-    let flood = |name, from| Job::new(name, site.uri("v"), "rw=randread bs=4k iodepth=64", from, 2);
-    let logs = run(site.folder.path(), &[flood("first", 0), flood("second", 4)]);
+    let flood = |name, from| Job::new(name, fixture.uri("v"), "rw=randread bs=4k iodepth=64", from, 2);
+    let logs = run(fixture.folder.path(), &[flood("first", 0), flood("second", 4)]);
     let (first, second) = (&logs["first"], &logs["second"]);
     let both = Log(first.0.iter().chain(&second.0).copied().collect());
     let excess = both.excess(IOPS, one);

@@ -10,8 +10,8 @@ mod neighbours;
 mod shares;
 
 use e2e::daemon::Daemon;
+use e2e::fixture::Fixture;
 use e2e::load::Log;
-use e2e::site::Site;
 use serde_json::Value;
 
 /// Length of a volume on the shelf: far more than the memory, and so long that disks have to seek.
@@ -29,18 +29,18 @@ fn seconds(default: u64) -> u64 {
 }
 
 /// Volumes (name, further keys) that share five disks, and one datastore where `datastore` has its keys.
-fn shelf(memory: &str, datastore: Option<&str>, volumes: &[(&str, &str)]) -> Site {
-    let mut site = Site::new();
-    site.memory = memory.to_owned();
-    site.tables = "[[array]]\nname = \"shelf\"\nraid = 5\ndisks = 5\ndisk = \"sas15k\"\n".to_owned();
+fn shelf(memory: &str, datastore: Option<&str>, volumes: &[(&str, &str)]) -> Fixture {
+    let mut fixture = Fixture::new();
+    fixture.memory = memory.to_owned();
+    fixture.tables = "[[array]]\nname = \"shelf\"\nraid = 5\ndisks = 5\ndisk = \"sas15k\"\n".to_owned();
     if let Some(keys) = datastore {
-        site.tables += &format!("[[datastore]]\nname = \"pool\"\n{keys}\n");
+        fixture.tables += &format!("[[datastore]]\nname = \"pool\"\n{keys}\n");
     }
     for (name, keys) in volumes {
         let pool = if datastore.is_some() { "datastore = \"pool\"\n" } else { "" };
-        site.volume_on(name, "sim://shelf", &format!("size = \"{GIB_OF_A_VOLUME} GiB\"\n{pool}{keys}"));
+        fixture.add_volume_on(name, "sim://shelf", &format!("size = \"{GIB_OF_A_VOLUME} GiB\"\n{pool}{keys}"));
     }
-    site
+    fixture
 }
 
 /// Windows of `width_ms`, one each half second.

@@ -3,23 +3,23 @@
 use std::io::Write;
 
 use e2e::client::{Client, FUA, Op};
+use e2e::fixture::Fixture;
 use e2e::loop_device::LoopDevice;
 use e2e::random::Random;
-use e2e::site::Site;
 
 const MIB: u64 = 1 << 20;
 const VOLUME_BYTES: u64 = 48 * MIB;
 
 /// A fixture with a volume `v` on a loop device with this sector size; `None` and a note on the terminal if no device
 /// can be made.
-fn site_on(sector: u32) -> Option<(Site, LoopDevice)> {
-    let mut site = Site::new();
+fn fixture_on(sector: u32) -> Option<(Fixture, LoopDevice)> {
+    let mut fixture = Fixture::new();
     // Memory is smaller than the volume, so blocks are evicted and read again from the device.
-    site.memory = "20 MiB".to_owned();
-    match LoopDevice::attach(&site.folder.join("device.img"), VOLUME_BYTES, sector) {
+    fixture.memory = "20 MiB".to_owned();
+    match LoopDevice::attach(&fixture.folder.join("device.img"), VOLUME_BYTES, sector) {
         Ok(device) => {
-            site.volume_on("v", &device.path().to_string_lossy(), "");
-            Some((site, device))
+            fixture.add_volume_on("v", &device.path().to_string_lossy(), "");
+            Some((fixture, device))
         }
         Err(reason) => {
             let _ = writeln!(
@@ -32,12 +32,12 @@ fn site_on(sector: u32) -> Option<(Site, LoopDevice)> {
 }
 
 /// Sends random requests of any offset and length, compares with an array, and restarts in between.
-fn check_against_array(site: &Site) {
+fn check_against_array(fixture: &Fixture) {
     let mut random = Random::new(24);
     let mut array = vec![0; VOLUME_BYTES as usize];
     for _ in 0..2 {
-        let daemon = site.start();
-        let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+        let daemon = fixture.start();
+        let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
         assert!(client.read(0, array.len()).expect("it reads") == array, "the whole volume after a start");
         for number in 0..600 {
             let most = if number % 40 == 0 { 2 * MIB } else { 9000 };
@@ -74,28 +74,28 @@ fn check_against_array(site: &Site) {
 
 #[test]
 fn any_byte_requests_on_512_byte_sectors_behave_as_an_array() {
-    if let Some((site, _device)) = site_on(512) {
-        check_against_array(&site);
+    if let Some((fixture, _device)) = fixture_on(512) {
+        check_against_array(&fixture);
     }
 }
 
 #[test]
 fn any_byte_requests_on_4096_byte_sectors_behave_as_an_array() {
-    if let Some((site, _device)) = site_on(4096) {
-        check_against_array(&site);
+    if let Some((fixture, _device)) = fixture_on(4096) {
+        check_against_array(&fixture);
     }
 }
 
 #[test]
 fn concurrent_partial_sector_writes_lose_no_byte() {
     const CLIENTS: u64 = 4;
-    let mut site = Site::new();
-    site.volume("v", 4 * MIB, "policy = \"write-through\"");
-    let daemon = site.start();
+    let mut fixture = Fixture::new();
+    fixture.add_volume("v", 4 * MIB, "policy = \"write-through\"");
+    let daemon = fixture.start();
     // Each client has its own hundred bytes of each sector.
     std::thread::scope(|scope| {
         for number in 0..CLIENTS {
-            let endpoint = site.endpoint();
+            let endpoint = fixture.endpoint();
             scope.spawn(move || {
                 let mut client = Client::connect(&endpoint, "v").expect("the daemon serves");
                 for round in 1..=40 {
@@ -114,7 +114,7 @@ fn concurrent_partial_sector_writes_lose_no_byte() {
             });
         }
     });
-    let image = Client::connect(&site.endpoint(), "v").and_then(|mut client| client.read_all()).expect("it reads");
+    let image = Client::connect(&fixture.endpoint(), "v").and_then(|mut client| client.read_all()).expect("it reads");
     for part in image[..32 * 512].chunks(128) {
         assert!(part[..14] == [0; 14] && part[14..114] == [40; 100] && part[114..] == [0; 14], "{part:?}");
     }
@@ -123,10 +123,10 @@ fn concurrent_partial_sector_writes_lose_no_byte() {
 
 #[test]
 fn long_simple_reads_stay_inside_the_memory_bound() {
-    let mut site = Site::with_volume(96 * MIB);
-    site.memory = "20 MiB".to_owned();
-    let daemon = site.start();
-    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    let mut fixture = Fixture::with_volume(96 * MIB);
+    fixture.memory = "20 MiB".to_owned();
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
     for at in (0..96).map(|index| index * MIB) {
         client.write(at, &[(at / MIB) as u8 + 1; 4096]).expect("it writes");
     }

@@ -13,7 +13,7 @@ use crate::manager::Manager;
 pub const TARGET: &str = "iqn.2026-11.io.hotset:test";
 
 /// Configuration and files of a daemon under test.
-pub struct Site {
+pub struct Fixture {
     /// Folder of all files.
     pub folder: Folder,
     /// `[memory] size`.
@@ -39,10 +39,10 @@ pub struct Site {
     volumes: Vec<String>,
 }
 
-impl Site {
+impl Fixture {
     /// An empty fixture with 64 MiB of memory.
     pub fn new() -> Self {
-        Site {
+        Fixture {
             folder: Folder::new(),
             memory: "64 MiB".to_owned(),
             keep_in: "auto".to_owned(),
@@ -60,9 +60,9 @@ impl Site {
 
     /// A fixture with a volume `v` of `bytes` on a sparse file.
     pub fn with_volume(bytes: u64) -> Self {
-        let mut site = Site::new();
-        site.volume("v", bytes, "");
-        site
+        let mut fixture = Fixture::new();
+        fixture.add_volume("v", bytes, "");
+        fixture
     }
 
     /// Adds a volume on a sparse file; `lines` are further keys.
@@ -70,7 +70,7 @@ impl Site {
         let path = self.backing(name);
         let file = File::create(&path).expect("the folder can be written");
         file.set_len(bytes).expect("a sparse file can be made");
-        self.volume_on(name, &path.to_string_lossy(), lines);
+        self.add_volume_on(name, &path.to_string_lossy(), lines);
     }
 
     /// Adds a volume on any backing.
@@ -150,7 +150,7 @@ impl Site {
 }
 
 /// Removes the memory image that a killed daemon leaves for its successor.
-impl Drop for Site {
+impl Drop for Fixture {
     fn drop(&mut self) {
         let Ok(state) = std::fs::read_to_string(self.folder.join("state/state.json")) else { return };
         let paths = state.split('"').filter(|part| part.starts_with("/dev/shm/hotset-"));
@@ -158,8 +158,8 @@ impl Drop for Site {
     }
 }
 
-impl Default for Site {
+impl Default for Fixture {
     fn default() -> Self {
-        Site::new()
+        Fixture::new()
     }
 }

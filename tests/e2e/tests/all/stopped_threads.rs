@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use e2e::client::{Client, FUA, Op};
 use e2e::daemon::Daemon;
-use e2e::held;
+use e2e::fixture::Fixture;
 use e2e::http::Http;
-use e2e::site::Site;
+use e2e::stopped_thread;
 use e2e::tool::tool;
 use serde_json::Value;
 
@@ -18,13 +18,13 @@ const MIB: u64 = 1 << 20;
 const KEPT_FROM_BEFORE: Duration = Duration::from_secs(30);
 
 /// A volume four times the memory, with its log on two devices: requests, destage and flushes all have work.
-fn site() -> Site {
-    let mut site = Site::with_volume(80 * MIB);
-    site.memory = "20 MiB".to_owned();
-    let devices = ["f0", "f1"].map(|name| format!("\"{}\"", site.folder.join(name).display()));
-    site.tables =
+fn fixture() -> Fixture {
+    let mut fixture = Fixture::with_volume(80 * MIB);
+    fixture.memory = "20 MiB".to_owned();
+    let devices = ["f0", "f1"].map(|name| format!("\"{}\"", fixture.folder.join(name).display()));
+    fixture.tables =
         format!("[api]\nlisten = \"127.0.0.1:0\"\n[flash]\ndevices = [{}]\nsize = \"256 MiB\"", devices.join(", "));
-    site
+    fixture
 }
 
 /// Sends an HTTP request without reading the reply.
@@ -36,8 +36,8 @@ fn ask(http: &Http) -> TcpStream {
 }
 
 /// Number of bytes received within the timeout.
-fn answered(stream: &mut TcpStream, patience: Duration) -> usize {
-    stream.set_read_timeout(Some(patience)).expect("a socket");
+fn answered(stream: &mut TcpStream, timeout: Duration) -> usize {
+    stream.set_read_timeout(Some(timeout)).expect("a socket");
     stream.read(&mut [0; 64]).unwrap_or(0)
 }
 
@@ -47,23 +47,23 @@ fn shown(daemon: &Daemon) -> Value {
 
 #[test]
 fn volumes_are_served_while_the_control_thread_is_stopped() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     assert!(answered(&mut ask(&http), Duration::from_secs(60)) > 0);
-    let Some(held) = held::control(&daemon) else { return };
+    let Some(held) = stopped_thread::stop_control(&daemon) else { return };
     let mut question = ask(&http);
     // fio connects, writes more than memory holds with flushes in between, and verifies every block; a failed request
     // ends it.
     let mut fio =
         tool("fio").args("--name=f --ioengine=nbd --rw=randwrite --bs=16k --iodepth=16 --size=80m --fsync=64");
     fio = fio.args("--verify=crc32c --verify_fatal=1 --randseed=7 --output-format=json");
-    let out = fio.arg(format!("--uri={}", site.uri("v"))).within(site.folder.path()).ok();
+    let out = fio.arg(format!("--uri={}", fixture.uri("v"))).within(fixture.folder.path()).ok();
     let report: Value = serde_json::from_str(&out[out.find('{').expect("JSON")..]).expect("JSON");
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
     client.call(Op::Write, FUA, 0, 4096, &[7; 4096]).expect("it writes");
     assert_eq!(client.read(0, 4096).expect("it reads"), [7; 4096]);
-    assert!(held.stands_still(), "the control thread ran meanwhile");
+    assert!(held.is_stopped(), "the control thread ran meanwhile");
     assert_eq!(answered(&mut question, Duration::from_millis(100)), 0);
     drop(held);
     assert!(answered(&mut question, Duration::from_secs(60)) > 0, "the control thread does not continue");
@@ -79,18 +79,18 @@ fn volumes_are_served_while_the_control_thread_is_stopped() {
 
 #[test]
 fn stopped_data_core_raises_an_alert() {
-    let site = site();
-    let daemon = site.start();
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    let fixture = fixture();
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
     let before = shown(&daemon)["reads"].as_u64().expect("a count");
-    let Some(held) = held::core(&daemon) else { return };
+    let Some(held) = stopped_thread::stop_data_core(&daemon) else { return };
     client.send(Op::Read, 0, 0, 4096, &[]).expect("the kernel takes it");
     let silent = e2e::daemon::wait_for("the alert", || {
         let status: Value = serde_json::from_str(&daemon.command(&["status", "--json"])).expect("JSON");
         let alerts = status["active_alerts"].as_array().expect("a list").clone();
         alerts.into_iter().find(|alert| alert["kind"] == "core-silent")
     });
-    assert!(held.stands_still() && silent["severity"] == "critical", "{silent}");
+    assert!(held.is_stopped() && silent["severity"] == "critical", "{silent}");
     drop(held);
     assert_eq!(client.receive().expect("the core continues").error, 0);
     assert_eq!(shown(&daemon)["reads"], before + 1);
@@ -106,12 +106,12 @@ fn said(manager: &UnixDatagram) -> Option<String> {
 
 #[test]
 fn watchdog_needs_running_data_core_and_control_thread() {
-    let mut site = site();
-    let manager = UnixDatagram::bind(site.folder.join("manager")).expect("a socket in the folder");
+    let mut fixture = fixture();
+    let manager = UnixDatagram::bind(fixture.folder.join("manager")).expect("a socket in the folder");
     manager.set_read_timeout(Some(Duration::from_secs(10))).expect("a positive time");
-    site.manager = Some(site.folder.join("manager"));
-    let daemon = site.start();
-    for hold in [held::control, held::core] {
+    fixture.watchdog_socket = Some(fixture.folder.join("manager"));
+    let daemon = fixture.start();
+    for hold in [stopped_thread::stop_control, stopped_thread::stop_data_core] {
         // More notifications than the socket may have kept from before.
         for _ in 0..20 {
             while said(&manager).expect("the watchdog is fed") != "WATCHDOG=1" {}
@@ -119,7 +119,7 @@ fn watchdog_needs_running_data_core_and_control_thread() {
         let Some(held) = hold(&daemon) else { return };
         let begun = Instant::now();
         while let Some(text) = said(&manager) {
-            assert!(held.stands_still(), "the thread runs and sent {text}");
+            assert!(held.is_stopped(), "the thread runs and sent {text}");
             assert!(begun.elapsed() < KEPT_FROM_BEFORE, "the watchdog is fed by a stopped thread: {text}");
         }
         drop(held);

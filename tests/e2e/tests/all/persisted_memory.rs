@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use e2e::client::{Client, Op};
 use e2e::daemon::{Daemon, hotset, text_of, wait_for};
+use e2e::fixture::Fixture;
 use e2e::random::{Random, seed};
-use e2e::site::Site;
 
 use crate::history::SmallDisk;
 use crate::kill::kill_rounds;
@@ -23,11 +23,11 @@ struct Sector {
     other: u8,
 }
 
-fn site(lines: &str) -> Site {
-    let mut site = Site::with_volume(BYTES as u64);
-    site.keep_in = "/dev/shm".to_owned();
-    site.tables += lines;
-    site
+fn fixture(lines: &str) -> Fixture {
+    let mut fixture = Fixture::with_volume(BYTES as u64);
+    fixture.keep_in = "/dev/shm".to_owned();
+    fixture.tables += lines;
+    fixture
 }
 
 /// Sends changes until the daemon ends. Requests without an answer may have taken effect.
@@ -71,8 +71,8 @@ fn check(client: &mut Client, sectors: &mut [Sector], round: u64) {
 }
 
 /// Files with memory that outlives the daemon, as named in the fixture's state directory.
-fn files(site: &Site) -> Vec<PathBuf> {
-    let state = std::fs::read(site.folder.join("state/state.json")).expect("a daemon has run");
+fn files(fixture: &Fixture) -> Vec<PathBuf> {
+    let state = std::fs::read(fixture.folder.join("state/state.json")).expect("a daemon has run");
     let state: serde_json::Value = serde_json::from_slice(&state).expect("it is JSON");
     let kept = state["kept"].as_array().cloned().unwrap_or_default();
     kept.iter().map(|record| record["path"].as_str().expect("a path").into()).collect()
@@ -80,20 +80,20 @@ fn files(site: &Site) -> Vec<PathBuf> {
 
 #[test]
 fn a_kill_at_any_moment_loses_nothing_that_was_acknowledged() {
-    killed_at_any_moment(&site(""));
+    killed_at_any_moment(&fixture(""));
 }
 
 #[test]
 fn a_kill_at_any_moment_loses_nothing_beside_a_flash_log_either() {
-    killed_at_any_moment(&site("[flash]\ndevices = [\"one\", \"two\"]\nsize = \"64 MiB\"\n"));
+    killed_at_any_moment(&fixture("[flash]\ndevices = [\"one\", \"two\"]\nsize = \"64 MiB\"\n"));
 }
 
-fn killed_at_any_moment(site: &Site) {
+fn killed_at_any_moment(fixture: &Fixture) {
     let mut random = Random::new(seed("kept"));
     let mut sectors = vec![Sector { byte: 0, other: 0 }; BYTES / SECTOR];
-    let mut daemon = site.start();
+    let mut daemon = fixture.start();
     for round in 0..kill_rounds() {
-        let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
+        let mut client = Client::connect(&fixture.endpoint(), "v").expect("it serves");
         check(&mut client, &mut sectors, round);
         let pause = Duration::from_millis(5 + random.below(300));
         std::thread::scope(|scope| {
@@ -101,29 +101,29 @@ fn killed_at_any_moment(site: &Site) {
             std::thread::sleep(pause);
             daemon.kill();
         });
-        assert!(!files(site).is_empty());
+        assert!(!files(fixture).is_empty());
         if round % 3 == 2 {
             // A daemon that is killed while it starts, or just afterwards.
-            let starting = Daemon::launch(site);
+            let starting = Daemon::launch(fixture);
             std::thread::sleep(Duration::from_millis(round * 7 % 60));
             starting.kill();
         }
-        daemon = site.start();
+        daemon = fixture.start();
     }
     assert!(
         daemon.log().contains("acknowledged blocks and zero ranges"),
         "nothing was left behind in all rounds:\n{}",
         daemon.log()
     );
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it serves");
     check(&mut client, &mut sectors, kill_rounds());
     drop(client);
-    let left = files(site);
+    let left = files(fixture);
     assert_eq!(left.len(), 1, "a file that is not needed stays: {left:?}");
     daemon.command(&["stop", "--destage"]);
     daemon.wait();
-    assert!(files(site).is_empty() && !left[0].exists(), "a clean stop leaves nothing in memory");
-    let found = std::fs::read(site.backing("v")).expect("the backing is there");
+    assert!(files(fixture).is_empty() && !left[0].exists(), "a clean stop leaves nothing in memory");
+    let found = std::fs::read(fixture.backing("v")).expect("the backing is there");
     assert!(
         found.chunks(SECTOR).zip(&sectors).all(|(found, sector)| found[0] == sector.byte),
         "the backing is complete"
@@ -132,50 +132,50 @@ fn killed_at_any_moment(site: &Site) {
 
 #[test]
 fn persisted_data_waits_for_its_volume_and_write_access() {
-    let mut site = site("");
-    let daemon = site.start();
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
+    let mut fixture = fixture("");
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it serves");
     client.write(4096, &[7; 8192]).expect("written");
     daemon.kill();
     // Another volume is served meanwhile, and its daemon is killed as well.
-    site.forget_volumes();
-    site.volume("other", 1 << 20, "");
-    let daemon = site.start();
-    let mut client = Client::connect(&site.endpoint(), "other").expect("it serves");
+    fixture.clear_volumes();
+    fixture.add_volume("other", 1 << 20, "");
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "other").expect("it serves");
     client.write(0, &[8; 4096]).expect("written");
     daemon.kill();
-    assert_eq!(files(&site).len(), 2);
-    site.forget_volumes();
-    let backing = site.backing("v").display().to_string();
-    site.volume_on("v", &backing, "read_only = true");
-    let daemon = site.start();
+    assert_eq!(files(&fixture).len(), 2);
+    fixture.clear_volumes();
+    let backing = fixture.backing("v").display().to_string();
+    fixture.add_volume_on("v", &backing, "read_only = true");
+    let daemon = fixture.start();
     assert!(daemon.log().contains("serve it without read_only"), "{}", daemon.log());
     let refused = daemon.try_command(&["volume", "remove", "v"]);
     let text = text_of(&refused);
     assert!(!refused.status.success() && text.contains("left data of it in memory"), "{text}");
-    let file = files(&site)[0].display().to_string();
+    let file = files(&fixture)[0].display().to_string();
     assert!(text.contains(&format!("remove {file}")), "{text}");
     daemon.stop();
-    assert_eq!(files(&site).len(), 2, "no start has asked for the second volume");
-    site.forget_volumes();
-    site.volume_on("v", &backing, "");
-    let other = site.backing("other").display().to_string();
-    site.volume_on("other", &other, "");
-    let daemon = site.start();
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
+    assert_eq!(files(&fixture).len(), 2, "no start has asked for the second volume");
+    fixture.clear_volumes();
+    fixture.add_volume_on("v", &backing, "");
+    let other = fixture.backing("other").display().to_string();
+    fixture.add_volume_on("other", &other, "");
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it serves");
     assert_eq!(client.read(4096, 8192).expect("readable"), [7; 8192]);
-    let mut client = Client::connect(&site.endpoint(), "other").expect("it serves");
+    let mut client = Client::connect(&fixture.endpoint(), "other").expect("it serves");
     assert_eq!(client.read(0, 4096).expect("readable"), [8; 4096]);
-    assert_eq!(files(&site).len(), 1);
+    assert_eq!(files(&fixture).len(), 1);
     daemon.stop();
 }
 
 #[test]
 fn where_memory_cannot_be_kept_is_said() {
-    let mut site = site("");
-    site.keep_in = site.folder.path().display().to_string();
-    std::fs::write(site.config(), site.config_text()).expect("the folder can be written");
-    let output = hotset(&["serve", "--config", &site.config().to_string_lossy()]);
+    let mut fixture = fixture("");
+    fixture.keep_in = fixture.folder.path().display().to_string();
+    std::fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
+    let output = hotset(&["serve", "--config", &fixture.config().to_string_lossy()]);
     assert!(!output.status.success());
     let text = text_of(&output);
     assert!(text.contains("[memory] keep_in") && text.contains("not a file system in memory"), "{text}");
@@ -191,24 +191,24 @@ fn set_version(file: &Path, version: u8) {
 
 #[test]
 fn memory_of_a_newer_version_withholds_its_own_volumes_alone() {
-    let mut site = site("");
-    site.volume("whole", 1 << 20, "");
-    let daemon = site.start();
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
+    let mut fixture = fixture("");
+    fixture.add_volume("whole", 1 << 20, "");
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it serves");
     client.write(4096, &[7; 8192]).expect("written");
     // A volume that is stopped cleanly before the kill.
-    let all = site.config_text();
+    let all = fixture.config_text();
     let (before, _) = all.split_once("[[volume]]\nname = \"whole\"").expect("it is the last");
-    std::fs::write(site.config(), before).expect("the folder can be written");
+    std::fs::write(fixture.config(), before).expect("the folder can be written");
     daemon.signal("HUP");
     wait_for("the removal", || daemon.log().contains("volume whole: removed").then_some(()));
     daemon.kill();
-    let file = files(&site)[0].clone();
+    let file = files(&fixture)[0].clone();
     set_version(&file, 99);
-    let daemon = site.start();
-    let mut whole = Client::connect(&site.endpoint(), "whole").expect("a cleanly stopped volume is served");
+    let daemon = fixture.start();
+    let mut whole = Client::connect(&fixture.endpoint(), "whole").expect("a cleanly stopped volume is served");
     whole.write(0, &[1; 512]).expect("written");
-    assert!(Client::connect(&site.endpoint(), "v").is_err(), "a volume that may have lost writes is not served");
+    assert!(Client::connect(&fixture.endpoint(), "v").is_err(), "a volume that may have lost writes is not served");
     let shown = daemon.command(&["volume", "show", "v"]);
     for word in [file.to_str().expect("plain"), "a newer version", "volume adopt v"] {
         assert!(shown.contains(word), "{word} is missing in {shown}");
@@ -219,8 +219,8 @@ fn memory_of_a_newer_version_withholds_its_own_volumes_alone() {
     daemon.stop();
     assert!(file.exists(), "the daemon never removes the file");
     set_version(&file, 2);
-    let daemon = site.start();
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it serves");
     assert_eq!(client.read(4096, 8192).expect("readable"), [7; 8192], "nothing is lost");
     drop(client);
     daemon.stop();
@@ -229,55 +229,55 @@ fn memory_of_a_newer_version_withholds_its_own_volumes_alone() {
 
 #[test]
 fn memory_of_a_newer_version_is_given_up_in_explicit_words_alone() {
-    let site = site("");
-    let daemon = site.start();
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
+    let fixture = fixture("");
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it serves");
     client.write(4096, &[7; 8192]).expect("written");
     daemon.kill();
-    let file = files(&site)[0].clone();
+    let file = files(&fixture)[0].clone();
     set_version(&file, 99);
-    let daemon = site.start();
+    let daemon = fixture.start();
     daemon.command(&["volume", "adopt", "v"]);
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it serves");
     assert_eq!(client.read(4096, 8192).expect("readable"), [0; 8192], "the backing is the volume's data now");
     assert!(client.flush().is_err() && client.flush().is_ok(), "and its clients see one failed flush");
     drop(client);
     daemon.stop();
     assert!(file.exists(), "the daemon never removes the file");
     std::fs::remove_file(&file).expect("an administrator may");
-    let daemon = site.start();
-    assert_eq!(files(&site).len(), 1, "the file's record is removed as well");
+    let daemon = fixture.start();
+    assert_eq!(files(&fixture).len(), 1, "the file's record is removed as well");
     daemon.stop();
 }
 
 #[test]
 fn memory_persisted_on_a_full_tmpfs_is_recovered() {
-    let mut site = Site::with_volume(BYTES as u64);
-    site.memory = "32 MiB".to_owned();
-    let Some(tmpfs) = SmallDisk::of(&site.folder.join("shm"), "80m") else { return };
-    site.keep_in = tmpfs.path().display().to_string();
+    let mut fixture = Fixture::with_volume(BYTES as u64);
+    fixture.memory = "32 MiB".to_owned();
+    let Some(tmpfs) = SmallDisk::of(&fixture.folder.join("shm"), "80m") else { return };
+    fixture.keep_in = tmpfs.path().display().to_string();
     let alerts = |daemon: &Daemon| {
         let status: serde_json::Value =
             serde_json::from_str(&daemon.command(&["status", "--json"])).expect("it is JSON");
         status["active_alerts"].as_array().expect("a list").clone()
     };
-    let daemon = site.start();
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it serves");
     client.write(0, &[9; 64 << 10]).expect("acknowledged");
     daemon.kill();
     tmpfs.fill();
-    let daemon = site.start();
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it serves");
     assert_eq!(client.read(0, 64 << 10).expect("it is read"), vec![9; 64 << 10]);
     client.flush().expect("nothing is lost: no flush fails");
     let alert = wait_for("the alert", || alerts(&daemon).into_iter().find(|alert| alert["kind"] == "memory-not-kept"));
-    assert!(alert["cause"].as_str().is_some_and(|cause| cause.contains(&site.keep_in)), "{alert}");
+    assert!(alert["cause"].as_str().is_some_and(|cause| cause.contains(&fixture.keep_in)), "{alert}");
     drop(client);
     daemon.stop();
-    assert!(files(&site).is_empty(), "the recovered file is removed");
+    assert!(files(&fixture).is_empty(), "the recovered file is removed");
     tmpfs.empty();
-    let daemon = site.start();
-    assert_eq!(files(&site).len(), 1, "with free space the memory is kept again");
+    let daemon = fixture.start();
+    assert_eq!(files(&fixture).len(), 1, "with free space the memory is kept again");
     assert!(alerts(&daemon).iter().all(|alert| alert["kind"] != "memory-not-kept"));
     daemon.stop();
 }

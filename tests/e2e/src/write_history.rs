@@ -25,7 +25,7 @@ struct State {
 
 /// Writes of a single writer to a volume.
 #[derive(Debug)]
-pub struct Ledger {
+pub struct WriteHistory {
     sectors: Vec<State>,
     /// Writes of zeroes per sector, by sequence number: they leave no mark in the content.
     zeroes: BTreeMap<u64, Vec<u64>>,
@@ -75,11 +75,11 @@ impl fmt::Display for Fault {
 #[derive(Clone, Copy, Debug)]
 pub struct Mark(u64);
 
-impl Ledger {
+impl WriteHistory {
     /// A fresh volume of `bytes`, all zeroes.
     pub fn new(bytes: u64, tears: bool) -> Self {
         let sectors = vec![State::default(); (bytes / SECTOR as u64) as usize];
-        Ledger { sectors, zeroes: BTreeMap::new(), held: Vec::new(), settled: 0, sequence: 0, tears }
+        WriteHistory { sectors, zeroes: BTreeMap::new(), held: Vec::new(), settled: 0, sequence: 0, tears }
     }
 
     /// Number of sectors.
@@ -243,67 +243,67 @@ mod tests {
 
     const BLOCKS: u64 = 16;
 
-    fn write(ledger: &mut Ledger, image: &mut [u8], at: u64, count: u64) -> u64 {
-        let sequence = ledger.send(at, count, false);
+    fn write(history: &mut WriteHistory, image: &mut [u8], at: u64, count: u64) -> u64 {
+        let sequence = history.send(at, count, false);
         for sector in at..at + count {
             pattern::fill(sector, sequence, &mut image[sector as usize * SECTOR..][..SECTOR]);
         }
-        ledger.acknowledge(at, count, sequence, false);
+        history.acknowledge(at, count, sequence, false);
         sequence
     }
 
-    fn fresh() -> (Ledger, Vec<u8>) {
+    fn fresh() -> (WriteHistory, Vec<u8>) {
         let bytes = BLOCKS * BLOCK_SECTORS * SECTOR as u64;
-        (Ledger::new(bytes, false), vec![0; bytes as usize])
+        (WriteHistory::new(bytes, false), vec![0; bytes as usize])
     }
 
-    fn flush(ledger: &mut Ledger) {
-        let mark = ledger.flush_begins();
-        ledger.flush_ends(mark);
+    fn flush(history: &mut WriteHistory) {
+        let mark = history.flush_begins();
+        history.flush_ends(mark);
     }
 
     #[test]
     fn flushed_and_later_writes_pass() {
-        let (mut ledger, mut image) = fresh();
-        write(&mut ledger, &mut image, 8, 8);
-        flush(&mut ledger);
+        let (mut history, mut image) = fresh();
+        write(&mut history, &mut image, 8, 8);
+        flush(&mut history);
         let flushed = image.clone();
-        write(&mut ledger, &mut image, 8, 8);
-        write(&mut ledger, &mut image, 24, 8);
-        assert_eq!(ledger.check_after_crash(&image), []);
+        write(&mut history, &mut image, 8, 8);
+        write(&mut history, &mut image, 24, 8);
+        assert_eq!(history.check_after_crash(&image), []);
         // Content found once must stay, so the older image counts as a loss.
-        assert!(matches!(ledger.check_after_crash(&flushed)[0], Fault::Lost { sector: 8, .. }));
+        assert!(matches!(history.check_after_crash(&flushed)[0], Fault::Lost { sector: 8, .. }));
     }
 
     #[test]
     fn unflushed_write_may_be_lost_but_not_a_flushed_one() {
-        let (mut ledger, mut image) = fresh();
-        write(&mut ledger, &mut image, 0, 8);
-        assert_eq!(ledger.check_after_crash(&vec![0; image.len()]), []);
-        let (mut ledger, mut image) = fresh();
-        write(&mut ledger, &mut image, 0, 8);
-        flush(&mut ledger);
-        assert_eq!(ledger.check_after_crash(&vec![0; image.len()]).len(), 8);
+        let (mut history, mut image) = fresh();
+        write(&mut history, &mut image, 0, 8);
+        assert_eq!(history.check_after_crash(&vec![0; image.len()]), []);
+        let (mut history, mut image) = fresh();
+        write(&mut history, &mut image, 0, 8);
+        flush(&mut history);
+        assert_eq!(history.check_after_crash(&vec![0; image.len()]).len(), 8);
     }
 
     #[test]
     fn flush_covers_only_writes_acknowledged_before_it() {
-        let (mut ledger, mut image) = fresh();
-        let mark = ledger.flush_begins();
-        write(&mut ledger, &mut image, 0, 8);
-        ledger.flush_ends(mark);
-        assert_eq!(ledger.check_after_crash(&vec![0; image.len()]), []);
+        let (mut history, mut image) = fresh();
+        let mark = history.flush_begins();
+        write(&mut history, &mut image, 0, 8);
+        history.flush_ends(mark);
+        assert_eq!(history.check_after_crash(&vec![0; image.len()]), []);
     }
 
     #[test]
     fn foreign_torn_invented_and_flipped_data_is_detected() {
         let found = |spoil: fn(&mut [u8])| {
-            let (mut ledger, mut image) = fresh();
-            write(&mut ledger, &mut image, 0, 8);
-            flush(&mut ledger);
-            write(&mut ledger, &mut image, 8, 8);
+            let (mut history, mut image) = fresh();
+            write(&mut history, &mut image, 0, 8);
+            flush(&mut history);
+            write(&mut history, &mut image, 8, 8);
             spoil(&mut image);
-            ledger.check_after_crash(&image)
+            history.check_after_crash(&image)
         };
         assert!(matches!(found(|image| image.copy_within(0..SECTOR, 4096))[..], [Fault::Foreign { sector: 8, of: 0 }]));
         assert!(matches!(found(|image| image[4096..4096 + SECTOR].fill(0))[..], [Fault::Torn { block: 1, .. }]));
@@ -317,16 +317,16 @@ mod tests {
 
     #[test]
     fn zeroes_count_as_a_write_and_their_loss_is_detected() {
-        let (mut ledger, mut image) = fresh();
-        write(&mut ledger, &mut image, 0, 8);
-        flush(&mut ledger);
+        let (mut history, mut image) = fresh();
+        write(&mut history, &mut image, 0, 8);
+        flush(&mut history);
         let before = image.clone();
-        let sequence = ledger.send(0, 8, true);
-        ledger.acknowledge(0, 8, sequence, true);
+        let sequence = history.send(0, 8, true);
+        history.acknowledge(0, 8, sequence, true);
         image[..4096].fill(0);
-        assert_eq!(ledger.check_read(0, &image[..4096]), []);
-        assert_eq!(ledger.check_read(0, &before[..4096]).len(), 8);
-        assert_eq!(ledger.check_after_crash(&image), []);
-        assert_eq!(ledger.check_after_crash(&before).len(), 8);
+        assert_eq!(history.check_read(0, &image[..4096]), []);
+        assert_eq!(history.check_read(0, &before[..4096]).len(), 8);
+        assert_eq!(history.check_after_crash(&image), []);
+        assert_eq!(history.check_after_crash(&before).len(), 8);
     }
 }
