@@ -31,11 +31,11 @@ pub struct Fixture {
     /// Folder at the front of the daemon's `PATH`.
     pub programs: Option<PathBuf>,
     /// Program that wraps the daemon; its arguments are the binary and the binary's arguments.
-    pub under: Option<PathBuf>,
-    /// Socket of a service manager that expects a watchdog notification twice a second.
-    pub manager: Option<PathBuf>,
+    pub wrapper: Option<PathBuf>,
+    /// Notification socket of a service manager that expects a watchdog notification twice a second.
+    pub watchdog_socket: Option<PathBuf>,
     /// Service manager that starts the daemons and stores descriptors between them.
-    pub service: Option<Manager>,
+    pub service_manager: Option<Manager>,
     volumes: Vec<String>,
 }
 
@@ -51,9 +51,9 @@ impl Fixture {
             tables: String::new(),
             sabotage: None,
             programs: None,
-            under: None,
-            manager: None,
-            service: None,
+            wrapper: None,
+            watchdog_socket: None,
+            service_manager: None,
             volumes: Vec::new(),
         }
     }
@@ -66,7 +66,7 @@ impl Fixture {
     }
 
     /// Adds a volume on a sparse file; `lines` are further keys.
-    pub fn volume(&mut self, name: &str, bytes: u64, lines: &str) {
+    pub fn add_volume(&mut self, name: &str, bytes: u64, lines: &str) {
         let path = self.backing(name);
         let file = File::create(&path).expect("the folder can be written");
         file.set_len(bytes).expect("a sparse file can be made");
@@ -74,25 +74,25 @@ impl Fixture {
     }
 
     /// Adds a volume on any backing.
-    pub fn volume_on(&mut self, name: &str, backing: &str, lines: &str) {
+    pub fn add_volume_on(&mut self, name: &str, backing: &str, lines: &str) {
         self.volumes.push(format!("[[volume]]\nname = \"{name}\"\nbacking = \"{backing}\"\n{lines}\n"));
     }
 
     /// Removes all volumes from the configuration; their files stay.
-    pub fn forget_volumes(&mut self) {
+    pub fn clear_volumes(&mut self) {
         self.volumes.clear();
     }
 
-    /// Serves the volumes over iSCSI too, as [`TARGET`] on a free port; `lines` are further keys.
-    pub fn target(&mut self, lines: &str) -> SocketAddr {
+    /// Serves the volumes over iSCSI too, as [`TARGET`] on a free port, and returns its address; `lines` are further keys.
+    pub fn add_iscsi_target(&mut self, lines: &str) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("the socket is bound");
         self.tables += &format!("[iscsi]\nlisten = [\"{address}\"]\ntarget = \"{TARGET}\"\n{lines}\n");
         address
     }
 
     /// Serves the volumes over vhost-user too.
-    pub fn vhost_user(&mut self) {
+    pub fn enable_vhost_user(&mut self) {
         self.tables += &format!("[vhost_user]\ndirectory = \"{}/vhost\"\n", self.folder.path().display());
     }
 
@@ -101,7 +101,7 @@ impl Fixture {
         self.folder.join(&format!("vhost/{volume}.sock"))
     }
 
-    /// Backing file of a volume added by [`Fixture::volume`].
+    /// Backing file of a volume added by [`Fixture::add_volume`].
     pub fn backing(&self, name: &str) -> PathBuf {
         self.folder.join(&format!("{name}.img"))
     }

@@ -1,7 +1,8 @@
 //! Shared parts of the end-to-end tests: the real daemon under real clients.
 //!
 //! [`fixture::Fixture`] is a folder with a configuration and backings, [`daemon::Daemon`] a running `hotset serve` in
-//! it. [`client::Client`] is a small NBD client of the tests, and [`write_history::WriteHistory`] checks the content after a crash.
+//! it. [`client::Client`] is a small NBD client of the tests, and [`write_history::WriteHistory`] checks the content
+//! after a crash.
 
 pub mod blocks;
 pub mod bridge;

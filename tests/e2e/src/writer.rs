@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::client::{Client, Endpoint, FUA, Op};
 use crate::pattern::{self, SECTOR};
 use crate::random::Random;
-use crate::write_history::{BLOCK_SECTORS, Fault, Mark, WriteHistory, is_whole_block};
+use crate::write_history::{BLOCK_SECTORS, Fault, FlushMark, WriteHistory, is_whole_block};
 
 /// Requests in flight per connection.
 const DEPTH: usize = 16;
@@ -41,11 +41,11 @@ impl Drop for StopAtEnd<'_> {
 enum InFlight {
     Write { at: u64, count: u64, sequence: u64, durable: bool },
     Read { at: u64, count: u64 },
-    Flush(Mark),
+    Flush(FlushMark),
 }
 
 impl Writer<'_> {
-    /// Writes until `stop` or until the server is gone. Returns the faults that reads detected.
+    /// Writes until `stop` is set or the server has ended. Returns the faults that reads detected.
     pub fn run(&self, history: &Mutex<WriteHistory>, stop: &AtomicBool) -> Vec<Fault> {
         std::thread::scope(|scope| {
             let parts: Vec<_> =
@@ -89,7 +89,7 @@ impl Part<'_> {
     fn submit(&mut self) -> io::Result<()> {
         let draw = self.random.below(100);
         if draw < 3 {
-            let mark = self.history.lock().expect("no writer panicked").flush_begins();
+            let mark = self.history.lock().expect("no writer panicked").begin_flush();
             let cookie = self.client.send(Op::Flush, 0, 0, 0, &[])?;
             self.in_flight.insert(cookie, InFlight::Flush(mark));
             return Ok(());
@@ -122,7 +122,7 @@ impl Part<'_> {
     }
 
     fn flush_instead(&mut self) -> io::Result<()> {
-        let mark = self.history.lock().expect("no writer panicked").flush_begins();
+        let mark = self.history.lock().expect("no writer panicked").begin_flush();
         let cookie = self.client.send(Op::Flush, 0, 0, 0, &[])?;
         self.in_flight.insert(cookie, InFlight::Flush(mark));
         Ok(())
@@ -173,7 +173,7 @@ impl Part<'_> {
         match request {
             InFlight::Write { at, count, sequence, durable } => history.acknowledge(at, count, sequence, durable),
             InFlight::Read { at, .. } => return Ok(history.check_read(at, &reply.data)),
-            InFlight::Flush(mark) => history.flush_ends(mark),
+            InFlight::Flush(mark) => history.end_flush(mark),
         }
         Ok(Vec::new())
     }

@@ -106,15 +106,15 @@ fn http_changes_match_commands_survive_and_are_logged() {
     let fixture = fixture();
     let daemon = fixture.start();
     let (http, operate) = (Http::of(&daemon), token(&daemon, "operate"));
-    let patched = http.ask_as(&operate, "PATCH", "/api/v1/volumes/v", r#"{"policy":"write-through"}"#);
+    let patched = http.request_as(&operate, "PATCH", "/api/v1/volumes/v", r#"{"policy":"write-through"}"#);
     assert_eq!((patched.status, &patched.json()["policy"]), (200, &"write-through".into()));
     assert_eq!(json_of(&daemon, &["volume", "show", "v", "--json"])["policy"], "write-through");
     for (action, state) in [("pause", "paused"), ("freeze", "frozen"), ("resume", "active"), ("flush", "active")] {
-        let done = http.ask_as(&operate, "POST", &format!("/api/v1/volumes/v/{action}"), "");
+        let done = http.request_as(&operate, "POST", &format!("/api/v1/volumes/v/{action}"), "");
         assert_eq!((done.status, &done.json()["state"]), (200, &state.into()), "{action}");
         assert_eq!(json_of(&daemon, &["volume", "show", "v", "--json"])["state"], state, "{action}");
     }
-    let refused = http.ask_as(&operate, "POST", "/api/v1/volumes/v/invalidate", "");
+    let refused = http.request_as(&operate, "POST", "/api/v1/volumes/v/invalidate", "");
     assert_eq!(refused.status, 403, "{refused:?}");
     for line in
         ["\"operate\" (operate) from 127.0.0.1: PATCH /api/v1/volumes/v 200", "POST /api/v1/volumes/v/invalidate 403"]
@@ -130,7 +130,7 @@ fn http_changes_match_commands_survive_and_are_logged() {
     assert_eq!(http.get("/api/v1/volumes/v").json()["policy"], "write-through");
     assert_eq!(http.get("/api/v1/status").json()["overrides"][0]["key"], "policy");
     // The token survives too, until it is revoked.
-    let back = || http.ask_as(&operate, "PATCH", "/api/v1/volumes/v", r#"{"policy":"write-back"}"#).status;
+    let back = || http.request_as(&operate, "PATCH", "/api/v1/volumes/v", r#"{"policy":"write-back"}"#).status;
     assert_eq!(back(), 200);
     daemon.command(&["token", "revoke", "operate"]);
     assert_eq!(back(), 401);
@@ -146,7 +146,7 @@ fn pin_and_unpin_check_roles_and_ranges() {
     let http = Http::of(&daemon);
     let (read, operate) = (token(&daemon, "read"), token(&daemon, "operate"));
     let ask = |token: &str, action: &str, range: &str| {
-        http.ask_as(token, "POST", &format!("/api/v1/volumes/{action}"), range)
+        http.request_as(token, "POST", &format!("/api/v1/volumes/{action}"), range)
     };
     assert_eq!(ask(&read, "v/pin", "").status, 403);
     let pinned = || {
@@ -217,7 +217,7 @@ fn volumes_are_added_and_removed_online() {
     let add = |name: &str| {
         let backing = fixture.folder.join(&format!("{name}.img"));
         let volume = json!({ "name": name, "backing": backing, "size_bytes": MIB, "read_only": false });
-        http.ask_as(&administer, "POST", "/api/v1/volumes", &volume.to_string())
+        http.request_as(&administer, "POST", "/api/v1/volumes", &volume.to_string())
     };
     for name in ["a", "b"] {
         let added = add(name);
@@ -228,11 +228,11 @@ fn volumes_are_added_and_removed_online() {
     let page = http.get("/api/v1/volumes?limit=2").json();
     assert_eq!((page["volumes"].as_array().map(Vec::len), &page["next"]), (Some(2), &"b".into()));
     assert_eq!(http.get("/api/v1/volumes?limit=2&after=b").json()["volumes"][0]["name"], "v");
-    let wrong = http.ask_as(&administer, "POST", "/api/v1/volumes/a/invalidate", r#"{"discard_dirty":"b"}"#);
+    let wrong = http.request_as(&administer, "POST", "/api/v1/volumes/a/invalidate", r#"{"discard_dirty":"b"}"#);
     assert_eq!(wrong.status, 400);
-    let dropped = http.ask_as(&administer, "POST", "/api/v1/volumes/a/invalidate", r#"{"discard_dirty":"a"}"#);
+    let dropped = http.request_as(&administer, "POST", "/api/v1/volumes/a/invalidate", r#"{"discard_dirty":"a"}"#);
     assert!(dropped.status == 200 && dropped.json()["said"][0].is_string(), "{dropped:?}");
-    let resize = |body: &str| http.ask_as(&administer, "POST", "/api/v1/volumes/a/resize", body);
+    let resize = |body: &str| http.request_as(&administer, "POST", "/api/v1/volumes/a/resize", body);
     let grown = resize(&json!({ "size_bytes": 2 * MIB }).to_string());
     assert_eq!((grown.status, &grown.json()["size_bytes"]), (200, &(2 * MIB).into()), "{grown:?}");
     for wrong in [r#"{"size_bytes":1000}"#, r#"{"discard_dirty":"b"}"#] {
@@ -245,12 +245,12 @@ fn volumes_are_added_and_removed_online() {
         .set_len(3 * MIB)
         .expect("it grows");
     assert_eq!(resize("").json()["size_bytes"], 3 * MIB, "the present size of the backing");
-    assert_eq!(http.ask_as(&administer, "DELETE", "/api/v1/volumes/a", "").status, 204);
+    assert_eq!(http.request_as(&administer, "DELETE", "/api/v1/volumes/a", "").status, 204);
     assert_eq!(http.get("/api/v1/volumes/a").status, 404);
     assert_eq!(http.get("/api/v1/flash").json()["devices"], json!([]));
     assert_eq!(http.get("/api/v1/jobs").json(), json!([]));
-    assert_eq!(http.ask_as(&administer, "DELETE", "/api/v1/jobs/flash", "").status, 404);
-    assert_eq!(http.ask_as(&administer, "POST", "/api/v1/flash", r#"{"path":"/x"}"#).status / 100, 4);
+    assert_eq!(http.request_as(&administer, "DELETE", "/api/v1/jobs/flash", "").status, 404);
+    assert_eq!(http.request_as(&administer, "POST", "/api/v1/flash", r#"{"path":"/x"}"#).status / 100, 4);
     daemon.stop();
 }
 
@@ -260,7 +260,7 @@ fn unauthorised_requests_are_refused() {
     let daemon = fixture.start();
     let (http, read) = (Http::of(&daemon), token(&daemon, "read"));
     let status = "/api/v1/status";
-    let of = |headers: &[&str]| http.ask("GET", status, headers, "").status;
+    let of = |headers: &[&str]| http.request("GET", status, headers, "").status;
     assert_eq!(of(&[]), 200);
     assert_eq!(of(&["Host: localhost"]), 200);
     // A proxy on this machine may pass this name on for clients of other machines.
@@ -268,12 +268,12 @@ fn unauthorised_requests_are_refused() {
     assert_eq!(of(&["Host: cache.example", &format!("Authorization: Bearer {read}")]), 200);
     for foreign in ["Host: evil.example", "Host: 127.0.0.1.evil.example", "Host: 10.0.0.1"] {
         assert_eq!(of(&[foreign]), 421, "{foreign}");
-        assert_eq!(http.ask("GET", "/", &[foreign], "").status, 421, "{foreign}");
+        assert_eq!(http.request("GET", "/", &[foreign], "").status, 421, "{foreign}");
     }
     for forwarded in ["Forwarded: for=127.0.0.1", "X-Forwarded-For: 127.0.0.1", "X-Forwarded-For:", "Via: 1.1 proxy"] {
         assert_eq!(of(&[forwarded]), 401, "{forwarded}");
         assert_eq!(of(&[forwarded, &format!("Authorization: Bearer {read}")]), 200, "{forwarded}");
-        assert_eq!(http.ask("GET", "/metrics", &[forwarded], "").status, 401, "{forwarded}");
+        assert_eq!(http.request("GET", "/metrics", &[forwarded], "").status, 401, "{forwarded}");
     }
     let changes = [
         ("POST", "/api/v1/volumes"),
@@ -290,10 +290,10 @@ fn unauthorised_requests_are_refused() {
         ("DELETE", "/api/v1/jobs/flash"),
     ];
     for (method, path) in changes {
-        let bare = http.ask(method, path, &[], "");
+        let bare = http.request(method, path, &[], "");
         assert_eq!((bare.status, bare.header("www-authenticate")), (401, "Bearer realm=\"hotset\""), "{method} {path}");
         bare.json();
-        assert_eq!(http.ask_as(&read, method, path, "{}").status, 403, "{method} {path}");
+        assert_eq!(http.request_as(&read, method, path, "{}").status, 403, "{method} {path}");
     }
     assert_eq!(json_of(&daemon, &["volume", "show", "v", "--json"])["state"], "active");
     daemon.stop();
@@ -312,25 +312,30 @@ fn browser_logs_in_by_link_or_token_and_out() {
     assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
     assert_eq!(http.get(path).status, 401);
     let login = |token: &str| {
-        http.ask("POST", "/api/v1/login", &["Content-Type: application/json"], &json!({ "token": token }).to_string())
+        http.request(
+            "POST",
+            "/api/v1/login",
+            &["Content-Type: application/json"],
+            &json!({ "token": token }).to_string(),
+        )
     };
     let logged_in = login(&operate);
     assert_eq!((logged_in.status, &logged_in.json()["role"]), (200, &"operate".into()));
     let session = format!("Cookie: {}", cookie.split(';').next().expect("a pair"));
     let origin = format!("Origin: http://{}", http.address());
-    let pause = |headers: &[&str]| http.ask("POST", "/api/v1/volumes/v/pause", headers, "").status;
+    let pause = |headers: &[&str]| http.request("POST", "/api/v1/volumes/v/pause", headers, "").status;
     assert_eq!(pause(&[&session]), 403);
     assert_eq!(pause(&[&session, "Origin: http://evil.example"]), 403);
     assert_eq!(pause(&[&session, &origin]), 200);
-    assert_eq!(http.ask("GET", "/api/v1/status", &[&session, "X-Forwarded-For: 1.2.3.4"], "").status, 200);
-    assert_eq!(http.ask("POST", "/api/v1/logout", &[&session, &origin], "").status, 204);
+    assert_eq!(http.request("GET", "/api/v1/status", &[&session, "X-Forwarded-For: 1.2.3.4"], "").status, 200);
+    assert_eq!(http.request("POST", "/api/v1/logout", &[&session, &origin], "").status, 204);
     assert_eq!(pause(&[&session, &origin]), 401);
     // Guessing is rate-limited before the check, so a valid token is refused too.
     let wrong: Vec<u16> = (0..6).map(|_| login("hotset_0").status).collect();
     assert_eq!(wrong.last(), Some(&429), "{wrong:?}");
     let late = login(&operate);
     assert!(late.status == 429 && !late.header("retry-after").is_empty(), "{late:?}");
-    assert_eq!(http.ask_as(&operate, "POST", "/api/v1/volumes/v/resume", "").status, 200);
+    assert_eq!(http.request_as(&operate, "POST", "/api/v1/volumes/v/resume", "").status, 200);
     daemon.stop();
 }
 
@@ -339,7 +344,7 @@ fn malformed_requests_are_refused_with_a_reason() {
     let fixture = fixture();
     let daemon = fixture.start();
     let (http, administer) = (Http::of(&daemon), token(&daemon, "administer"));
-    let patch = |body: &str| http.ask_as(&administer, "PATCH", "/api/v1/volumes/v", body);
+    let patch = |body: &str| http.request_as(&administer, "PATCH", "/api/v1/volumes/v", body);
     for (body, word) in [
         (r#"{"polcy":"none"}"#, "polcy"),
         (r#"{"policy":"fast"}"#, "fast"),
@@ -354,14 +359,14 @@ fn malformed_requests_are_refused_with_a_reason() {
     }
     assert_eq!(patch(&format!("\"{}\"", "x".repeat(70_000))).status, 413);
     let bearer = format!("Authorization: Bearer {administer}");
-    assert_eq!(http.ask("PATCH", "/api/v1/volumes/v", &[&bearer], "{}").status, 415);
+    assert_eq!(http.request("PATCH", "/api/v1/volumes/v", &[&bearer], "{}").status, 415);
     for question in ["?limit=0", "?limit=1001", "?limit=x", "?colour=1", "?limit=-1"] {
         assert_eq!(http.get(&format!("/api/v1/volumes{question}")).status, 400, "{question}");
     }
     assert_eq!(http.get("/api/v1/volumes/none").status, 404);
     assert_eq!(http.get("/api/v1/volumes/%ff").status, 400);
     assert_eq!(http.get("/nowhere").status, 404);
-    assert_eq!(http.ask_as(&administer, "PUT", "/api/v1/status", "").status, 405);
+    assert_eq!(http.request_as(&administer, "PUT", "/api/v1/status", "").status, 405);
     let long = format!("X-Long: {}", "x".repeat(100_000));
     assert_eq!(http.send("GET", "/healthz", &[&long], "").map_or(431, |reply| reply.status), 431);
     let many = vec!["X-Many: 1"; 100];
@@ -397,8 +402,8 @@ fn stream_sends_each_second_once_and_resumes() {
     let http = Http::of(&daemon);
     let number = |id: &str| id.rsplit_once('-').and_then(|(_, number)| number.parse::<u64>().ok()).expect("a number");
     let began = Instant::now();
-    let mut follower = http.follow("/api/v1/stream?volumes=v,none", &[]);
-    let events: Vec<_> = (0..4).map(|_| follower.event()).collect();
+    let mut subscriber = http.subscribe("/api/v1/stream?volumes=v,none", &[]);
+    let events: Vec<_> = (0..4).map(|_| subscriber.event()).collect();
     // Three pauses lie between four events; a busy machine may be late.
     let took = began.elapsed();
     assert!((Duration::from_secs(2)..Duration::from_secs(20)).contains(&took), "{took:?}");
@@ -408,16 +413,17 @@ fn stream_sends_each_second_once_and_resumes() {
     assert_eq!((&data["volumes"]["v"]["name"], &data["totals"]["volumes"]), (&"v".into(), &1.into()), "{data}");
     assert!(data["volumes"]["none"].is_null() && data["status"]["version"].is_string(), "{data}");
     // All clients receive the same events.
-    let mut other = http.follow("/api/v1/stream", &[]);
+    let mut other = http.subscribe("/api/v1/stream", &[]);
     let (id, data) = other.event();
     assert_eq!(data["volumes"], json!({}));
-    let same = std::iter::repeat_with(|| follower.event()).find(|(found, _)| *found == id).expect("the event arrives");
+    let same =
+        std::iter::repeat_with(|| subscriber.event()).find(|(found, _)| *found == id).expect("the event arrives");
     assert_eq!(same.1["totals"], data["totals"]);
-    drop(follower);
-    let mut resumed = http.follow("/api/v1/stream?volumes=v", &[&format!("Last-Event-ID: {}", events[0].0)]);
+    drop(subscriber);
+    let mut resumed = http.subscribe("/api/v1/stream?volumes=v", &[&format!("Last-Event-ID: {}", events[0].0)]);
     let again: Vec<_> = (0..3).map(|_| resumed.event()).collect();
     assert_eq!(again, events[1..]);
-    let unknown = http.follow("/api/v1/stream", &["Last-Event-ID: 1-1"]).event();
+    let unknown = http.subscribe("/api/v1/stream", &["Last-Event-ID: 1-1"]).event();
     assert!(number(&unknown.0) > last);
     daemon.stop();
 }
@@ -427,16 +433,16 @@ fn hundred_stream_followers_do_not_block_the_control_socket() {
     let fixture = fixture();
     let daemon = fixture.start();
     let http = Http::of(&daemon);
-    let mut followers: Vec<_> = (0..100).map(|_| http.follow("/api/v1/stream?volumes=v", &[])).collect();
-    assert!(followers.iter_mut().all(|follower| follower.event().1["volumes"]["v"].is_object()));
+    let mut subscribers: Vec<_> = (0..100).map(|_| http.subscribe("/api/v1/stream?volumes=v", &[])).collect();
+    assert!(subscribers.iter_mut().all(|subscriber| subscriber.event().1["volumes"]["v"].is_object()));
     assert_eq!(json_of(&daemon, &["volume", "show", "v", "--json"])["name"], "v");
     daemon.command(&["volume", "flush", "v"]);
     assert_eq!(http.get("/api/v1/status").status, 200);
-    // The number of followers is limited.
-    followers.extend((0..28).map(|_| http.follow("/api/v1/stream", &[])));
+    // The number of subscribers is limited.
+    subscribers.extend((0..28).map(|_| http.subscribe("/api/v1/stream", &[])));
     let full = http.get("/api/v1/stream");
     assert!(full.status == 503 && !full.header("retry-after").is_empty(), "{full:?}");
-    drop(followers);
+    drop(subscribers);
     wait_for("room in the stream", || (http.status_of("/api/v1/stream") == 200).then_some(()));
     let names: Vec<String> = (0..65).map(|number| format!("v{number}")).collect();
     assert_eq!(http.get(&format!("/api/v1/stream?volumes={}", names.join(","))).status, 400);

@@ -32,7 +32,7 @@ fn page_assets_are_cached_and_the_page_is_revalidated() {
     let daemon = fixture.start();
     let http = Http::of(&daemon);
     // The page is served without a login, because it contains the login form.
-    let page = http.ask("GET", "/", &["X-Forwarded-For: 10.0.0.7"], "");
+    let page = http.request("GET", "/", &["X-Forwarded-For: 10.0.0.7"], "");
     assert_eq!((page.status, page.header("cache-control")), (200, "no-cache"));
     let names: Vec<&str> = page.body.split(['"', '\'']).filter(|text| text.starts_with("./assets/")).collect();
     assert!(names.len() >= 2, "script and style: {}", page.body);

@@ -102,7 +102,7 @@ fn every_key_reports_value_and_source_without_secrets() {
     assert!(!whole.body.contains(PLANTED), "{}", whole.body);
     assert_eq!(whole.json()["file"], fixture.config().display().to_string());
     // Remote requests need a token, as everywhere.
-    assert_eq!(http.ask("GET", "/api/v1/configuration", &["X-Forwarded-For: 1.2.3.4"], "").status, 401);
+    assert_eq!(http.request("GET", "/api/v1/configuration", &["X-Forwarded-For: 1.2.3.4"], "").status, 401);
     let is = |table, name, value: &str, default: &str, source: &str| {
         let told = key(&http, table, name);
         assert_eq!(
@@ -127,7 +127,7 @@ fn every_key_reports_value_and_source_without_secrets() {
     let backing = fixture.folder.join("x.img");
     File::create(&backing).and_then(|file| file.set_len(8 << 20)).expect("a file can be made");
     let added = json!({ "name": "x", "backing": backing, "read_only": true }).to_string();
-    assert_eq!(http.ask_as(&administer, "POST", "/api/v1/volumes", &added).status, 201);
+    assert_eq!(http.request_as(&administer, "POST", "/api/v1/volumes", &added).status, 201);
     let policies = [
         entry("v", "write-around", "command"),
         entry("w", "write-through", "file"),

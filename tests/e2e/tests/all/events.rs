@@ -61,23 +61,23 @@ fn change_is_recorded_once_with_its_actor() {
     let http = Http::of(&daemon);
     let token = daemon.command(&["token", "create", "ops", "--role", "operate"]).trim().to_owned();
     event(&http, "&kind=daemon", "serving 1 volume");
-    let mut follower = http.follow("/api/v1/stream", &[]);
-    follower.event();
-    let patched = http.ask_as(&token, "PATCH", "/api/v1/volumes/v", r#"{"policy":"write-through"}"#);
+    let mut subscriber = http.subscribe("/api/v1/stream", &[]);
+    subscriber.event();
+    let patched = http.request_as(&token, "PATCH", "/api/v1/volumes/v", r#"{"policy":"write-through"}"#);
     assert_eq!(patched.status, 200);
     let by_token = event(&http, "&subject=v&kind=change", "policy");
     assert_eq!(by_token["actor"], "token ops from 127.0.0.1", "{by_token}");
     let text = "set policy=write-through: policy write-through, was write-back";
     assert_eq!((&by_token["text"], &by_token["kind"]), (&text.into(), &"change".into()));
     let told = (0..5).find_map(|_| {
-        let (_, data) = follower.event();
+        let (_, data) = subscriber.event();
         let events = data["events"].as_array().expect("a list").clone();
         events.into_iter().find(|event| event["text"] == text)
     });
     assert_eq!(told.as_ref(), Some(&by_token), "on the stream");
     // A refused change is not recorded, and reading is no change.
-    assert_eq!(http.ask_as(&token, "POST", "/api/v1/volumes/v/invalidate", "").status, 403);
-    assert_eq!(http.ask_as(&token, "PATCH", "/api/v1/volumes/v", r#"{"policy":"fast"}"#).status, 400);
+    assert_eq!(http.request_as(&token, "POST", "/api/v1/volumes/v/invalidate", "").status, 403);
+    assert_eq!(http.request_as(&token, "PATCH", "/api/v1/volumes/v", r#"{"policy":"fast"}"#).status, 400);
     let made = event(&http, "&kind=change", "create the token ops (operate)");
     daemon.command(&["volume", "pause", "v"]);
     let by_user = event(&http, "&subject=v&kind=change", "pause");
@@ -225,8 +225,8 @@ fn failed_flash_device_raises_an_alert_until_replaced() {
     let failed = devices[0].path().to_string_lossy().into_owned();
     let asked = failed.replace('/', "%2F");
     // Waits for a sample that has seen the device in service.
-    let mut follower = http.follow("/api/v1/stream", &[]);
-    (0..3).for_each(|_| drop(follower.event()));
+    let mut subscriber = http.subscribe("/api/v1/stream", &[]);
+    (0..3).for_each(|_| drop(subscriber.event()));
     assert!(!has(&http, "flash-degraded", &failed));
     devices[0].fail();
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");

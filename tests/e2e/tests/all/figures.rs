@@ -119,7 +119,7 @@ fn figures_of_all_sources(daemon: &Daemon, http: &Http) -> BTreeMap<&'static str
         [Some(each[&Some("v")].clone()), Some(sum(each.values()))]
     };
     let metrics = http.get("/metrics").body;
-    let (_, event) = http.follow("/api/v1/stream?volumes=v", &[]).event();
+    let (_, event) = http.subscribe("/api/v1/stream?volumes=v", &[]).event();
     let past = "from=-10min&step=1";
     let commanded = ["volume", "history", "v", "--from", "-10min", "--step", "1s", "--json"];
     let datastores = http.get("/api/v1/datastores").json();

@@ -58,7 +58,7 @@ impl Deployment {
     fn assert_others_are_served(&mut self) {
         assert!(self.daemon.is_running(), "{}", self.daemon.log());
         self.client.write(0, &[3; 4096]).expect("the connection still works");
-        assert_eq!(self.neighbour.ask(0, &Request::Read(0, 4096)), (0, vec![3; 4096]));
+        assert_eq!(self.neighbour.request(0, &Request::Read(0, 4096)), (0, vec![3; 4096]));
         let mut v = Client::connect(&self.fixture.endpoint(), "v").expect("it is served");
         assert_eq!(v.read(0, LEN as usize).expect("a served volume"), [7; LEN as usize]);
     }
@@ -69,7 +69,7 @@ impl Deployment {
 }
 
 /// Submits a read or a write of the volume's first bytes with its data at `at` of the guest's memory.
-fn ask(guest: &mut Guest, is_write: bool, at: u64) {
+fn submit_request(guest: &mut Guest, is_write: bool, at: u64) {
     let (head, status) = (guest.queues[0].data(0), guest.queues[0].data(1));
     guest.memory.write(head, &[&u32::from(is_write).to_le_bytes()[..], &[0; 12]].concat());
     guest.memory.write(status, &[0xff]);
@@ -81,7 +81,7 @@ fn ask(guest: &mut Guest, is_write: bool, at: u64) {
 }
 
 /// Waits for the status of the hand-written request.
-fn answered(guest: &Guest) -> u8 {
+fn wait_for_status(guest: &Guest) -> u8 {
     let status = guest.queues[0].data(1);
     e2e::daemon::wait_for("an answer", || Some(guest.memory.read(status, 1)[0]).filter(|status| *status != 0xff))
 }
@@ -101,7 +101,7 @@ fn truncated_guest_memory_ends_only_its_front_end() {
         let mut guest = deployment.guest(&memory);
         share(&mut guest);
         rustix::fs::ftruncate(more.file(), 4096).expect("the file can shrink");
-        ask(&mut guest, is_write, FAR);
+        submit_request(&mut guest, is_write, FAR);
         assert!(guest.front_end.is_closed(), "round {round}");
         assert_eq!(guest.memory.read(guest.queues[0].data(1), 1), [0xff], "the request is not answered");
         deployment.assert_others_are_served();
@@ -110,8 +110,8 @@ fn truncated_guest_memory_ends_only_its_front_end() {
     rustix::fs::ftruncate(more.file(), LEN.into()).expect("the file can grow");
     let mut guest = deployment.guest(&memory);
     share(&mut guest);
-    ask(&mut guest, false, FAR);
-    assert_eq!(answered(&guest), 0);
+    submit_request(&mut guest, false, FAR);
+    assert_eq!(wait_for_status(&guest), 0);
     assert_eq!(more.read(0, LEN as usize), [7; LEN as usize]);
     drop(guest);
     let Deployment { daemon, neighbour, client, .. } = deployment;
@@ -126,10 +126,10 @@ fn truncated_guest_queues_end_only_their_front_end() {
     let memory = Memory::new(second).expect("memory");
     let mut guest = Guest::on(memory.clone(), &deployment.fixture.vhost_user_socket("v"), 2, FEATURES);
     guest.start(None);
-    assert_eq!(guest.ask(1, &Request::Read(0, 512)), (0, vec![7; 512]));
+    assert_eq!(guest.request(1, &Request::Read(0, 512)), (0, vec![7; 512]));
     // Truncates the second queue's rings; only its eventfd still works.
     rustix::fs::ftruncate(memory.file(), first).expect("the file can shrink");
-    guest.queues[1].ring();
+    guest.queues[1].signal();
     assert!(guest.front_end.is_closed());
     deployment.assert_others_are_served();
     drop(guest);
@@ -146,20 +146,20 @@ fn full_tmpfs_under_guest_memory_ends_only_its_front_end() {
     let memory = Memory::of_file(file.into(), 2 * FAR).expect("memory");
     let mut guest = deployment.guest(&memory);
     guest.start(None);
-    assert_eq!(guest.ask(0, &Request::Read(0, 512)), (0, vec![7; 512]));
-    ask(&mut guest, false, FAR);
-    assert_eq!((answered(&guest), memory.read(FAR, 1)), (0, vec![7]), "tmpfs has space for a page");
+    assert_eq!(guest.request(0, &Request::Read(0, 512)), (0, vec![7; 512]));
+    submit_request(&mut guest, false, FAR);
+    assert_eq!((wait_for_status(&guest), memory.read(FAR, 1)), (0, vec![7]), "tmpfs has space for a page");
     tmpfs.fill();
     for (round, is_write) in [false, true, false].into_iter().enumerate() {
-        ask(&mut guest, is_write, FAR + 2 * u64::from(LEN));
+        submit_request(&mut guest, is_write, FAR + 2 * u64::from(LEN));
         assert!(guest.front_end.is_closed(), "round {round}");
         deployment.assert_others_are_served();
         guest = deployment.guest(&memory);
         guest.start(None);
     }
     tmpfs.empty();
-    ask(&mut guest, false, FAR + 2 * u64::from(LEN));
-    assert_eq!(answered(&guest), 0);
+    submit_request(&mut guest, false, FAR + 2 * u64::from(LEN));
+    assert_eq!(wait_for_status(&guest), 0);
     assert_eq!(memory.read(FAR + 2 * u64::from(LEN), LEN as usize), [7; LEN as usize]);
     drop(guest);
     let Deployment { daemon, neighbour, client, .. } = deployment;
@@ -178,13 +178,13 @@ fn memory_on_a_hanging_file_system_is_refused_without_delay() {
     let place: Vec<u8> = [1, 0, u64::from(LEN), 0, 0].iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
     for (request, body) in [(5, &place[..]), (12, &[0; 8]), (21, &[])] {
         let mut front_end = connect(&deployment.fixture.vhost_user_socket("v"), ALL);
-        let refused = front_end.tell(request, body, &[file.as_fd()]);
+        let refused = front_end.send_acked(request, body, &[file.as_fd()]);
         assert!(refused.is_err(), "message {request} was taken");
         deployment.assert_others_are_served();
     }
     assert_eq!(deployment.log_count("neither a memfd nor a file on tmpfs or hugetlbfs"), 1);
     assert!(deployment.log_count(&fuse.path().join("guest").display().to_string()) >= 1, "{}", deployment.daemon.log());
-    fuse.answer();
+    fuse.resume();
     drop(file);
     let Deployment { daemon, neighbour, client, .. } = deployment;
     drop((neighbour, client));

@@ -159,7 +159,7 @@ impl HangFixture {
                 Guest::on(memory.clone(), &self.fixture.vhost_user_socket("guest"), 1, guest_memory::FEATURES);
             guest.start(None);
             rustix::fs::ftruncate(memory.file(), 0).expect("it shrinks");
-            guest.queues[0].ring();
+            guest.queues[0].signal();
             return Some(Box::new((clients, guest)));
         }
         Some(Box::new(clients))

@@ -88,7 +88,8 @@ fn history_agrees_with_volume_counters_and_fio() {
     // fio held 1,500 a second; the seconds of the history and those of fio begin at different moments.
     assert!(most(&report).is_some_and(|most| (700..6_000).contains(&most)), "{:?}", most(&report));
     // CSV and the command show the same figures.
-    let csv = http.ask("GET", "/api/v1/volumes/v/history?from=-10min&step=1&series=reads", &["Accept: text/csv"], "");
+    let csv =
+        http.request("GET", "/api/v1/volumes/v/history?from=-10min&step=1&series=reads", &["Accept: text/csv"], "");
     assert_eq!(csv.header("content-type"), "text/csv");
     let lines: Vec<Vec<&str>> = csv.body.lines().map(|line| line.split(',').collect()).collect();
     assert_eq!(lines[0], ["at_unix_seconds", "covered_seconds", "reads", "reads_mean", "reads_min", "reads_max"]);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use e2e::bridge::Bridge;
 use e2e::daemon::wait_for;
 use e2e::fixture::{Fixture, TARGET};
-use e2e::initiator::{Answer, Done, Initiator, lun};
+use e2e::initiator::{Done, Initiator, Response, lun};
 use e2e::random::{Random, seed};
 use e2e::server::Nbdkit;
 use e2e::write_history::WriteHistory;
@@ -97,7 +97,7 @@ fn reserve_out(session: &mut Initiator, action: u8, kind: u8, key: u64, new: u64
     parameters[8..16].copy_from_slice(&new.to_be_bytes());
     parameters[20] = 1;
     let cdb = [0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0];
-    session.ask(lun(0), &cdb, &parameters, 0).expect("the session lives")
+    session.retry_command(lun(0), &cdb, &parameters, 0).expect("the session lives")
 }
 
 /// QEMU's initiator carries the load, made durable by SYNCHRONIZE CACHE; the tests' own initiator holds the
@@ -158,7 +158,7 @@ fn ping_for(session: &mut Initiator, seconds: u64) -> Duration {
     for _ in 0..seconds {
         let sent = Instant::now();
         let tag = session.ping().expect("the session lives");
-        assert_eq!(session.answer().expect("the session lives"), Answer::Pong(tag));
+        assert_eq!(session.receive_response().expect("the session lives"), Response::Pong(tag));
         longest = longest.max(sent.elapsed());
         std::thread::sleep(Duration::from_secs(1).saturating_sub(sent.elapsed()));
     }
@@ -185,29 +185,29 @@ fn hung_backing_leaves_pings_and_aborts_answered() {
     good(session.write(lun(0), 0, &sector(1)));
 
     signal(backing.pid(), "STOP");
-    let read = session.start(lun(0), &Initiator::transfer(0x88, 1024, 8), &[], 8 * SECTOR).expect("it is sent");
-    let kept = session.start(lun(0), &Initiator::transfer(0x88, 2048, 8), &[], 8 * SECTOR).expect("it is sent");
-    let write = session.start(lun(0), &Initiator::transfer(0x8a, 4096, 1), &sector(7), 0).expect("it is sent");
+    let read = session.send_command(lun(0), &Initiator::transfer(0x88, 1024, 8), &[], 8 * SECTOR).expect("it is sent");
+    let kept = session.send_command(lun(0), &Initiator::transfer(0x88, 2048, 8), &[], 8 * SECTOR).expect("it is sent");
+    let write = session.send_command(lun(0), &Initiator::transfer(0x8a, 4096, 1), &sector(7), 0).expect("it is sent");
     let seconds = stall_seconds(3);
     let longest = ping_for(&mut session, seconds);
     println!("the backing hung for {seconds} s; the slowest ping took {longest:?}");
 
     // An aborted read ends at once; the abort of a write is answered when the write can have no later effect.
-    let aborted = session.manage(ABORT_TASK, lun(0), read).expect("it is sent");
-    assert_eq!(session.answer().expect("the session lives"), Answer::Managed(aborted, 0));
-    let waiting = session.manage(ABORT_TASK, lun(0), write).expect("it is sent");
+    let aborted = session.manage_task(ABORT_TASK, lun(0), read).expect("it is sent");
+    assert_eq!(session.receive_response().expect("the session lives"), Response::TaskManaged(aborted, 0));
+    let waiting = session.manage_task(ABORT_TASK, lun(0), write).expect("it is sent");
     ping_for(&mut session, 1);
     signal(backing.pid(), "CONT");
     let mut ended = Vec::new();
     while ended.len() < 2 {
-        match session.answer().expect("the session lives") {
-            Answer::Done(done) => {
+        match session.receive_response().expect("the session lives") {
+            Response::Done(done) => {
                 assert_ne!(done.tag, read, "an aborted command was answered");
                 assert_ne!(done.tag, write, "an aborted command was answered");
                 assert_eq!((done.tag, done.status), (kept, GOOD));
                 ended.push(done.tag);
             }
-            Answer::Managed(tag, response) => {
+            Response::TaskManaged(tag, response) => {
                 assert_eq!((tag, response), (waiting, 0));
                 ended.push(tag);
             }
@@ -224,7 +224,7 @@ fn hung_backing_leaves_pings_and_aborts_answered() {
 
 /// The unit's NAA designator, from INQUIRY's page 83.
 fn designator(session: &mut Initiator, unit: [u8; 8]) -> Vec<u8> {
-    let page = good(session.ask(unit, &[0x12, 1, 0x83, 1, 0, 0], &[], 256)).data;
+    let page = good(session.retry_command(unit, &[0x12, 1, 0x83, 1, 0, 0], &[], 256)).data;
     let mut rest = &page[4..];
     while rest.len() > 4 {
         let len = rest[3] as usize;
@@ -237,7 +237,7 @@ fn designator(session: &mut Initiator, unit: [u8; 8]) -> Vec<u8> {
 }
 
 fn units(session: &mut Initiator) -> Vec<u64> {
-    let list = good(session.ask(lun(0), &[0xa0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0], &[], 4096)).data;
+    let list = good(session.retry_command(lun(0), &[0xa0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0], &[], 4096)).data;
     list[8..].chunks_exact(8).map(|unit| u64::from(u16::from_be_bytes([unit[0], unit[1]]))).collect()
 }
 
@@ -330,7 +330,7 @@ fn extended_copy_equals_its_source_and_ends_with_its_session() {
     for from in (0..whole).step_by(BLOCKS as usize) {
         let list = extended_copy(&name, from, whole + from, BLOCKS.min(whole - from) as u16);
         cdb[10..14].copy_from_slice(&(list.len() as u32).to_be_bytes());
-        good(session.ask(lun(0), &cdb, &list, 0));
+        good(session.retry_command(lun(0), &cdb, &list, 0));
     }
     for at in (0..bytes).step_by(chunk) {
         let read =
@@ -342,12 +342,12 @@ fn extended_copy_equals_its_source_and_ends_with_its_session() {
     // A copy that is under way when its session logs out ends.
     let list = extended_copy(&name, 0, whole, BLOCKS.min(whole) as u16);
     cdb[10..14].copy_from_slice(&(list.len() as u32).to_be_bytes());
-    session.start(lun(0), &cdb, &list, 0).expect("it is sent");
+    session.send_command(lun(0), &cdb, &list, 0).expect("it is sent");
     session.log_out().expect("it is sent");
     loop {
-        match session.answer().expect("the log-out is answered") {
-            Answer::LoggedOut => break,
-            Answer::Done(_) => (),
+        match session.receive_response().expect("the log-out is answered") {
+            Response::LoggedOut => break,
+            Response::Done(_) => (),
             other => panic!("{other:?}"),
         }
     }

@@ -34,7 +34,7 @@ fn ended(http: &Http) -> Vec<Value> {
 
 /// Starts a flush of `v` without waiting for it.
 fn begin(http: &Http, token: &str) -> Value {
-    let begun = http.ask_as(token, "POST", "/api/v1/volumes/v/flush", r#"{"wait": false}"#);
+    let begun = http.request_as(token, "POST", "/api/v1/volumes/v/flush", r#"{"wait": false}"#);
     assert_eq!(begun.status, 202, "{begun:?}");
     begun.json()
 }
@@ -70,9 +70,9 @@ fn flush_without_waiting_is_a_job_until_done() {
     let told = ended.iter().find(|ended| ended["id"] == *id).expect("it is told how it ended");
     assert_eq!((&told["outcome"], &told["subject"], &told["reason"]), (&"done".into(), &"v".into(), &"".into()));
     // A request that waits is answered as before, and invalid requests are refused.
-    assert_eq!(http.ask_as(&operate, "POST", "/api/v1/volumes/v/flush", r#"{"wait": true}"#).status, 200);
-    assert_eq!(http.ask_as(&operate, "POST", "/api/v1/volumes/v/flush", r#"{"colour": true}"#).status, 400);
-    assert_eq!(http.ask_as(&operate, "POST", "/api/v1/volumes/w/flush", r#"{"wait": false}"#).status, 404);
+    assert_eq!(http.request_as(&operate, "POST", "/api/v1/volumes/v/flush", r#"{"wait": true}"#).status, 200);
+    assert_eq!(http.request_as(&operate, "POST", "/api/v1/volumes/v/flush", r#"{"colour": true}"#).status, 400);
+    assert_eq!(http.request_as(&operate, "POST", "/api/v1/volumes/w/flush", r#"{"wait": false}"#).status, 404);
     daemon.stop();
 }
 
@@ -90,7 +90,7 @@ fn cancelled_flush_answers_its_waiting_client() {
         });
         let second = begin(&http, &operate)["id"].as_str().expect("a name").to_owned();
         assert_ne!(id, second);
-        let cancel = |token: &str, id: &str| http.ask_as(token, "DELETE", &format!("/api/v1/jobs/{id}"), "").status;
+        let cancel = |token: &str, id: &str| http.request_as(token, "DELETE", &format!("/api/v1/jobs/{id}"), "").status;
         assert_eq!(cancel(&read, &id), 403);
         assert_eq!(cancel(&operate, &id), 204);
         let waited = waiting.join().expect("it ends");
@@ -120,13 +120,13 @@ fn flush_beyond_the_limit_is_refused_with_advice() {
     let (http, operate) = (Http::of(&daemon), token(&daemon, "operate"));
     dirty(&fixture, 2_000);
     let ids: Vec<String> = (0..64).map(|_| begin(&http, &operate)["id"].as_str().expect("a name").to_owned()).collect();
-    let refused = http.ask_as(&operate, "POST", "/api/v1/volumes/v/flush", r#"{"wait": false}"#);
+    let refused = http.request_as(&operate, "POST", "/api/v1/volumes/v/flush", r#"{"wait": false}"#);
     assert_eq!(refused.status, 503, "{refused:?}");
     let text = refused.json()["detail"].as_str().expect("a text").to_owned();
     assert!(text.contains("64 flushes are in progress") && text.contains("hotset job cancel"), "{text}");
-    assert_eq!(http.ask_as(&operate, "DELETE", &format!("/api/v1/jobs/{}", ids[7]), "").status, 204);
+    assert_eq!(http.request_as(&operate, "DELETE", &format!("/api/v1/jobs/{}", ids[7]), "").status, 204);
     wait_for("room for another", || {
-        let begun = http.ask_as(&operate, "POST", "/api/v1/volumes/v/flush", r#"{"wait": false}"#);
+        let begun = http.request_as(&operate, "POST", "/api/v1/volumes/v/flush", r#"{"wait": false}"#);
         (begun.status == 202).then_some(())
     });
     daemon.kill();

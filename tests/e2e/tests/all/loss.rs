@@ -133,7 +133,8 @@ fn first_synchronize_cache_after_a_loss_fails_once() {
     let mut session = log_in(3);
     let mut durable = Initiator::transfer(0x8a, 16, 1);
     durable[1] = 0x08;
-    let statuses = [(); 2].map(|()| session.ask(lun(0), &durable, &[2; 512], 0).expect("the session lives").status);
+    let statuses =
+        [(); 2].map(|()| session.retry_command(lun(0), &durable, &[2; 512], 0).expect("the session lives").status);
     assert_eq!(statuses, [2, 0]);
     daemon.stop();
 }

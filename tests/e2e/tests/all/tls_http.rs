@@ -35,7 +35,7 @@ fn fixture_with(certificate: &Certificate) -> Fixture {
 }
 
 fn https(daemon: &Daemon, trusted: &Certificate) -> Http {
-    Http::of(daemon).over(trusted.trusted())
+    Http::of(daemon).with_tls(trusted.trusted())
 }
 
 /// Reloads the configuration until the log contains `word`; returns the log since.
@@ -52,11 +52,11 @@ fn only_clients_that_trust_the_certificate_are_served() {
     let daemon = fixture.start();
     let http = https(&daemon, &certificate);
     assert_eq!(http.get("/api/v1/volumes").json()["volumes"][0]["name"], "v");
-    let mut kept = http.keep().expect("it is trusted");
+    let mut kept = http.keep_alive().expect("it is trusted");
     for path in ["/healthz", "/metrics", "/api/v1/status"] {
         assert_eq!(kept.get(path).expect("the connection is kept").status, 200, "{path}");
     }
-    let (first, _) = http.follow("/api/v1/stream?volumes=v", &[]).event();
+    let (first, _) = http.subscribe("/api/v1/stream?volumes=v", &[]).event();
     assert!(!first.is_empty());
     assert!(https(&daemon, &other).send("GET", "/api/v1/status", &[], "").is_err());
     // No answer in the clear, not even a redirect.
@@ -73,7 +73,7 @@ fn tls_session_cookie_is_never_sent_in_the_clear() {
     let http = https(&daemon, &certificate);
     let token = daemon.command(&["token", "create", "ops", "--role", "operate"]).trim().to_owned();
     let headers = ["Content-Type: application/json"];
-    let logged_in = http.ask("POST", "/api/v1/login", &headers, &json!({ "token": token }).to_string());
+    let logged_in = http.request("POST", "/api/v1/login", &headers, &json!({ "token": token }).to_string());
     let cookie = logged_in.header("set-cookie");
     for word in ["HttpOnly", "SameSite=Strict", "Secure"] {
         assert!(cookie.split("; ").any(|part| part == word), "{cookie}");
@@ -81,16 +81,16 @@ fn tls_session_cookie_is_never_sent_in_the_clear() {
     let session = format!("Cookie: {}", cookie.split(';').next().expect("a pair"));
     let pause = |scheme: &str| {
         let origin = format!("Origin: {scheme}://{}", http.address());
-        http.ask("POST", "/api/v1/volumes/v/pause", &[&session, &origin], "").status
+        http.request("POST", "/api/v1/volumes/v/pause", &[&session, &origin], "").status
     };
     assert_eq!((pause("http"), pause("https")), (403, 200));
-    let gone = http.ask("POST", "/api/v1/logout", &[&session, &format!("Origin: https://{}", http.address())], "");
+    let gone = http.request("POST", "/api/v1/logout", &[&session, &format!("Origin: https://{}", http.address())], "");
     assert!(gone.header("set-cookie").ends_with("; Secure"), "{gone:?}");
     let link: Value = serde_json::from_str(&daemon.command(&["token", "link", "--json"])).expect("JSON");
     let page = format!("https://{}/", http.address());
     assert_eq!(link["page"], page.as_str());
     let path = link["link"].as_str().and_then(|link| link.strip_prefix(page.as_str())).expect("a link to the page");
-    assert_eq!(http.ask("GET", &format!("/{path}"), &[], "").status, 303);
+    assert_eq!(http.request("GET", &format!("/{path}"), &[], "").status, 303);
     daemon.stop();
 }
 
@@ -101,7 +101,7 @@ fn reload_takes_over_valid_api_certificates_only() {
     let daemon = fixture.start();
     let serves = |certificate: &Certificate| https(&daemon, certificate).send("GET", "/healthz", &[], "").is_ok();
     let before = https(&daemon, &first);
-    let mut kept = before.keep().expect("it is trusted");
+    let mut kept = before.keep_alive().expect("it is trusted");
     assert_eq!(kept.get("/healthz").expect("it is served").status, 200);
     reload(&daemon, "nothing has changed");
     let [certificate, key] = second.write(fixture.folder.path());
