@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
-use held::Held;
+use held::StoppedThread;
 
 use crate::cells::Cell;
 use crate::fio;
@@ -31,12 +31,12 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     for _ in 0..effort.rounds {
         let free = CELLS.iter().map(run).collect::<io::Result<Vec<_>>>()?;
         // The first thread of the daemon is its control thread.
-        let held = Held::thread(process.id(), process.id());
+        let held = StoppedThread::stop(process.id(), process.id());
         let held = held.map_err(|error| {
             io::Error::other(format!("the control thread cannot be stopped ({error}): run as root"))
         })?;
         let beside = CELLS.iter().map(run).collect::<io::Result<Vec<_>>>()?;
-        if !held.stands_still() {
+        if !held.is_stopped() {
             return Err(io::Error::other("the control thread ran while it was to be stopped"));
         }
         drop(held);

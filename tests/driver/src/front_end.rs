@@ -69,7 +69,8 @@ fn pair(index: u32, value: u32) -> Vec<u8> {
 }
 
 impl FrontEnd {
-    /// Connects, and negotiates those of the device features `features` and of `protocol_features` that the server offers.
+    /// Connects, and negotiates the device features `features` and the `protocol_features` as far as the server offers
+    /// them.
     pub fn connect(path: &Path, features: u64, protocol_features: u64) -> io::Result<FrontEnd> {
         let socket = UnixStream::connect(path)?;
         socket.set_read_timeout(Some(TIMEOUT))?;

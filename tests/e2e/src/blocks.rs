@@ -20,7 +20,7 @@ pub fn block(number: u64, version: u8) -> Vec<u8> {
 }
 
 /// Offset of a block in bytes.
-pub fn place(number: u64) -> u64 {
+pub fn offset_of(number: u64) -> u64 {
     number * 29 % (VOLUME_BYTES / BLOCK_BYTES) * BLOCK_BYTES
 }
 
@@ -33,7 +33,7 @@ pub fn write(fixture: &Fixture, version: u8) {
 pub fn write_some(fixture: &Fixture, numbers: Range<u64>, version: u8) {
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
     for number in numbers {
-        client.write(place(number), &block(number, version)).expect("it writes");
+        client.write(offset_of(number), &block(number, version)).expect("it writes");
     }
     client.flush().expect("it flushes");
 }
@@ -51,7 +51,7 @@ pub fn count(image: &[u8], version: u8) -> u64 {
 /// Like [`count`], for these blocks only.
 pub fn count_some(image: &[u8], numbers: Range<u64>, version: u8) -> u64 {
     let holds = |number: &u64| {
-        let at = place(*number) as usize;
+        let at = offset_of(*number) as usize;
         image.get(at..at + BLOCK_BYTES as usize) == Some(&block(*number, version))
     };
     numbers.filter(holds).count() as u64

@@ -69,7 +69,7 @@ pub fn wait_at_most<T>(timeout: Duration, what: &str, mut done: impl FnMut() -> 
         if let Some(value) = done() {
             return value;
         }
-        assert!(Instant::now() < end, "waited {timeout:?} for {what}, which did not happen");
+        assert!(Instant::now() < end, "timed out after {timeout:?} waiting for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -105,7 +105,7 @@ impl Daemon {
             command.env("PATH", format!("{}:{path}", programs.display()));
         }
         command.arg("serve").arg("--config").arg(config).stdin(Stdio::null());
-        command.stdout(out.try_clone().expect("a descriptor is left")).stderr(out);
+        command.stdout(out.try_clone().expect("a descriptor is free")).stderr(out);
         let child = command.spawn().expect("the daemon can be started");
         Daemon { child, log, endpoint: fixture.endpoint(), socket: fixture.folder.join("control.sock") }
     }
@@ -115,7 +115,7 @@ impl Daemon {
         let (endpoint, log) = (self.endpoint.clone(), self.log.clone());
         let child = &mut self.child;
         wait_for("the daemon's socket", || {
-            if let Some(status) = child.try_wait().expect("the daemon is our child") {
+            if let Some(status) = child.try_wait().expect("the daemon is a child process") {
                 panic!("the daemon ended with {status}:\n{}", fs::read_to_string(&log).unwrap_or_default());
             }
             // A reply about an unknown export also proves that the daemon answers.
@@ -139,24 +139,24 @@ impl Daemon {
     /// Sends a signal by name (`TERM`, `HUP`).
     pub fn signal(&self, name: &str) {
         let status = Command::new("kill").arg(format!("-{name}")).arg(self.pid().to_string()).status();
-        assert!(status.expect("kill runs").success(), "the daemon is gone:\n{}", self.log());
+        assert!(status.expect("kill runs").success(), "the daemon has ended:\n{}", self.log());
     }
 
     /// Sends SIGKILL and waits for the end of the process.
     pub fn kill(mut self) {
-        self.child.kill().expect("the daemon is our child");
-        self.child.wait().expect("the daemon is our child");
+        self.child.kill().expect("the daemon is a child process");
+        self.child.wait().expect("the daemon is a child process");
     }
 
     /// Waits for the end of the process.
     pub fn wait(&mut self) -> ExitStatus {
         let child = &mut self.child;
-        wait_for("the daemon's end", || child.try_wait().expect("the daemon is our child"))
+        wait_for("the daemon's end", || child.try_wait().expect("the daemon is a child process"))
     }
 
     /// True while the process runs.
     pub fn is_running(&mut self) -> bool {
-        self.child.try_wait().expect("the daemon is our child").is_none()
+        self.child.try_wait().expect("the daemon is a child process").is_none()
     }
 
     /// Sends SIGTERM and checks for a clean exit.
@@ -188,7 +188,7 @@ impl Drop for Daemon {
             let log = self.log();
             let lines: Vec<&str> = log.lines().collect();
             let last = lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..].join("\n");
-            eprintln!("--- the daemon's log, its end ---\n{last}");
+            eprintln!("--- end of the daemon's log ---\n{last}");
         }
     }
 }

@@ -83,7 +83,8 @@ impl Fixture {
         self.volumes.clear();
     }
 
-    /// Serves the volumes over iSCSI too, as [`TARGET`] on a free port, and returns its address; `lines` are further keys.
+    /// Also serves the volumes over iSCSI, as [`TARGET`] on a free port, and returns the address. `lines` are further
+    /// keys.
     pub fn add_iscsi_target(&mut self, lines: &str) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let address = listener.local_addr().expect("the socket is bound");
@@ -91,7 +92,7 @@ impl Fixture {
         address
     }
 
-    /// Serves the volumes over vhost-user too.
+    /// Also serves the volumes over vhost-user.
     pub fn enable_vhost_user(&mut self) {
         self.tables += &format!("[vhost_user]\ndirectory = \"{}/vhost\"\n", self.folder.path().display());
     }

@@ -132,7 +132,7 @@ impl Guest {
         let mut guest = Guest { child, console: console.to_owned(), port };
         wait_at_most(BOOT_TIMEOUT, "the guest's daemon", || {
             let log = guest.log();
-            let ended = guest.child.try_wait().expect("qemu is our child").is_some();
+            let ended = guest.child.try_wait().expect("qemu is a child process").is_some();
             assert!(!ended && !log.contains("GUEST-FAILED"), "the guest failed:\n{log}");
             log.contains("GUEST-READY").then_some(())
         });
@@ -151,8 +151,8 @@ impl Guest {
 
     /// Cuts the power; returns when the guest can no longer reach its disks.
     pub fn cut(mut self) {
-        self.child.kill().expect("qemu is our child");
-        self.child.wait().expect("qemu is our child");
+        self.child.kill().expect("qemu is a child process");
+        self.child.wait().expect("qemu is a child process");
     }
 }
 

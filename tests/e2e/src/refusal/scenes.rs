@@ -47,12 +47,12 @@ pub fn on_slow_disks(devices: &[&str], lines: &str) -> Fixture {
 
 /// Content of the disks of [`on_slow_disks`].
 pub fn slow_disks(fixture: &Fixture) -> Vec<u8> {
-    fs::read(path(fixture, "state/sim/v.img")).expect("the backing is there")
+    fs::read(path(fixture, "state/sim/v.img")).expect("the backing exists")
 }
 
 /// Content of the backing of [`on_file`].
 pub fn backing(fixture: &Fixture) -> Vec<u8> {
-    fs::read(fixture.backing("v")).expect("the backing is there")
+    fs::read(fixture.backing("v")).expect("the backing exists")
 }
 
 /// Path of a file in the fixture's folder.
@@ -62,12 +62,12 @@ pub fn path(fixture: &Fixture, name: &str) -> PathBuf {
 
 /// Copies one file's content over another file, which keeps its identity.
 pub fn copy(fixture: &Fixture, from: &str, to: &str) {
-    fs::copy(path(fixture, from), path(fixture, to)).expect("the file is there");
+    fs::copy(path(fixture, from), path(fixture, to)).expect("the file exists");
 }
 
 /// Renames a file.
 pub fn rename(fixture: &Fixture, from: &str, to: &str) {
-    fs::rename(path(fixture, from), path(fixture, to)).expect("the file is there");
+    fs::rename(path(fixture, from), path(fixture, to)).expect("the file exists");
 }
 
 /// Copies both flash devices to names with `suffix`, for example `.old`.
@@ -82,7 +82,7 @@ pub fn restore_devices(fixture: &Fixture, suffix: &str) {
 
 /// Deletes both device files, as a message proposes for files.
 pub fn empty_devices(fixture: &Fixture) {
-    DEVICES.iter().for_each(|name| fs::remove_file(path(fixture, name)).expect("the device is there"));
+    DEVICES.iter().for_each(|name| fs::remove_file(path(fixture, name)).expect("the device exists"));
 }
 
 /// Writes blocks and stops the daemon while the backing lacks some of them. Destage of an idle volume begins after a
@@ -121,17 +121,17 @@ pub fn newer_devices() -> Fixture {
     fixture
 }
 
-/// Has both flash devices name format 2, under right checksums.
+/// Sets format 2 in the superblocks of both flash devices, with correct checksums.
 pub fn set_later_format(fixture: &Fixture) {
     for name in DEVICES {
-        let mut device = fs::read(path(fixture, name)).expect("the device is there");
-        for place in [0, 64 << 10] {
-            let superblock = &mut device[place..place + 4096];
+        let mut device = fs::read(path(fixture, name)).expect("the device exists");
+        for offset in [0, 64 << 10] {
+            let superblock = &mut device[offset..offset + 4096];
             superblock[8..12].copy_from_slice(&2_u32.to_le_bytes());
             let checksum = crc32c::crc32c(&superblock[..4092]);
             superblock[4092..].copy_from_slice(&checksum.to_le_bytes());
         }
-        fs::write(path(fixture, name), device).expect("the device is there");
+        fs::write(path(fixture, name), device).expect("the device exists");
     }
 }
 
@@ -139,7 +139,7 @@ pub fn set_later_format(fixture: &Fixture) {
 pub const UNFLUSHED_BYTES: usize = 8192;
 /// The byte that is written there and not flushed.
 pub const UNFLUSHED: u8 = 7;
-/// The format of files in memory that this version makes.
+/// Format of persisted-memory files of this version.
 pub const MEMORY_FORMAT: u8 = 2;
 
 /// Persisted memory of a killed daemon, in a later format. It holds the first bytes of the volume.
@@ -147,24 +147,24 @@ pub fn newer_memory() -> Fixture {
     let mut fixture = Fixture::with_volume(VOLUME_BYTES);
     fixture.keep_in = "/dev/shm".to_owned();
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it serves");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     client.write(0, &[UNFLUSHED; UNFLUSHED_BYTES]).expect("written");
     daemon.kill();
-    set_memory_format(&kept_memory(&fixture), MEMORY_FORMAT + 1);
+    set_memory_format(&persisted_memory_file(&fixture), MEMORY_FORMAT + 1);
     fixture
 }
 
-/// The file in memory that the state directory names first.
-pub fn kept_memory(fixture: &Fixture) -> PathBuf {
+/// First persisted-memory file that the state directory names.
+pub fn persisted_memory_file(fixture: &Fixture) -> PathBuf {
     let state = fs::read(path(fixture, STATE)).expect("a daemon has run");
-    let state: serde_json::Value = serde_json::from_slice(&state).expect("it is JSON");
+    let state: serde_json::Value = serde_json::from_slice(&state).expect("valid JSON");
     state["kept"][0]["path"].as_str().expect("a file was left").into()
 }
 
-/// Changes the format that a file in memory names.
+/// Changes the format number of a persisted-memory file.
 pub fn set_memory_format(file: &Path, format: u8) {
-    let file = File::options().write(true).open(file).expect("it was left");
-    file.write_all_at(&[format], 7).expect("it can be written");
+    let file = File::options().write(true).open(file).expect("the file was left behind");
+    file.write_all_at(&[format], 7).expect("the file can be written");
 }
 
 /// A state directory restored from a copy (`state.old`); `state.new` holds its last content. The token `early` is older
@@ -296,8 +296,8 @@ pub fn shrunk_backing() -> Fixture {
 
 /// Shrinks or grows the backing.
 pub fn set_backing_size(fixture: &Fixture, bytes: u64) {
-    let file = File::options().write(true).open(fixture.backing("v")).expect("the backing is there");
-    file.set_len(bytes).expect("its size can be changed");
+    let file = File::options().write(true).open(fixture.backing("v")).expect("the backing exists");
+    file.set_len(bytes).expect("the size can be changed");
 }
 
 /// Blocks of version 1 that wait for the disk of [`ExportedDisk`].
@@ -316,14 +316,14 @@ impl ExportedDisk {
     pub fn new(byte: u8) -> ExportedDisk {
         let mut disk = ExportedDisk { fixture: Fixture::new(), server: None };
         set_flash(&mut disk.fixture, &DEVICES, "");
-        fs::write(disk.refuses(), "").expect("the folder can be written");
+        fs::write(disk.write_error_file(), "").expect("the folder can be written");
         disk.attach("a.img", byte);
         let uri = disk.server.as_ref().expect("it was just attached").uri();
         disk.fixture.add_volume_on("v", &uri, "");
         let daemon = disk.fixture.start();
         write_some(&disk.fixture, EXPORTED_BLOCKS, 1);
         daemon.stop();
-        fs::remove_file(disk.refuses()).expect("the file exists");
+        fs::remove_file(disk.write_error_file()).expect("the file exists");
         disk
     }
 
@@ -333,11 +333,11 @@ impl ExportedDisk {
         if !file.exists() {
             fs::write(&file, vec![byte; VOLUME_BYTES as usize]).expect("the folder can be written");
         }
-        let refuses = self.refuses();
+        let error_file = self.write_error_file();
         let args = format!(
             "--filter=error --filter=noparallel file {} error-pwrite=EIO error-pwrite-rate=100% error-pwrite-file={}",
             file.display(),
-            refuses.display()
+            error_file.display()
         );
         // The socket is free after the end of its server.
         self.server = None;
@@ -350,7 +350,7 @@ impl ExportedDisk {
     }
 
     /// Path of a file whose existence makes the disk fail writes.
-    fn refuses(&self) -> PathBuf {
+    fn write_error_file(&self) -> PathBuf {
         path(&self.fixture, "refuses")
     }
 }

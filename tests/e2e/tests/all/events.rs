@@ -320,7 +320,7 @@ fn webhook_retries_after_a_500_and_reports_the_clearing() {
 #[test]
 fn tls_webhook_receives_posts_only_with_a_trusted_certificate() {
     let (certificate, other) = (Certificate::new("receiver"), Certificate::new("another"));
-    let (address, bodies) = receiver_on(&[204], certificate.server());
+    let (address, bodies) = receiver_on(&[204], certificate.tls_server());
     let fixture_trusting = |trusted: &Certificate| {
         let mut fixture = fixture();
         let [authority, _] = trusted.write(fixture.folder.path());

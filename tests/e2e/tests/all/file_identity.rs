@@ -66,7 +66,7 @@ fn file_on_xfs_is_the_same_backing_on_another_device_number() {
     drop(device);
     // Another loop device takes the old device number before the file system returns.
     let other = LoopDevice::attach(&fixture.folder.join("other.img"), MIB, 512).expect("loop devices are permitted");
-    let device = LoopDevice::of(&image, 512).expect("loop devices are permitted");
+    let device = LoopDevice::attach_existing(&image, 512).expect("loop devices are permitted");
     assert!(other.path() == first || device.path() != first, "the device number has changed");
     let _mounted = Mounted::of(device.path(), &place).expect("mounting is permitted");
     let daemon = fixture.start();

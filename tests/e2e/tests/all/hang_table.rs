@@ -284,7 +284,7 @@ fn row(part: Part) -> Option<String> {
     let told = probes.watch(hang, hang.fixture.folder.join("control.sock").display().to_string());
     daemon.signal("TERM");
     let end = ended(&mut daemon);
-    hang.mounts.iter().for_each(Fuse::answer);
+    hang.mounts.iter().for_each(Fuse::resume);
     drop(hung);
     drop(daemon);
 
@@ -300,7 +300,7 @@ fn row(part: Part) -> Option<String> {
     } else {
         "ended before".to_owned()
     };
-    again.mounts.iter().for_each(Fuse::answer);
+    again.mounts.iter().for_each(Fuse::resume);
     drop(hung);
     let alert = match (part.alert(), told) {
         (None, _) => "none".to_owned(),

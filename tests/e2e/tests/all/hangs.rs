@@ -66,7 +66,7 @@ fn hung_fuse_file_system_holds_up_only_its_own_volume() {
     goes_on(&fixture, "well");
     wait_for("the alert", || has_alert(&daemon, "backing-hung", "sick"));
     goes_on(&fixture, "well");
-    fuse.answer();
+    fuse.resume();
     for _ in 0..2 {
         assert_eq!(client.receive().expect("both are answered when the file system is back").error, 0);
     }

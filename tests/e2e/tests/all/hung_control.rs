@@ -58,7 +58,7 @@ fn hung_state_directory_stops_no_request_and_no_query() {
         assert_eq!(client.read(0, 4096).expect("it is read"), [round; 4096]);
     }
     assert!(daemon.is_running());
-    fuse.answer();
+    fuse.resume();
     wait_for("the alert's end", || alert(&daemon, "state-disk").is_none().then_some(()));
     let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", "v", "--json"])).expect("JSON");
     assert_eq!(shown["policy"], "write-back", "the refused change was made");
@@ -80,7 +80,7 @@ fn hung_state_directory_raises_an_alert_before_a_change() {
     let Some((_fixture, fuse, daemon)) = hanging() else { return };
     fuse.hang();
     wait_for("the alert", || alert(&daemon, "state-disk"));
-    fuse.answer();
+    fuse.resume();
     wait_for("the alert's end", || alert(&daemon, "state-disk").is_none().then_some(()));
     daemon.stop();
 }
@@ -98,7 +98,7 @@ fn hung_disks_of_history_and_events_raise_alerts() {
         let raised = wait_for("the alert", || alert(&daemon, kind));
         let cause = raised["cause"].as_str().expect("a cause");
         assert!(cause.contains(&fuse.path().display().to_string()) && cause.contains("not answered"), "{cause}");
-        fuse.answer();
+        fuse.resume();
         wait_for("the alert's end", || alert(&daemon, kind).is_none().then_some(()));
     }
     daemon.stop();
@@ -116,7 +116,7 @@ fn stop_ends_with_a_hung_state_directory() {
     assert!(status.success() && begun.elapsed() < STOP_TIME_MAX, "{status} after {:?}", begun.elapsed());
     let backing = std::fs::read(fixture.backing("v")).expect("it is there");
     assert_eq!(backing[..4096], [5; 4096], "acknowledged writes are on the backing");
-    fuse.answer();
+    fuse.resume();
     let daemon = fixture.start();
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
     assert_eq!(client.read(0, 4096).expect("it is read"), [5; 4096]);

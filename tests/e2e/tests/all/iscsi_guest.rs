@@ -95,22 +95,22 @@ fn linux_host_uses_a_lun_through_cuts_growth_and_primitives() {
     assert!(found.contains(&format!("{HOST}:{},", relay.port())) && found.contains(TARGET), "{found}");
 
     // A wrong secret, and no secret.
-    let (status, said) = guest.try_run(&format!("iscsiadm -m node -T {TARGET} --login"));
-    assert_ne!(status, 0, "a session without a secret: {said}");
+    let (status, output) = guest.try_run(&format!("iscsiadm -m node -T {TARGET} --login"));
+    assert_ne!(status, 0, "a session without a secret: {output}");
     harden(&mut guest);
     guest.run(&format!("iscsiadm -m node -T {TARGET} -o update -n node.session.auth.password -v 'notthesecret'"));
-    let (status, said) = guest.try_run(&format!("iscsiadm -m node -T {TARGET} --login"));
-    assert_ne!(status, 0, "a session with a wrong secret: {said}");
+    let (status, output) = guest.try_run(&format!("iscsiadm -m node -T {TARGET} --login"));
+    assert_ne!(status, 0, "a session with a wrong secret: {output}");
     guest.run(&format!("iscsiadm -m node -T {TARGET} -o update -n node.session.auth.password -v 'initiators12'"));
     guest.run(&format!("iscsiadm -m node -T {TARGET} --login; udevadm settle; test -b /dev/sda"));
     let session = guest.run("iscsiadm -m session -P 2");
-    for told in ["HeaderDigest: CRC32C", "DataDigest: CRC32C", "username: guest", "username_in: hotset"] {
-        assert!(session.contains(told), "{told} is missing:\n{session}");
+    for property in ["HeaderDigest: CRC32C", "DataDigest: CRC32C", "username: guest", "username_in: hotset"] {
+        assert!(session.contains(property), "{property} is missing:\n{session}");
     }
 
     // A verified load through ten cuts.
     guest.run("mkfs.ext4 -q /dev/sda; mount /dev/sda /mnt");
-    guest.begin(
+    guest.start_load(
         "fio --name=v --filename=/mnt/f --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=8 \
          --verify=crc32c \
          --verify_backlog=64 --time_based --runtime=90 --minimal",
@@ -118,10 +118,10 @@ fn linux_host_uses_a_lun_through_cuts_growth_and_primitives() {
     let mut cut = 0;
     while cut < CUTS {
         std::thread::sleep(Duration::from_secs(5));
-        assert!(guest.is_busy(), "the load ended after {cut} cuts: {}", guest.ended());
+        assert!(guest.is_load_running(), "the load ended after {cut} cuts: {}", guest.wait_for_load());
         cut += usize::from(relay.cut() > 0);
     }
-    println!("fio after {cut} cuts: {}", guest.ended().lines().next_back().unwrap_or_default());
+    println!("fio after {cut} cuts: {}", guest.wait_for_load().lines().next_back().unwrap_or_default());
     guest.run("umount /mnt; e2fsck -fn /dev/sda");
 
     // Growth while the disk is in use.
@@ -149,8 +149,8 @@ fn linux_host_uses_a_lun_through_cuts_growth_and_primitives() {
     guest.run(
         "cat /tmp/old /tmp/new >/tmp/both; sg_compare_and_write --in=/tmp/both --lba=0 --num=1 --xferlen=1024 /dev/sda",
     );
-    let (status, said) = guest.try_run("sg_compare_and_write --in=/tmp/both --lba=0 --num=1 --xferlen=1024 /dev/sda");
-    assert_ne!(status, 0, "the compared sector has changed: {said}");
+    let (status, output) = guest.try_run("sg_compare_and_write --in=/tmp/both --lba=0 --num=1 --xferlen=1024 /dev/sda");
+    assert_ne!(status, 0, "the compared sector has changed: {output}");
     guest.run("dd if=/dev/sda bs=512 count=1 iflag=direct 2>/dev/null | cmp - /tmp/new");
     guest.run("blkdiscard -o 0 -l 33554432 /dev/sda; cmp -n 33554432 /dev/sda /dev/zero");
     guest.run("blkdiscard -z -o 33554432 -l 33554432 /dev/sda; cmp -n 67108864 /dev/sda /dev/zero");
@@ -162,8 +162,8 @@ fn linux_host_uses_a_lun_through_cuts_growth_and_primitives() {
 }
 
 /// Working paths in the output of `multipath -ll`, which aligns its columns.
-fn working(told: &str) -> usize {
-    told.lines().filter(|line| line.contains(" active ready ")).count()
+fn working(output: &str) -> usize {
+    output.lines().filter(|line| line.contains(" active ready ")).count()
 }
 
 /// Two paths; the packets of one are dropped without notice to either end while a verified load runs.
@@ -187,7 +187,7 @@ fn load_on_two_paths_survives_loss_of_one() {
     let paths = guest.run("for i in $(seq 100); do [ -b /dev/mapper/mpatha ] && break; sleep 0.2; done; multipath -ll");
     assert_eq!(working(&paths), 2, "{paths}");
 
-    guest.begin(
+    guest.start_load(
         "fio --name=v --filename=/dev/mapper/mpatha --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio \
          --iodepth=8 \
          --verify=crc32c --verify_backlog=64 --time_based --runtime=90 --minimal",
@@ -199,8 +199,8 @@ fn load_on_two_paths_survives_loss_of_one() {
     let alone =
         guest.run("for i in $(seq 300); do multipath -ll | grep -q 'failed' && break; sleep 0.2; done; multipath -ll");
     assert_eq!(working(&alone), 1, "{alone}");
-    assert!(guest.is_busy(), "the load ended: {}", guest.ended());
-    println!("fio: {}", guest.ended().lines().next_back().unwrap_or_default());
+    assert!(guest.is_load_running(), "the load ended: {}", guest.wait_for_load());
+    println!("fio: {}", guest.wait_for_load().lines().next_back().unwrap_or_default());
     guest.run("iptables-legacy -F");
     let both = guest.run(
         "for i in $(seq 300); do [ $(multipath -ll | grep -c 'active ready  *running') = 2 ] && break; sleep 0.2; \
@@ -224,7 +224,7 @@ fn hung_backing_is_a_pause_for_a_linux_host() {
     let mut guest = served.guest();
     guest.run(&format!("iscsiadm -m discovery -t sendtargets -p {HOST}:{}", served.relays[0].port()));
     guest.run(&format!("iscsiadm -m node -T {TARGET} --login; udevadm settle; test -b /dev/sda"));
-    guest.begin(
+    guest.start_load(
         "fio --name=v --filename=/dev/sda --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=8 \
          --verify=crc32c \
          --verify_backlog=64 --loops=1000 --time_based --runtime=20 --minimal",
@@ -234,11 +234,12 @@ fn hung_backing_is_a_pause_for_a_linux_host() {
     signal(backing.pid(), "STOP");
     std::thread::sleep(Duration::from_secs(seconds));
     signal(backing.pid(), "CONT");
-    let (status, said) = guest.try_run(
-        "while ! [ -s /tmp/load.status ]; do sleep 0.2; done; tail -c 300 /tmp/load.said; exit $(cat /tmp/load.status)",
+    let (status, output) = guest.try_run(
+        "while ! [ -s /tmp/load.status ]; do sleep 0.2; done; tail -c 300 /tmp/load.output; \
+         exit $(cat /tmp/load.status)",
     );
     let kernel = guest.run("dmesg | grep -i -e 'sd ' -e iscsi -e connection | tail -n 30 || true");
-    println!("a hang of {seconds} s: the load ended with {status}\n{said}\nkernel messages:\n{kernel}");
+    println!("a hang of {seconds} s: the load ended with {status}\n{output}\nkernel messages:\n{kernel}");
     assert!(status == 0 || seconds > A_PAUSE_SECONDS, "the load failed");
     let pings = kernel.lines().filter(|line| line.contains("ping timeout")).count();
     assert_eq!(pings, 0, "a ping was not answered in time");

@@ -77,8 +77,8 @@ fn shown(guest: &mut Linux) -> Value {
 
 /// Limits the disk to `bytes` a second; 0: no limit.
 fn limit_disk(guest: &Linux, bytes: u64) {
-    let said = guest.monitor(&format!("block_set_io_throttle drive2 0 0 {bytes} 0 0 0"));
-    assert!(!said.contains("rror"), "{said}");
+    let output = guest.monitor(&format!("block_set_io_throttle drive2 0 0 {bytes} 0 0 0"));
+    assert!(!output.contains("rror"), "{output}");
 }
 
 fn no_error_in_the_kernels_log(guest: &mut Linux) {
@@ -88,12 +88,12 @@ fn no_error_in_the_kernels_log(guest: &mut Linux) {
 
 /// Removal has to be refused, and the machine keeps running. Returns the output.
 fn refused(guest: &mut Linux, how: &str) -> String {
-    let (status, said) = guest.try_run(&format!("dpkg --{how} hotset"));
-    assert_ne!(status, 0, "the package was removed: {said}");
-    println!("refused: {said}");
+    let (status, output) = guest.try_run(&format!("dpkg --{how} hotset"));
+    assert_ne!(status, 0, "the package was removed: {output}");
+    println!("refused: {output}");
     let state = guest.run("dpkg-query -W -f '${Status}' hotset");
     assert!(state.ends_with(" installed"), "{state}");
-    said
+    output
 }
 
 #[test]
@@ -180,12 +180,12 @@ fn package_installs_survives_reboot_and_upgrade_and_is_removed() {
 
     // A newer package under load.
     let pids = pids(&mut guest);
-    guest.begin(LOAD);
+    guest.start_load(LOAD);
     guest.run("sleep 10");
     println!("{}", guest.run("dpkg -i /opt/newer.deb 2>&1"));
-    assert!(guest.is_busy(), "the load ended before the upgrade was through: {}", guest.ended());
+    assert!(guest.is_load_running(), "the load ended before the upgrade was through: {}", guest.wait_for_load());
     assert_eq!(guest.run("dpkg-query -W -f '${Version}' hotset"), "9.9.9-1");
-    println!("fio: {}", guest.ended());
+    println!("fio: {}", guest.wait_for_load());
     println!(
         "{}",
         guest.run("journalctl --no-pager -u hotset -b | grep -E 'NBD clients taken over from the previous daemon'")
@@ -202,11 +202,17 @@ fn package_installs_survives_reboot_and_upgrade_and_is_removed() {
     refused(&mut guest, "remove");
     guest.run(&format!("systemctl is-active {UNITS}; echo works >/data/works; sync; umount /data"));
     guest.run("hotset detach raw; hotset detach web01");
-    let said = refused(&mut guest, "purge");
-    assert!(said.contains("hotset stop --destage") && said.contains("web01"), "it does not say how to go on: {said}");
+    let output = refused(&mut guest, "purge");
+    assert!(
+        output.contains("hotset stop --destage") && output.contains("web01"),
+        "it does not say how to go on: {output}"
+    );
     guest.run("systemctl stop hotset");
-    let said = refused(&mut guest, "purge");
-    assert!(said.contains("hotset stop --destage") && said.contains("web01"), "it does not say how to go on: {said}");
+    let output = refused(&mut guest, "purge");
+    assert!(
+        output.contains("hotset stop --destage") && output.contains("web01"),
+        "it does not say how to go on: {output}"
+    );
     limit_disk(&guest, 0);
     guest.run("systemctl start hotset && hotset stop --destage");
     println!("{}", guest.run("dpkg --purge hotset 2>&1"));

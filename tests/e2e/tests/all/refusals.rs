@@ -3,19 +3,19 @@
 
 use std::fs;
 
-use e2e::blocks::{BLOCK_BYTES, BLOCKS, VOLUME_BYTES, block, count, count_some, place, read};
+use e2e::blocks::{BLOCK_BYTES, BLOCKS, VOLUME_BYTES, block, count, count_some, offset_of, read};
 use e2e::client::Client;
 use e2e::daemon::{Daemon, hotset, text_of};
 use e2e::fixture::Fixture;
 use e2e::refusal::page::{Entry, check_codes};
 use e2e::refusal::scenes::{
     DEVICES, EXPORTED_BLOCKS, ExportedDisk, MEMORY_FORMAT, STATE, UNFLUSHED, UNFLUSHED_BYTES, backing, cloned_backing,
-    cloned_dirty_backing, copy, emptied_log_restored, empty_devices, kept_memory, lost_state, newer_devices,
-    newer_memory, path, rename, restore_devices, restored_devices, restored_state, rolled_back_backing,
+    cloned_dirty_backing, copy, emptied_log_restored, empty_devices, lost_state, newer_devices, newer_memory, path,
+    persisted_memory_file, rename, restore_devices, restored_devices, restored_state, rolled_back_backing,
     set_backing_size, set_flash, set_later_format, set_memory_format, shared_backing, shrunk_backing, stop_dirty,
     unused_flash,
 };
-use e2e::refusal::{flash_refusal, json, obey, rebuild, show, volume_refusal};
+use e2e::refusal::{flash_refusal, json, rebuild, run_proposed_command, show, volume_refusal};
 
 const ADOPT: &str = "hotset volume adopt NAME";
 const GIVE_UP: &str = "hotset volume adopt NAME --give-up DATA";
@@ -56,8 +56,8 @@ fn rebuild_keeps_data(fixture: &Fixture, code: &str, tokens: &[&str]) {
     let daemon = fixture.start();
     volume_refusal(fixture, &daemon, code);
     daemon.stop();
-    let said = rebuild(fixture);
-    assert!(said.contains("records of 1 volumes"), "{said}");
+    let output = rebuild(fixture);
+    assert!(output.contains("records of 1 volumes"), "{output}");
     let daemon = fixture.start();
     assert_eq!(count(&read(fixture), 2), BLOCKS, "{}", daemon.log());
     assert_eq!(token_names(&daemon), tokens);
@@ -95,7 +95,7 @@ fn restored_flash_devices_are_refused_as_documented() {
         empty_devices(&fixture);
         let daemon = fixture.start();
         assert_flash_in_use(&daemon);
-        obey(&daemon, &volume_refusal(&fixture, &daemon, "dirty-elsewhere"), GIVE_UP);
+        run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "dirty-elsewhere"), GIVE_UP);
         assert!(count(&read(&fixture), 3) < BLOCKS, "data came from devices that are empty");
         daemon.stop();
     });
@@ -126,7 +126,7 @@ fn one_restored_flash_device_is_refused_as_documented() {
         daemon.stop();
     });
     entry.choice("hotset flash add DEVICE", "nothing is lost: the others hold what it held", || {
-        fs::remove_file(path(&fixture, "f1")).expect("the device is there");
+        fs::remove_file(path(&fixture, "f1")).expect("the device exists");
         set_flash(&mut fixture, &DEVICES[..1], "allow_single_copy = true");
         let daemon = fixture.start();
         assert_flash_in_use(&daemon);
@@ -140,7 +140,7 @@ fn one_restored_flash_device_is_refused_as_documented() {
 #[test]
 fn flash_devices_of_a_newer_version_are_refused_as_documented() {
     let fixture = newer_devices();
-    let devices = || DEVICES.map(|name| fs::read(path(&fixture, name)).expect("the device is there"));
+    let devices = || DEVICES.map(|name| fs::read(path(&fixture, name)).expect("the device exists"));
     let before = devices();
     let daemon = fixture.start();
     let mut entry = Entry::new(
@@ -174,7 +174,7 @@ fn flash_devices_of_a_newer_version_are_refused_as_documented() {
         empty_devices(&fixture);
         let daemon = fixture.start();
         assert_flash_in_use(&daemon);
-        obey(&daemon, &volume_refusal(&fixture, &daemon, "dirty-elsewhere"), GIVE_UP);
+        run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "dirty-elsewhere"), GIVE_UP);
         assert!(count(&read(&fixture), 2) < BLOCKS, "data came from devices that are empty");
         daemon.stop();
     });
@@ -188,8 +188,8 @@ fn memory_of_a_newer_version_is_refused_as_documented() {
         client.read(0, UNFLUSHED_BYTES).expect("readable")
     };
     let fixture = newer_memory();
-    let file = kept_memory(&fixture);
-    let before = fs::read(&file).expect("it was left");
+    let file = persisted_memory_file(&fixture);
+    let before = fs::read(&file).expect("the file was left behind");
     let daemon = fixture.start();
     let mut entry = Entry::new(
         "memory-newer",
@@ -200,7 +200,7 @@ fn memory_of_a_newer_version_is_refused_as_documented() {
     assert!(message.contains("written by a newer version of Hotset (format 3, this one reads up to 2)"), "{message}");
     entry.message("", &message);
     daemon.stop();
-    assert!(fs::read(&file).expect("it is there") == before, "memory of a newer version was changed");
+    assert!(fs::read(&file).expect("the file exists") == before, "memory of a newer version was changed");
     entry.choice("start that version and stop it, then this one", NOTHING_LOST, || {
         set_memory_format(&file, MEMORY_FORMAT);
         let daemon = fixture.start();
@@ -209,9 +209,9 @@ fn memory_of_a_newer_version_is_refused_as_documented() {
     });
     entry.choice(ADOPT, "what clients had not flushed is lost", || {
         let fixture = newer_memory();
-        let file = kept_memory(&fixture);
+        let file = persisted_memory_file(&fixture);
         let daemon = fixture.start();
-        obey(&daemon, &volume_refusal(&fixture, &daemon, "memory-newer"), ADOPT);
+        run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "memory-newer"), ADOPT);
         assert_eq!(first_bytes(&fixture), [0; UNFLUSHED_BYTES]);
         daemon.stop();
         fs::remove_file(file).expect("it is never removed by itself");
@@ -274,7 +274,7 @@ fn a_store_of_a_lost_directory_is_refused_as_documented() {
         empty_devices(&fixture);
         let daemon = fixture.start();
         assert_flash_in_use(&daemon);
-        obey(&daemon, &volume_refusal(&fixture, &daemon, "data-unclaimed"), GIVE_UP_STORE);
+        run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "data-unclaimed"), GIVE_UP_STORE);
         assert!(count(&read(&fixture), 2) < BLOCKS, "data came from devices that are empty");
         daemon.stop();
     });
@@ -295,7 +295,7 @@ fn a_volume_of_a_lost_directory_is_refused_as_documented() {
     let cost = "tokens, and changes by command since the last start, are lost";
     entry.choice(REBUILD, cost, || rebuild_keeps_data(&lost_state(), "data-unclaimed", &[]));
     entry.choice(GIVE_UP_STORE, "that data does not reach this volume", || {
-        obey(&daemon, &message, GIVE_UP_STORE);
+        run_proposed_command(&daemon, &message, GIVE_UP_STORE);
         assert_served(&daemon, "v");
         assert!(count(&read(&fixture), 2) < BLOCKS);
         daemon.stop();
@@ -343,21 +343,21 @@ fn an_exchanged_backing_is_refused_as_documented() {
         daemon.stop();
     });
     entry.choice(ADOPT, "nothing is lost: the old backing is complete", || {
-        obey(&daemon, &message, ADOPT);
+        run_proposed_command(&daemon, &message, ADOPT);
         assert_served(&daemon, "v");
         assert_eq!(count(&read(&fixture), 1), BLOCKS);
         daemon.stop();
-        assert_eq!(count(&fs::read(path(&fixture, "old.img")).expect("it is there"), 1), BLOCKS);
+        assert_eq!(count(&fs::read(path(&fixture, "old.img")).expect("the file exists"), 1), BLOCKS);
     });
     entry.choice(GIVE_UP, "what waits for the old backing is lost", || {
         let fixture = cloned_dirty_backing();
         let daemon = fixture.start();
         assert_unnamed_adopt_fails(&daemon);
-        obey(&daemon, &volume_refusal(&fixture, &daemon, "backing-changed"), GIVE_UP);
+        run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "backing-changed"), GIVE_UP);
         assert_served(&daemon, "v");
         assert!(count(&read(&fixture), 2) < BLOCKS);
         destage(daemon);
-        for content in [backing(&fixture), fs::read(path(&fixture, "old.img")).expect("it is there")] {
+        for content in [backing(&fixture), fs::read(path(&fixture, "old.img")).expect("the file exists")] {
             assert!(count(&content, 2) < BLOCKS, "data that was given up came back");
         }
     });
@@ -409,7 +409,7 @@ fn a_volume_without_its_flash_log_is_refused_as_documented() {
         fixture.tables.clear();
         let daemon = fixture.start();
         assert_unnamed_adopt_fails(&daemon);
-        obey(&daemon, &volume_refusal(&fixture, &daemon, "dirty-elsewhere"), GIVE_UP);
+        run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "dirty-elsewhere"), GIVE_UP);
         assert_served(&daemon, "v");
         assert!(count(&read(&fixture), 3) < BLOCKS);
         daemon.stop();
@@ -444,7 +444,7 @@ fn a_log_with_unexpected_data_is_refused_as_documented() {
         let fixture = emptied_log_restored();
         let daemon = fixture.start();
         assert_unnamed_adopt_fails(&daemon);
-        obey(&daemon, &volume_refusal(&fixture, &daemon, "log-unexpected"), GIVE_UP);
+        run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "log-unexpected"), GIVE_UP);
         assert_eq!(count(&read(&fixture), 2), BLOCKS, "{}", daemon.log());
         destage(daemon);
         assert_eq!(count(&backing(&fixture), 2), BLOCKS, "old data was destaged");
@@ -475,7 +475,7 @@ fn a_backing_rolled_back_under_dirty_data_is_refused_as_documented() {
         copy(&fixture, "old.img", "v.img");
         let daemon = fixture.start();
         assert_unnamed_adopt_fails(&daemon);
-        obey(&daemon, &volume_refusal(&fixture, &daemon, "content-differs"), GIVE_UP);
+        run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "content-differs"), GIVE_UP);
         assert_eq!(count(&read(&fixture), 1), BLOCKS);
         destage(daemon);
         assert_eq!(count(&backing(&fixture), 1), BLOCKS, "data that was given up came back");
@@ -506,7 +506,7 @@ fn a_backing_that_proves_nothing_is_refused_as_documented() {
         wrong.attach("b.img", other);
         for (disk, name) in [(same, "a.img"), (wrong, "b.img")] {
             let daemon = disk.fixture.start();
-            obey(&daemon, &volume_refusal(&disk.fixture, &daemon, "content-unproven"), ADOPT);
+            run_proposed_command(&daemon, &volume_refusal(&disk.fixture, &daemon, "content-unproven"), ADOPT);
             assert_eq!(written(&read(&disk.fixture)), waiting);
             destage(daemon);
             assert_eq!(written(&disk.content(name)), waiting);
@@ -523,7 +523,7 @@ fn a_backing_that_proves_nothing_is_refused_as_documented() {
         let mut disk = ExportedDisk::new(right);
         disk.attach("b.img", other);
         let daemon = disk.fixture.start();
-        obey(&daemon, &volume_refusal(&disk.fixture, &daemon, "content-unproven"), GIVE_UP);
+        run_proposed_command(&daemon, &volume_refusal(&disk.fixture, &daemon, "content-unproven"), GIVE_UP);
         assert_served(&daemon, "v");
         destage(daemon);
         assert!(disk.content("b.img").iter().all(|byte| *byte == other), "data that was given up came back");
@@ -556,11 +556,11 @@ fn a_backing_cut_under_dirty_data_is_refused_as_documented() {
     entry.choice(resize, "what lies past the end is lost", || {
         set_backing_size(&fixture, VOLUME_BYTES / 2);
         let daemon = fixture.start();
-        obey(&daemon, &volume_refusal(&fixture, &daemon, "backing-shrank"), resize);
+        run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "backing-shrank"), resize);
         let image = read(&fixture);
         assert_eq!(image.len() as u64, VOLUME_BYTES / 2);
-        let at = |number: u64| &image[place(number) as usize..][..BLOCK_BYTES as usize];
-        let inside = (0..BLOCKS).filter(|number| place(*number) < VOLUME_BYTES / 2);
+        let at = |number: u64| &image[offset_of(number) as usize..][..BLOCK_BYTES as usize];
+        let inside = (0..BLOCKS).filter(|number| offset_of(*number) < VOLUME_BYTES / 2);
         inside.for_each(|number| assert_eq!(at(number), block(number, 2), "block {number}"));
         destage(daemon);
     });

@@ -35,7 +35,7 @@ fn fixture_with(certificate: &Certificate) -> Fixture {
 }
 
 fn https(daemon: &Daemon, trusted: &Certificate) -> Http {
-    Http::of(daemon).with_tls(trusted.trusted())
+    Http::of(daemon).with_tls(trusted.client_config())
 }
 
 /// Reloads the configuration until the log contains `word`; returns the log since.
@@ -192,7 +192,7 @@ fn unfinished_handshakes_time_out() {
 #[test]
 fn expiring_certificate_raises_an_alert_until_replaced() {
     const DAY: Duration = Duration::from_secs(86_400);
-    let soon = Certificate::that_ends("soon", 10 * DAY, false);
+    let soon = Certificate::expiring("soon", 10 * DAY, false);
     let mut fixture = fixture_with(&soon);
     let folder = fixture.folder.path().display();
     fixture.nbd =
@@ -213,10 +213,10 @@ fn expiring_certificate_raises_an_alert_until_replaced() {
         metrics.contains(&format!("hotset_certificate_expiry_timestamp_seconds{{table=\"nbd\"}} {ends}\n")),
         "{metrics}"
     );
-    Certificate::that_ends("over", DAY, true).write(fixture.folder.path());
+    Certificate::expiring("over", DAY, true).write(fixture.folder.path());
     reload(&daemon, "[nbd] the certificate in");
     wait_for("the alert", || (told("certificate-expired") == both).then_some(()));
-    Certificate::that_ends("renewed", 90 * DAY, false).write(fixture.folder.path());
+    Certificate::expiring("renewed", 90 * DAY, false).write(fixture.folder.path());
     reload(&daemon, "[nbd] the certificate in");
     wait_for("its end", || {
         (told("certificate-expired").is_empty() && told("certificate-expires").is_empty()).then_some(())

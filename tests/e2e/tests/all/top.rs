@@ -32,7 +32,7 @@ fn top_shows_load_over_a_restart_and_restores_the_terminal() {
     // Without a daemon it waits for one.
     let mut terminal = Terminal::run(&fixture.folder, &args, 120, 30);
     terminal.wait_for("the missing daemon", |text| text.contains("no answer from the daemon"));
-    assert!(terminal.is_taken());
+    assert!(terminal.is_alternate_screen());
     let daemon = fixture.start();
     let (stop, endpoint) = (AtomicBool::new(false), fixture.endpoint());
     std::thread::scope(|scope| {
@@ -71,7 +71,7 @@ fn top_shows_load_over_a_restart_and_restores_the_terminal() {
         terminal.wait_for("the next daemon", |text| text.contains("live") && busy(text));
         terminal.press("q");
         assert!(terminal.wait().success());
-        assert!(!terminal.is_taken(), "the screen is not given back");
+        assert!(!terminal.is_alternate_screen(), "the screen is not given back");
         stop.store(true, Ordering::Relaxed);
         daemon.stop();
     });

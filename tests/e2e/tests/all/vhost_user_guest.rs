@@ -42,15 +42,15 @@ fn guest_disk_supports_all_features() {
     let disk = guest.run(
         "cd /sys/block/vdb; cat size serial; echo; cat queue/write_cache; ls mq | wc -l; cat queue/discard_max_bytes",
     );
-    let told: Vec<&str> = disk.lines().collect();
-    let [size, serial, cache, queues, discard] = told[..] else { panic!("{disk}") };
+    let output: Vec<&str> = disk.lines().collect();
+    let [size, serial, cache, queues, discard] = output[..] else { panic!("{disk}") };
     assert_eq!((size, cache, queues), ((BYTES / 512).to_string().as_str(), "write back", QUEUES.to_string().as_str()));
     assert!(serial.len() == 16 && serial.bytes().all(|byte| byte.is_ascii_hexdigit()), "{serial}");
     assert_ne!(discard, "0");
 
     guest.run("mkfs.ext4 -q /dev/vdb; mkdir -p /mnt; mount /dev/vdb /mnt");
-    guest.begin(&verified("/mnt/f", 20, 32));
-    println!("fio: {}", guest.ended().lines().next_back().unwrap_or_default());
+    guest.start_load(&verified("/mnt/f", 20, 32));
+    println!("fio: {}", guest.wait_for_load().lines().next_back().unwrap_or_default());
     guest.run("rm /mnt/f; fstrim -v /mnt; umount /mnt; e2fsck -fn /dev/vdb");
 
     daemon.command(&["volume", "resize", "v", "320 MiB"]);
@@ -87,14 +87,14 @@ fn repeated_kills_with_flash_under_a_guest_lose_nothing() {
 fn killed_again_and_again(fixture: &Fixture) {
     let mut daemon = fixture.start();
     let mut guest = Linux::boot_as(&machine(fixture, &["v"]));
-    guest.begin(&verified("/dev/vdb", 5 * KILLS as u64 + 30, 32));
+    guest.start_load(&verified("/dev/vdb", 5 * KILLS as u64 + 30, 32));
     for round in 0..KILLS {
         std::thread::sleep(Duration::from_secs(3));
-        assert!(guest.is_busy(), "the load ended after {round} kills: {}", guest.ended());
+        assert!(guest.is_load_running(), "the load ended after {round} kills: {}", guest.wait_for_load());
         daemon.kill();
         daemon = Daemon::start(fixture);
     }
-    println!("fio after {KILLS} kills: {}", guest.ended().lines().next_back().unwrap_or_default());
+    println!("fio after {KILLS} kills: {}", guest.wait_for_load().lines().next_back().unwrap_or_default());
     let errors = guest.run("dmesg | grep -i 'i/o error' || true");
     assert_eq!(errors, "", "the guest saw an error");
     drop(guest);
@@ -108,15 +108,15 @@ fn guest_end_does_not_affect_other_guests() {
     let fixture = fixture(&["a", "b"]);
     let daemon = fixture.start();
     let mut neighbour = Linux::boot_as(&machine(&fixture, &["a"]));
-    neighbour.begin(&verified("/dev/vdb", 90, 8));
+    neighbour.start_load(&verified("/dev/vdb", 90, 8));
     for _ in 0..3 {
         let mut guest = Linux::boot_as(&machine(&fixture, &["b"]));
-        guest.begin(&verified("/dev/vdb", 600, 32));
+        guest.start_load(&verified("/dev/vdb", 600, 32));
         std::thread::sleep(Duration::from_secs(4));
-        assert!(guest.is_busy(), "{}", guest.ended());
+        assert!(guest.is_load_running(), "{}", guest.wait_for_load());
         drop(guest);
     }
-    println!("fio beside three ends: {}", neighbour.ended().lines().next_back().unwrap_or_default());
+    println!("fio beside three ends: {}", neighbour.wait_for_load().lines().next_back().unwrap_or_default());
     drop(neighbour);
     let listed = daemon.command(&["volume", "list"]);
     assert!(listed.contains('a') && listed.contains('b'), "{listed}");
@@ -130,28 +130,28 @@ fn guest_migrates_under_a_verified_load() {
     let fixture = fixture(&["v"]);
     let daemon = fixture.start();
     let moving = fixture.folder.join("moving");
-    let here = Machine { moves: true, ..machine(&fixture, &["v"]) };
-    let there = Machine { awaits: Some(moving.clone()), moves: true, ..machine(&fixture, &["v"]) };
+    let here = Machine { may_migrate: true, ..machine(&fixture, &["v"]) };
+    let there = Machine { incoming: Some(moving.clone()), may_migrate: true, ..machine(&fixture, &["v"]) };
     let mut source = Linux::boot_as(&here);
     // A guest that changes memory as fast as an emulated machine is copied would never converge.
-    source.begin(&format!("{} --rate_iops=300", verified("/dev/vdb", 150, 8)));
+    source.start_load(&format!("{} --rate_iops=300", verified("/dev/vdb", 150, 8)));
     let mut target = Linux::boot_as(&there);
     wait_for("the machine that waits", || moving.exists().then_some(()));
     source.monitor("migrate_set_parameter max-bandwidth 1G");
     source.monitor("migrate_set_parameter downtime-limit 5000");
     source.monitor(&format!("migrate -d unix:{}", moving.display()));
-    let mut told = String::new();
+    let mut output = String::new();
     for _ in 0..600 {
-        told = source.monitor("info migrate");
-        if !told.contains("active") && !told.contains("setup") {
+        output = source.monitor("info migrate");
+        if !output.contains("active") && !output.contains("setup") {
             break;
         }
         std::thread::sleep(Duration::from_millis(200));
     }
-    assert!(told.contains("completed"), "{told}");
+    assert!(output.contains("completed"), "{output}");
     drop(source);
-    assert!(target.is_busy(), "the load ended before the move did: {}", target.ended());
-    println!("moved: {told}\nfio: {}", target.ended().lines().next_back().unwrap_or_default());
+    assert!(target.is_load_running(), "the load ended before the move did: {}", target.wait_for_load());
+    println!("moved: {output}\nfio: {}", target.wait_for_load().lines().next_back().unwrap_or_default());
     assert_eq!(target.run("dmesg | grep -i 'i/o error' || true"), "", "the guest saw an error");
     drop(target);
     daemon.stop();
