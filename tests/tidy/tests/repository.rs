@@ -11,7 +11,7 @@ fn root() -> PathBuf {
 }
 
 #[test]
-fn the_repository_keeps_its_rules() {
+fn repository_obeys_its_rules() {
     let sources = source::read_all(&root()).expect("the repository can be read");
     assert!(sources.len() > 20, "only {} files found: the walk is broken", sources.len());
     let mut report = String::new();

@@ -429,7 +429,7 @@ fn stream_sends_each_second_once_and_resumes() {
 }
 
 #[test]
-fn hundred_stream_followers_do_not_block_the_control_socket() {
+fn hundred_stream_subscribers_do_not_block_the_control_socket() {
     let fixture = fixture();
     let daemon = fixture.start();
     let http = Http::of(&daemon);

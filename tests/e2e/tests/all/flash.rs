@@ -203,7 +203,7 @@ fn single_device_is_unused_unless_allowed() {
 }
 
 #[test]
-fn devices_with_foreign_content_are_left_alone() {
+fn devices_with_foreign_content_are_not_written() {
     let fixture = two();
     fs::write(path(&fixture, "f1"), vec![7; 1 << 23]).expect("the folder can be written");
     let daemon = fixture.start();

@@ -64,7 +64,7 @@ fn fio_survives_restarts_of_a_destaging_daemon() {
 }
 
 #[test]
-fn fio_survives_restarts_with_data_left_on_flash() {
+fn fio_survives_restarts_with_dirty_data_on_flash() {
     let mut fixture = managed();
     fixture.tables += FLASH;
     verify_fio_over_restarts(&fixture);

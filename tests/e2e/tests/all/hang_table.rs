@@ -316,7 +316,7 @@ fn row(part: Part) -> Option<String> {
 
 #[test]
 #[ignore = "long: about fifteen minutes"]
-fn each_part_that_hangs_leaves_the_others_at_work() {
+fn healthy_volume_is_served_while_any_component_hangs() {
     let mut table =
         "| hangs | reads | writes | flushes | `status` | alert | end after SIGTERM | after a second SIGTERM |\n"
             .to_owned();

@@ -48,7 +48,7 @@ fn goes_on(fixture: &Fixture, volume: &str) {
 }
 
 #[test]
-fn hung_fuse_file_system_holds_up_only_its_own_volume() {
+fn hung_fuse_file_system_stalls_only_its_own_volume() {
     let mut fixture = Fixture::new();
     let Some(fuse) = Fuse::mount(&fixture.folder.join("hangs")) else { return };
     let backing = fuse.path().join("sick.img");

@@ -36,7 +36,7 @@ fn hanging() -> Option<(Fixture, Fuse, Daemon)> {
 }
 
 #[test]
-fn hung_state_directory_stops_no_request_and_no_query() {
+fn hung_state_directory_stalls_no_request_and_no_query() {
     let Some((fixture, fuse, mut daemon)) = hanging() else { return };
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
     client.write(0, &[1; 4096]).expect("it is written");

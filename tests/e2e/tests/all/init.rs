@@ -34,7 +34,7 @@ fn backings(told: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn init_proposes_blank_devices_and_named_ones_and_changes_none() {
+fn init_proposes_blank_and_named_devices_and_changes_none() {
     let folder = Folder::new();
     let attach = |name: &str| LoopDevice::attach(&folder.join(name), BYTES, 512);
     let (blank, full, odd) = match (attach("blank"), attach("full"), attach("odd")) {
@@ -98,7 +98,7 @@ fn init_proposes_blank_devices_and_named_ones_and_changes_none() {
 /// A machine with its own kernel and udev: two blank NVMe drives, a blank disk, and a disk with a file system.
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
-fn guest_init_tells_flash_from_disks_and_serves_the_plan() {
+fn guest_init_distinguishes_flash_from_disks_and_serves_the_plan() {
     const GIB: u64 = 1 << 30;
     let folder = Folder::new();
     let file = |name: &str| {

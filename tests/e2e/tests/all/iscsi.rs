@@ -175,7 +175,7 @@ pub fn signal(process: u32, name: &str) {
 }
 
 #[test]
-fn hung_backing_leaves_pings_and_aborts_answered() {
+fn pings_and_aborts_are_answered_while_the_backing_hangs() {
     let mut fixture = Fixture::new();
     let backing = Nbdkit::start(&fixture.folder.join("slow"), "memory 16M");
     fixture.add_volume_on("v", &backing.uri(), "policy = \"write-through\"");
@@ -360,7 +360,7 @@ fn extended_copy_equals_its_source_and_ends_with_its_session() {
 }
 
 #[test]
-fn initiator_sees_its_own_units_only_and_lost_unit_is_refused() {
+fn initiator_sees_only_units_of_its_acl_and_lost_unit_is_refused() {
     const ILLEGAL_REQUEST: u8 = 5;
     let mut fixture = Fixture::new();
     for (name, acl) in [("ours", format!("[\"{HOST}\"]")), ("theirs", "[\"iqn.2026-11.other:*\"]".to_owned())] {

@@ -178,7 +178,7 @@ fn fixture() -> Fixture {
 }
 
 /// A guest on that disk finds the data written before, and its own writes are in the volume.
-fn a_guest_uses(fixture: &Fixture, socket: (&str, PathBuf), disk: &str, memory: &str) {
+fn check_guest_io(fixture: &Fixture, socket: (&str, PathBuf), disk: &str, memory: &str) {
     assert!(disk.contains(socket.0), "{disk}");
     let daemon = fixture.start();
     let mut client = Client::connect(&fixture.endpoint(), "web01").expect("it is served");
@@ -198,7 +198,7 @@ fn libvirt_starts_a_guest_on_a_volume_over_nbd() {
     let [(_, disk, memory), _] = kinds();
     let fixture = fixture();
     let socket = fixture.socket();
-    a_guest_uses(&fixture, ("/run/hotset/nbd.sock", socket), &disk, &memory);
+    check_guest_io(&fixture, ("/run/hotset/nbd.sock", socket), &disk, &memory);
 }
 
 #[test]
@@ -209,5 +209,5 @@ fn libvirt_starts_a_guest_on_a_volume_over_vhost_user() {
     let directory = fixture.folder.join("vhost");
     let owner = if is_root() { "socket_owner = \"nobody\"\n" } else { "" };
     fixture.tables = format!("[vhost_user]\ndirectory = {directory:?}\n{owner}");
-    a_guest_uses(&fixture, ("/run/hotset/vhost/web01.sock", directory.join("web01.sock")), &disk, &memory);
+    check_guest_io(&fixture, ("/run/hotset/vhost/web01.sock", directory.join("web01.sock")), &disk, &memory);
 }

@@ -44,7 +44,7 @@ fn second_daemon_on_a_state_directory_is_refused() {
 }
 
 #[test]
-fn start_waits_for_a_predecessor_with_requests_under_way() {
+fn start_waits_for_a_predecessor_with_requests_in_flight() {
     let fixture = Fixture::with_volume(4 * MIB);
     let first = fixture.start();
     // A stopped process holds its backing like a killed one whose last request is not yet done.
@@ -129,7 +129,7 @@ fn second_sigterm_ends_a_slow_drain_and_keeps_flushed_data() {
 }
 
 #[test]
-fn sighup_brings_a_new_volume_and_keeps_the_connections() {
+fn sighup_adds_a_new_volume_and_keeps_connections() {
     let mut fixture = Fixture::with_volume(4 * MIB);
     let daemon = fixture.start();
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
@@ -163,7 +163,7 @@ fn sighup_names_keys_that_need_a_restart_and_refuses_a_bad_file() {
 }
 
 #[test]
-fn status_and_the_volumes_are_shown_as_text_and_as_json() {
+fn status_and_volumes_are_shown_as_text_and_json() {
     let fixture = Fixture::with_volume(4 * MIB);
     let daemon = fixture.start();
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
@@ -195,7 +195,7 @@ fn command_without_a_daemon_reports_it() {
 }
 
 #[test]
-fn idle_control_connections_hold_up_neither_commands_nor_the_stop() {
+fn idle_control_connections_delay_neither_commands_nor_stop() {
     let fixture = Fixture::with_volume(4 * MIB);
     let daemon = fixture.start();
     let socket = fixture.folder.join("control.sock");

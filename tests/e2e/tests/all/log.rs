@@ -46,7 +46,7 @@ fn json_log_has_fields_and_obeys_its_filter() {
 }
 
 #[test]
-fn unread_standard_error_holds_up_neither_service_nor_stop() {
+fn unread_standard_error_delays_neither_requests_nor_stop() {
     let mut fixture = Fixture::with_volume(4 << 20);
     let (pipe, under) = (fixture.folder.join("pipe"), fixture.folder.join("under"));
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());

@@ -13,7 +13,7 @@ use e2e::writer::{StopAtEnd, Writer};
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn case_21_clean_data_is_never_written_and_idle_is_idle() {
+fn case_21_clean_data_is_never_written_and_idle_daemon_sends_no_io() {
     let mut fixture = Fixture::new();
     let socket = fixture.folder.join("disk");
     let disk = CacheDisk::serve(&socket, 8 << 20).expect("a socket can be made");

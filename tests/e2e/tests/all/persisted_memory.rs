@@ -79,12 +79,12 @@ fn files(fixture: &Fixture) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_kill_at_any_moment_loses_nothing_that_was_acknowledged() {
+fn kill_loses_no_acknowledged_write() {
     killed_at_any_moment(&fixture(""));
 }
 
 #[test]
-fn a_kill_at_any_moment_loses_nothing_beside_a_flash_log_either() {
+fn kill_with_a_flash_log_loses_no_acknowledged_write() {
     killed_at_any_moment(&fixture("[flash]\ndevices = [\"one\", \"two\"]\nsize = \"64 MiB\"\n"));
 }
 
@@ -171,7 +171,7 @@ fn persisted_data_waits_for_its_volume_and_write_access() {
 }
 
 #[test]
-fn where_memory_cannot_be_kept_is_said() {
+fn keep_in_outside_a_memory_file_system_is_refused() {
     let mut fixture = fixture("");
     fixture.keep_in = fixture.folder.path().display().to_string();
     std::fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
@@ -190,7 +190,7 @@ fn set_version(file: &Path, version: u8) {
 }
 
 #[test]
-fn memory_of_a_newer_version_withholds_its_own_volumes_alone() {
+fn persisted_memory_of_a_newer_version_refuses_only_its_volumes() {
     let mut fixture = fixture("");
     fixture.add_volume("whole", 1 << 20, "");
     let daemon = fixture.start();
@@ -228,7 +228,7 @@ fn memory_of_a_newer_version_withholds_its_own_volumes_alone() {
 }
 
 #[test]
-fn memory_of_a_newer_version_is_given_up_in_explicit_words_alone() {
+fn persisted_memory_of_a_newer_version_is_discarded_only_by_adopt() {
     let fixture = fixture("");
     let daemon = fixture.start();
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("it serves");

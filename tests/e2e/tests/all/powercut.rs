@@ -147,7 +147,7 @@ fn backing_rounds(fixture: &mut Fixture, rounds: u64, seed: u64) -> Vec<Fault> {
 }
 
 #[test]
-fn case_3_a_flushed_write_survives_a_power_cut_of_the_backing() {
+fn case_3_flushed_write_survives_a_power_cut_of_the_backing() {
     let faults = backing_rounds(&mut Fixture::new(), 4, seed("powercut"));
     assert!(faults.is_empty(), "{:?}", &faults[..faults.len().min(20)]);
 }

@@ -102,7 +102,7 @@ assert h.pread(4096, 20480) == b'a' * 4096
 }
 
 #[test]
-fn a_fast_zero_is_done_or_fails_at_once() {
+fn fast_zero_succeeds_or_fails_at_once() {
     let fixture = Fixture::with_volume(16 * MIB);
     let _daemon = fixture.start();
     nbdsh(

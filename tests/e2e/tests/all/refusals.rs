@@ -67,7 +67,7 @@ fn rebuild_keeps_data(fixture: &Fixture, code: &str, tokens: &[&str]) {
 }
 
 #[test]
-fn every_refusal_is_on_the_page_and_nothing_else() {
+fn refusals_page_lists_exactly_all_refusals() {
     check_codes(include_str!("refusals.rs"));
 }
 
@@ -220,7 +220,7 @@ fn memory_of_a_newer_version_is_refused_as_documented() {
 }
 
 #[test]
-fn a_restored_state_directory_is_refused_as_documented() {
+fn restored_state_directory_is_refused_as_documented() {
     let fixture = restored_state();
     let daemon = fixture.start();
     let mut entry = Entry::new(
@@ -245,7 +245,7 @@ fn a_restored_state_directory_is_refused_as_documented() {
 }
 
 #[test]
-fn a_store_of_a_lost_directory_is_refused_as_documented() {
+fn store_of_a_lost_state_directory_is_refused_as_documented() {
     let fixture = lost_state();
     let daemon = fixture.start();
     let mut entry = Entry::new(
@@ -282,7 +282,7 @@ fn a_store_of_a_lost_directory_is_refused_as_documented() {
 }
 
 #[test]
-fn a_volume_of_a_lost_directory_is_refused_as_documented() {
+fn volume_of_a_lost_state_directory_is_refused_as_documented() {
     let fixture = lost_state();
     let daemon = fixture.start();
     let mut entry = Entry::new(
@@ -310,7 +310,7 @@ fn a_volume_of_a_lost_directory_is_refused_as_documented() {
 }
 
 #[test]
-fn an_exchanged_backing_is_refused_as_documented() {
+fn exchanged_backing_is_refused_as_documented() {
     let fixture = cloned_backing();
     let daemon = fixture.start();
     let mut entry = Entry::new(
@@ -365,7 +365,7 @@ fn an_exchanged_backing_is_refused_as_documented() {
 }
 
 #[test]
-fn a_backing_of_two_volumes_is_refused_as_documented() {
+fn backing_of_two_volumes_is_refused_as_documented() {
     let mut fixture = shared_backing();
     let daemon = fixture.start();
     let mut entry = Entry::new(
@@ -389,7 +389,7 @@ fn a_backing_of_two_volumes_is_refused_as_documented() {
 }
 
 #[test]
-fn a_volume_without_its_flash_log_is_refused_as_documented() {
+fn volume_without_its_flash_log_is_refused_as_documented() {
     let (mut fixture, tables) = unused_flash();
     let daemon = fixture.start();
     let mut entry = Entry::new(
@@ -424,7 +424,7 @@ fn a_volume_without_its_flash_log_is_refused_as_documented() {
 }
 
 #[test]
-fn a_log_with_unexpected_data_is_refused_as_documented() {
+fn log_with_unexpected_data_is_refused_as_documented() {
     let fixture = emptied_log_restored();
     let daemon = fixture.start();
     let mut entry = Entry::new(
@@ -453,7 +453,7 @@ fn a_log_with_unexpected_data_is_refused_as_documented() {
 }
 
 #[test]
-fn a_backing_rolled_back_under_dirty_data_is_refused_as_documented() {
+fn backing_rolled_back_under_dirty_data_is_refused_as_documented() {
     let fixture = rolled_back_backing();
     let daemon = fixture.start();
     let mut entry = Entry::new(
@@ -484,7 +484,7 @@ fn a_backing_rolled_back_under_dirty_data_is_refused_as_documented() {
 }
 
 #[test]
-fn a_backing_that_proves_nothing_is_refused_as_documented() {
+fn backing_without_proof_of_identity_is_refused_as_documented() {
     let (right, other) = (0x41, 0x42);
     let waiting = EXPORTED_BLOCKS.end;
     let written = |content: &[u8]| count_some(content, EXPORTED_BLOCKS, 1);
@@ -532,7 +532,7 @@ fn a_backing_that_proves_nothing_is_refused_as_documented() {
 }
 
 #[test]
-fn a_backing_cut_under_dirty_data_is_refused_as_documented() {
+fn backing_shrunk_under_dirty_data_is_refused_as_documented() {
     let fixture = shrunk_backing();
     let daemon = fixture.start();
     let mut entry = Entry::new(

@@ -62,7 +62,7 @@ fn client_without_the_authority_is_refused() {
 }
 
 #[test]
-fn where_tls_is_allowed_both_kinds_of_client_are_served() {
+fn optional_tls_serves_encrypted_and_plain_clients() {
     let (fixture, port) = fixture("allowed");
     let daemon = fixture.start();
     tool("nbdinfo").arg(encrypted(&fixture, port, "")).ok();
@@ -71,7 +71,7 @@ fn where_tls_is_allowed_both_kinds_of_client_are_served() {
 }
 
 #[test]
-fn a_large_image_survives_encryption() {
+fn large_image_survives_encryption() {
     let (fixture, port) = fixture("required");
     let daemon = fixture.start();
     let image = fixture.folder.join("image");
@@ -83,7 +83,7 @@ fn a_large_image_survives_encryption() {
 }
 
 #[test]
-fn reload_takes_over_a_changed_nbd_certificate() {
+fn reload_applies_a_changed_nbd_certificate() {
     let (mut fixture, port) = fixture("required");
     let (first, second) = (Certificate::new("first"), Certificate::new("second"));
     for (name, certificate) in [("first", &first), ("second", &second)] {

@@ -95,7 +95,7 @@ fn tls_session_cookie_is_never_sent_in_the_clear() {
 }
 
 #[test]
-fn reload_takes_over_valid_api_certificates_only() {
+fn reload_applies_only_valid_api_certificates() {
     let (first, second, third) = (Certificate::new("first"), Certificate::new("second"), Certificate::new("third"));
     let fixture = fixture_with(&first);
     let daemon = fixture.start();

@@ -16,7 +16,7 @@ use e2e::refusal::scenes::{
 use e2e::refusal::{flash_refusal, rebuild, show, volume_refusal};
 
 #[test]
-fn device_left_behind_is_refused() {
+fn stale_device_is_refused() {
     let mut fixture = on_slow_disks(&["a0", "a1"], "");
     let daemon = fixture.start();
     write(&fixture, 1);
@@ -57,7 +57,7 @@ fn devices_restored_from_a_copy_before_a_destage_are_refused() {
 }
 
 #[test]
-fn a_copy_taken_while_the_daemon_ran_is_refused_after_its_stop() {
+fn copy_taken_while_the_daemon_ran_is_refused_after_its_stop() {
     let fixture = on_slow_disks(&DEVICES, "");
     let daemon = fixture.start();
     write(&fixture, 1);
@@ -95,7 +95,7 @@ fn lost_state_directory_is_rebuilt_from_the_devices() {
 }
 
 #[test]
-fn an_older_state_directory_is_recognised_at_every_start() {
+fn older_state_directory_is_detected_at_every_start() {
     let mut fixture = restored_state();
     for _ in 0..3 {
         let daemon = fixture.start();
@@ -167,7 +167,7 @@ fn pages_of_a_store_missing_during_writes_are_dropped() {
 }
 
 #[test]
-fn a_volume_added_under_a_removed_name_keeps_it_over_a_restart() {
+fn volume_added_under_a_removed_name_keeps_it_over_a_restart() {
     let fixture = on_file();
     let daemon = fixture.start();
     write(&fixture, 1);

@@ -42,7 +42,7 @@ fn refusal(daemon: &Daemon, volume: &str) -> String {
 }
 
 #[test]
-fn loop_device_of_a_backing_is_no_second_backing() {
+fn loop_device_of_a_backing_is_refused_as_backing() {
     let mut fixture = Fixture::new();
     let Some((file, device)) = looped(&fixture) else { return };
     fixture.add_volume_on("a", &shown(&file), "");
@@ -61,7 +61,7 @@ fn loop_device_of_a_backing_is_no_second_backing() {
 }
 
 #[test]
-fn loop_device_of_a_backing_is_no_flash_device() {
+fn loop_device_of_a_backing_is_refused_as_flash_device() {
     let mut fixture = Fixture::new();
     let Some((file, device)) = looped(&fixture) else { return };
     let other = fixture.folder.join("other");

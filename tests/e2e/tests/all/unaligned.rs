@@ -73,14 +73,14 @@ fn check_against_array(fixture: &Fixture) {
 }
 
 #[test]
-fn any_byte_requests_on_512_byte_sectors_behave_as_an_array() {
+fn unaligned_requests_on_512_byte_sectors_match_a_byte_array() {
     if let Some((fixture, _device)) = fixture_on(512) {
         check_against_array(&fixture);
     }
 }
 
 #[test]
-fn any_byte_requests_on_4096_byte_sectors_behave_as_an_array() {
+fn unaligned_requests_on_4096_byte_sectors_match_a_byte_array() {
     if let Some((fixture, _device)) = fixture_on(4096) {
         check_against_array(&fixture);
     }

@@ -51,7 +51,7 @@ fn stop_returns_when_the_process_has_ended() {
 }
 
 #[test]
-fn a_daemon_that_is_stopping_is_not_complete() {
+fn stopping_daemon_is_not_complete() {
     let mut fixture = Fixture::new();
     let (socket, disk) = (fixture.folder.join("below"), fixture.folder.join("disk"));
     File::create(&disk).and_then(|file| file.set_len(32 * MIB)).expect("the folder can be written");
@@ -91,7 +91,7 @@ fn state_directory_is_found_from_the_socket() {
 }
 
 #[test]
-fn other_daemon_does_not_vouch_for_a_state_directory() {
+fn daemon_with_another_state_directory_is_no_proof() {
     let (held, other) = (fixture_with_flash(), Fixture::with_volume(MIB));
     let (first, second) = (held.start(), other.start());
     let state = held.folder.join("state").display().to_string();
@@ -104,7 +104,7 @@ fn other_daemon_does_not_vouch_for_a_state_directory() {
 }
 
 #[test]
-fn silent_daemon_is_not_complete() {
+fn unresponsive_daemon_is_not_complete() {
     let fixture = fixture_with_flash();
     let daemon = fixture.start();
     daemon.signal("STOP");

@@ -349,7 +349,7 @@ fn malformed_messages_end_their_own_front_end_only() {
 
 /// Requests delayed by a limit are in flight when the daemon is killed.
 #[test]
-fn requests_under_way_at_a_kill_are_done_once_by_the_next_daemon() {
+fn requests_in_flight_at_a_kill_run_once_in_the_next_daemon() {
     let fixture = fixture("policy = \"write-through\"\nlimit_iops = 100");
     let mut daemon = fixture.start();
     let mut guest = Guest::new(&fixture.vhost_user_socket("v"), 2, ALL);
