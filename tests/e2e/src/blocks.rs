@@ -31,16 +31,16 @@ pub fn write(fixture: &Fixture, version: u8) {
 
 /// Writes these blocks and flushes.
 pub fn write_some(fixture: &Fixture, numbers: Range<u64>, version: u8) {
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     for number in numbers {
-        client.write(offset_of(number), &block(number, version)).expect("it writes");
+        client.write(offset_of(number), &block(number, version)).expect("the write succeeds");
     }
-    client.flush().expect("it flushes");
+    client.flush().expect("the flush succeeds");
 }
 
 /// Reads the volume through a client.
 pub fn read(fixture: &Fixture) -> Vec<u8> {
-    Client::connect(&fixture.endpoint(), "v").and_then(|mut client| client.read_all()).expect("it reads")
+    Client::connect(&fixture.endpoint(), "v").and_then(|mut client| client.read_all()).expect("the read succeeds")
 }
 
 /// Number of blocks in `image` that hold `version`.

@@ -55,7 +55,7 @@ impl Certificate {
         roots.add(self.der.0.clone()).expect("a certificate");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let builder = builder.expect("both versions").with_root_certificates(roots);
+        let builder = builder.expect("TLS 1.2 and 1.3").with_root_certificates(roots);
         Arc::new(builder.with_no_client_auth())
     }
 
@@ -63,7 +63,7 @@ impl Certificate {
     pub fn tls_server(&self) -> impl Fn(TcpStream) -> StreamOwned<ServerConnection, TcpStream> + Send + use<> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let builder = builder.expect("both versions").with_no_client_auth();
+        let builder = builder.expect("TLS 1.2 and 1.3").with_no_client_auth();
         let (certificate, key) = (self.der.0.clone(), self.der.1.clone_key());
         let config =
             Arc::new(builder.with_single_cert(vec![certificate], key).expect("the key matches the certificate"));

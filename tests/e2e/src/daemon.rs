@@ -33,15 +33,15 @@ pub fn binary() -> &'static PathBuf {
 
 fn build() -> PathBuf {
     // …/target/PROFILE/deps/this-test
-    let test = std::env::current_exe().expect("the test knows its own path");
-    let folder = test.parent().and_then(|deps| deps.parent()).expect("tests lie two folders deep");
+    let test = std::env::current_exe().expect("the path of the test binary");
+    let folder = test.parent().and_then(|deps| deps.parent()).expect("the test binary is two folders deep");
     let profile = match folder.file_name().and_then(|name| name.to_str()).expect("profile names are UTF-8") {
         "debug" => "dev",
         other => other,
     };
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["build", "--quiet", "--package", "hotset", "--profile", profile]);
-    command.arg("--target-dir").arg(folder.parent().expect("the profile lies in the target folder"));
+    command.arg("--target-dir").arg(folder.parent().expect("the profile is inside the target folder"));
     let status = command.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo runs");
     assert!(status.success(), "the daemon cannot be built");
     folder.join("hotset")

@@ -69,7 +69,7 @@ impl Fixture {
     pub fn add_volume(&mut self, name: &str, bytes: u64, lines: &str) {
         let path = self.backing(name);
         let file = File::create(&path).expect("the folder can be written");
-        file.set_len(bytes).expect("a sparse file can be made");
+        file.set_len(bytes).expect("a sparse file can be created");
         self.add_volume_on(name, &path.to_string_lossy(), lines);
     }
 

@@ -74,11 +74,11 @@ impl Image {
             fs::create_dir_all(root.join(name)).expect("the folder can be written");
         }
         let copy = |from: &Path, to: &Path| {
-            fs::create_dir_all(to.parent().expect("has a folder")).expect("the folder can be written");
+            fs::create_dir_all(to.parent().expect("the path has a parent")).expect("the folder can be written");
             fs::copy(from, to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
         };
         copy(Path::new("/bin/busybox"), &root.join("bin/busybox"));
-        std::os::unix::fs::symlink("busybox", root.join("bin/sh")).expect("a link can be made");
+        std::os::unix::fs::symlink("busybox", root.join("bin/sh")).expect("a link can be created");
         tool("strip").arg("-o").arg(root.join("bin/hotset")).arg(daemon).ok();
         for library in libraries(daemon) {
             copy(&library, &root.join(library.strip_prefix("/").expect("ldd prints whole paths")));

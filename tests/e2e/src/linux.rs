@@ -151,7 +151,7 @@ impl Linux {
             fs::create_dir_all(root.join(name)).expect("the folder can be written");
         }
         fs::copy("/bin/busybox", root.join("bin/busybox")).expect("busybox-static is installed");
-        std::os::unix::fs::symlink("busybox", root.join("bin/sh")).expect("a link can be made");
+        std::os::unix::fs::symlink("busybox", root.join("bin/sh")).expect("a link can be created");
         kernel.put_modules(&["virtio_pci", "virtio_blk", "ext4", "crc32c_generic"], &root.join("modules"));
         let init = if machine.may_migrate { INIT.replace("-o noatime", "-o ro") } else { INIT.to_owned() };
         let (init, prepare) = match machine.installed {
@@ -165,7 +165,7 @@ impl Linux {
         crate::tool::tool("chmod").arg("755").arg(root.join("agent")).ok();
         for (from, to) in &machine.files {
             let to = root.join("more").join(to.trim_start_matches('/'));
-            fs::create_dir_all(to.parent().expect("has a folder")).expect("the folder can be written");
+            fs::create_dir_all(to.parent().expect("the path has a parent")).expect("the folder can be written");
             fs::copy(from, to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
         }
         let (console, socket, monitor) = (folder.join("console"), folder.join("agent"), folder.join("monitor"));
@@ -267,7 +267,7 @@ impl Linux {
         write!(self.agent.get_mut(), "{}\n{script}", script.len()).expect("the guest accepts scripts");
         let reply = self.read_line();
         let mut words = reply.strip_prefix("DONE ").unwrap_or_else(|| panic!("unexpected reply: {reply}")).split(' ');
-        let mut number = || words.next().and_then(|word| word.parse::<usize>().ok()).expect("two numbers follow");
+        let mut number = || words.next().and_then(|word| word.parse::<usize>().ok()).expect("two numbers");
         let (status, len) = (number(), number());
         let mut output = vec![0; len];
         self.agent.read_exact(&mut output).expect("the guest sends the announced output");

@@ -12,7 +12,7 @@ use page::placeholders;
 
 /// Runs a command with `--json` and parses its output.
 pub fn json(daemon: &Daemon, args: &[&str]) -> Value {
-    serde_json::from_str(&daemon.command(&[args, &["--json"]].concat())).expect("JSON")
+    serde_json::from_str(&daemon.command(&[args, &["--json"]].concat())).expect("valid JSON")
 }
 
 /// Output of `hotset volume show`.

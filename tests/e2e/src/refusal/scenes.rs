@@ -148,7 +148,7 @@ pub fn newer_memory() -> Fixture {
     fixture.keep_in = "/dev/shm".to_owned();
     let daemon = fixture.start();
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
-    client.write(0, &[UNFLUSHED; UNFLUSHED_BYTES]).expect("written");
+    client.write(0, &[UNFLUSHED; UNFLUSHED_BYTES]).expect("the write succeeds");
     daemon.kill();
     set_memory_format(&persisted_memory_file(&fixture), MEMORY_FORMAT + 1);
     fixture
@@ -156,7 +156,7 @@ pub fn newer_memory() -> Fixture {
 
 /// First persisted-memory file that the state directory names.
 pub fn persisted_memory_file(fixture: &Fixture) -> PathBuf {
-    let state = fs::read(path(fixture, STATE)).expect("a daemon has run");
+    let state = fs::read(path(fixture, STATE)).expect("the state file exists");
     let state: serde_json::Value = serde_json::from_slice(&state).expect("valid JSON");
     state["kept"][0]["path"].as_str().expect("a file was left").into()
 }
@@ -318,7 +318,7 @@ impl ExportedDisk {
         set_flash(&mut disk.fixture, &DEVICES, "");
         fs::write(disk.write_error_file(), "").expect("the folder can be written");
         disk.attach("a.img", byte);
-        let uri = disk.server.as_ref().expect("it was just attached").uri();
+        let uri = disk.server.as_ref().expect("the disk was just attached").uri();
         disk.fixture.add_volume_on("v", &uri, "");
         let daemon = disk.fixture.start();
         write_some(&disk.fixture, EXPORTED_BLOCKS, 1);

@@ -11,7 +11,8 @@ use serde_json::Value;
 const MIB: u64 = 1 << 20;
 
 fn state_of(daemon: &Daemon, volume: &str) -> Value {
-    let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", volume, "--json"])).expect("JSON");
+    let shown: Value =
+        serde_json::from_str(&daemon.command(&["volume", "show", volume, "--json"])).expect("valid JSON");
     shown["state"].clone()
 }
 
@@ -71,7 +72,7 @@ fn daemon_waits_for_its_only_absent_backing() {
     assert!(daemon.log().contains("start the server of nbd+unix"), "{}", daemon.log());
     let below = Nbdkit::start(&socket, &format!("file {}", disk.display()));
     let mut client = connect(&fixture, "v");
-    client.write(0, &[1; 4096]).and_then(|()| client.flush()).expect("it is served");
+    client.write(0, &[1; 4096]).and_then(|()| client.flush()).expect("the volume is served");
     drop(client);
     daemon.stop();
     drop(below);
@@ -83,7 +84,7 @@ fn no_new_file_is_created_for_a_known_volume() {
     let (path, elsewhere) = (fixture.backing("v"), fixture.folder.join("unmounted.img"));
     fixture.add_volume_on("v", &path.display().to_string(), "size = \"4 MiB\"");
     let daemon = fixture.start();
-    connect(&fixture, "v").write(0, &[5; 4096]).expect("the file was made");
+    connect(&fixture, "v").write(0, &[5; 4096]).expect("the file was created");
     daemon.stop();
     fs::rename(&path, &elsewhere).expect("both are in one folder");
     let daemon = fixture.start();
@@ -91,6 +92,6 @@ fn no_new_file_is_created_for_a_known_volume() {
     assert!(daemon.log().contains("no new file"), "{}", daemon.log());
     assert!(!path.exists(), "an empty file stands where the volume's data was");
     fs::rename(&elsewhere, &path).expect("both are in one folder");
-    assert_eq!(connect(&fixture, "v").read(0, 4096).expect("it reads"), [5; 4096]);
+    assert_eq!(connect(&fixture, "v").read(0, 4096).expect("the read succeeds"), [5; 4096]);
     daemon.stop();
 }

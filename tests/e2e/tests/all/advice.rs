@@ -11,18 +11,18 @@ const MIB: u64 = 1 << 20;
 fn live_volume_advice_matches_its_hot_set() {
     let fixture = Fixture::with_volume(64 * MIB);
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     // Eight rounds over 4 MiB, and one over the whole volume.
     for round in 0..8 {
         for at in (0..4 * MIB).step_by(16_384) {
             match round {
-                0 => client.write(at, &[7; 16_384]).expect("it writes"),
-                _ => drop(client.read(at, 16_384).expect("it reads")),
+                0 => client.write(at, &[7; 16_384]).expect("the write succeeds"),
+                _ => drop(client.read(at, 16_384).expect("the read succeeds")),
             }
         }
     }
-    (0..64 * MIB).step_by(65_536).for_each(|at| drop(client.read(at, 65_536).expect("it reads")));
-    let read = |args: &[&str]| serde_json::from_str::<Value>(&daemon.command(args)).expect("JSON");
+    (0..64 * MIB).step_by(65_536).for_each(|at| drop(client.read(at, 65_536).expect("the read succeeds")));
+    let read = |args: &[&str]| serde_json::from_str::<Value>(&daemon.command(args)).expect("valid JSON");
     let shown = read(&["volume", "show", "v", "--json"]);
     let curve = &shown["miss_ratio_curve"];
     assert_eq!(curve["memory"]["accesses"], 8 * 1_024 + 16_384, "{curve}");
@@ -31,7 +31,7 @@ fn live_volume_advice_matches_its_hot_set() {
     let picture = fixture.config().with_file_name("curve.svg");
     let advice = read(&["advise", "v", "--json", "--svg", &picture.to_string_lossy()]);
     assert_eq!(advice["volume"], "v");
-    let knee = advice["memory"]["knee_bytes"].as_u64().expect("there is a hot set");
+    let knee = advice["memory"]["knee_bytes"].as_u64().expect("the curve has a knee");
     assert!((3 * MIB..=6 * MIB).contains(&knee), "{advice}");
     let today = advice["memory"]["today"]["size_bytes"].as_u64().expect("a number");
     assert_eq!(Some(today), shown["memory_bytes"].as_u64());
@@ -50,9 +50,9 @@ fn command_and_http_give_the_same_advice() {
     let daemon = fixture.start();
     let http = Http::of(&daemon);
     for name in ["a", "b"] {
-        let mut client = Client::connect(&fixture.endpoint(), name).expect("the daemon serves");
+        let mut client = Client::connect(&fixture.endpoint(), name).expect("the volume is served");
         for _ in 0..4 {
-            (0..2 * MIB).step_by(16_384).for_each(|at| drop(client.read(at, 16_384).expect("it reads")));
+            (0..2 * MIB).step_by(16_384).for_each(|at| drop(client.read(at, 16_384).expect("the read succeeds")));
         }
     }
     // The mean rate changes with time; all other fields are constant.
@@ -70,7 +70,7 @@ fn command_and_http_give_the_same_advice() {
     let assumed = "spindle_iops=75&array_latency_us=12000";
     for name in ["a", "b"] {
         let options = ["advise", name, "--json", "--spindle-iops", "75", "--array-latency", "12ms"];
-        let told: Value = serde_json::from_str(&daemon.command(&options)).expect("JSON");
+        let told: Value = serde_json::from_str(&daemon.command(&options)).expect("valid JSON");
         let page = http.get(&format!("/api/v1/advice?volume={name}&{assumed}")).json();
         assert_eq!((&page["next"], &page["assumptions"]), (&Value::Null, &told["assumptions"]));
         let mut advice = page["volumes"][0].clone();

@@ -24,7 +24,7 @@ fn token(daemon: &Daemon, role: &str) -> String {
 }
 
 fn json_of(daemon: &Daemon, args: &[&str]) -> Value {
-    serde_json::from_str(&daemon.command(args)).expect("JSON")
+    serde_json::from_str(&daemon.command(args)).expect("valid JSON")
 }
 
 /// Parses `/metrics` into values by series.
@@ -43,10 +43,10 @@ fn commands_routes_and_metrics_report_equal_counts() {
     let fixture = fixture();
     let daemon = fixture.start();
     let http = Http::of(&daemon);
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
-    (0..70).for_each(|at| client.write(at * 8192, &[1; 8192]).expect("it writes"));
-    (0..130).for_each(|at| drop(client.read(at * 4096, 4096).expect("it reads")));
-    client.flush().expect("it flushes");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    (0..70).for_each(|at| client.write(at * 8192, &[1; 8192]).expect("the write succeeds"));
+    (0..130).for_each(|at| drop(client.read(at * 4096, 4096).expect("the read succeeds")));
+    client.flush().expect("the flush succeeds");
     let shown = http.get("/api/v1/volumes/v").json();
     assert_eq!((&shown["reads"], &shown["writes"], &shown["flushes"]), (&130.into(), &70.into(), &1.into()));
     assert_eq!((&shown["read_bytes"], &shown["write_bytes"]), (&(130 * 4096).into(), &(70 * 8192).into()));
@@ -152,7 +152,7 @@ fn pin_and_unpin_check_roles_and_ranges() {
     let pinned = || {
         let overrides = http.get("/api/v1/status").json()["overrides"].clone();
         let found = overrides.as_array().expect("a list").iter().find(|held| held["key"] == "pinned").cloned();
-        found.map(|held| held["value"].as_str().expect("a text").to_owned())
+        found.map(|held| held["value"].as_str().expect("a string").to_owned())
     };
     let done = ask(&operate, "v/pin", r#"{"from_bytes": 65536, "to_bytes": 200000}"#);
     assert_eq!((done.status, &done.json()["flash"]["pinned_pages"]), (200, &3.into()), "{done:?}");
@@ -189,12 +189,12 @@ fn heat_map_counts_requests_by_place_and_time() {
     assert_eq!((&before["size_bytes"], &before["part_bytes"]), (&(32 * MIB).into(), &(MIB / 2).into()), "{before}");
     assert_eq!((&before["step_seconds"], &before["keep_seconds"]), (&60.into(), &3600.into()));
     assert_eq!(before["rows"], json!([]), "no requests so far");
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
-    (0..5).for_each(|_| drop(client.read(3 * MIB, 4096).expect("it reads")));
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    (0..5).for_each(|_| drop(client.read(3 * MIB, 4096).expect("the read succeeds")));
     // The end of the volume, and a request over many parts, which counts once at its start.
-    (0..2).for_each(|_| client.write(32 * MIB - 4096, &[1; 4096]).expect("it writes"));
-    drop(client.read(8 * MIB, 2 << 20).expect("it reads"));
-    client.flush().expect("it flushes");
+    (0..2).for_each(|_| client.write(32 * MIB - 4096, &[1; 4096]).expect("the write succeeds"));
+    drop(client.read(8 * MIB, 2 << 20).expect("the read succeeds"));
+    client.flush().expect("the flush succeeds");
     let told = heat();
     let rows = told["rows"].as_array().expect("a list");
     let sum = |what: &str, part: usize| rows.iter().map(|row| row[what][part].as_u64().expect("a number")).sum::<u64>();
@@ -224,7 +224,10 @@ fn volumes_are_added_and_removed_online() {
         assert_eq!((added.status, &added.json()["name"]), (201, &name.into()), "{added:?}");
     }
     assert_eq!(add("a").status, 409);
-    Client::connect(&fixture.endpoint(), "a").expect("it is served").write(0, &[1; 4096]).expect("it writes");
+    Client::connect(&fixture.endpoint(), "a")
+        .expect("the volume is served")
+        .write(0, &[1; 4096])
+        .expect("the write succeeds");
     let page = http.get("/api/v1/volumes?limit=2").json();
     assert_eq!((page["volumes"].as_array().map(Vec::len), &page["next"]), (Some(2), &"b".into()));
     assert_eq!(http.get("/api/v1/volumes?limit=2&after=b").json()["volumes"][0]["name"], "v");
@@ -243,7 +246,7 @@ fn volumes_are_added_and_removed_online() {
         .open(fixture.folder.join("a.img"))
         .expect("the file exists")
         .set_len(3 * MIB)
-        .expect("it grows");
+        .expect("the file can grow");
     assert_eq!(resize("").json()["size_bytes"], 3 * MIB, "the present size of the backing");
     assert_eq!(http.request_as(&administer, "DELETE", "/api/v1/volumes/a", "").status, 204);
     assert_eq!(http.get("/api/v1/volumes/a").status, 404);
@@ -456,7 +459,10 @@ fn volumes_are_served_while_the_api_cannot_listen() {
     fixture.tables = format!("[api]\nlisten = \"{}\"", taken.local_addr().expect("a bound socket"));
     let daemon = fixture.start();
     assert!(daemon.log().contains("[api] cannot listen"), "{}", daemon.log());
-    Client::connect(&fixture.endpoint(), "v").expect("it is served").write(0, &[1; 4096]).expect("it writes");
+    Client::connect(&fixture.endpoint(), "v")
+        .expect("the volume is served")
+        .write(0, &[1; 4096])
+        .expect("the write succeeds");
     let refused = daemon.try_command(&["token", "link"]);
     assert!(!refused.status.success());
     drop(taken);

@@ -46,11 +46,11 @@ fn serves_a_device_with_sectors_of(sector: u32) {
     daemon.stop();
     let daemon = fixture.start();
     fio("--rw=read --bs=48k --size=48m");
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     assert_eq!(client.size, VOLUME_BYTES);
     // A sector of the client is a part of a device sector.
-    client.write(VOLUME_BYTES - 512, &[7; 512]).expect("it writes");
-    let served = client.read_all().expect("it reads");
+    client.write(VOLUME_BYTES - 512, &[7; 512]).expect("the write succeeds");
+    let served = client.read_all().expect("the read succeeds");
     drop(client);
     daemon.stop();
     let mut lies = vec![0; VOLUME_BYTES as usize];
@@ -82,7 +82,7 @@ fn second_daemon_on_a_block_device_is_refused() {
     wait_for("the refusal", || other.log().contains("in use by another process").then_some(()));
     assert!(Client::connect(&second.endpoint(), "v").is_err(), "the second serves what the first has");
     let mut client = Client::connect(&first.endpoint(), "v").expect("the first still serves");
-    client.write(0, &[1; 512]).expect("it writes");
+    client.write(0, &[1; 512]).expect("the write succeeds");
     drop(client);
     daemon.stop();
 }

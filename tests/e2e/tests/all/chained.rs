@@ -63,7 +63,7 @@ fn case_15_returning_backing_under_load_keeps_flushed_data() {
         run.join().expect("the writer does not panic")
     });
     assert_eq!(faults, []);
-    let mut client = Client::connect(&endpoint, "v").expect("the daemon serves");
+    let mut client = Client::connect(&endpoint, "v").expect("the volume is served");
     let image = client.read_all().expect("the volume is read");
     drop(client);
     let mut history = history.into_inner().expect("no writer panicked");
@@ -82,13 +82,13 @@ fn backing_errors_reach_only_the_reader_of_that_volume() {
     let below = Nbdkit::start(&socket, &args.replace("TRIGGER", &trigger.to_string_lossy()));
     fixture.add_volume_on("sick", &below.uri(), "");
     let daemon = fixture.start();
-    let mut sick = Client::connect(&fixture.endpoint(), "sick").expect("the daemon serves");
-    let mut sound = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
+    let mut sick = Client::connect(&fixture.endpoint(), "sick").expect("the volume is served");
+    let mut sound = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     std::fs::write(&trigger, "").expect("the folder can be written");
     assert_eq!(sick.read(MIB, 4096).expect_err("the backing is sick").raw_os_error(), Some(5));
-    assert_eq!(sound.read(MIB, 4096).expect("the other volume is sound").len(), 4096);
+    assert_eq!(sound.read(MIB, 4096).expect("the other volume is healthy").len(), 4096);
     std::fs::remove_file(&trigger).expect("the file exists");
-    assert_eq!(sick.read(MIB, 4096).expect("the backing is well again"), [0; 4096]);
+    assert_eq!(sick.read(MIB, 4096).expect("the backing has recovered"), [0; 4096]);
     drop((sick, sound));
     daemon.stop();
 }

@@ -53,7 +53,7 @@ fn invalid_configurations_are_refused_with_their_messages() {
 fn all_configuration_errors_are_reported_with_their_lines() {
     let fixture = Fixture::new();
     std::fs::write(fixture.config(), "[memory]\nsize = \"much\"\n[nbd]\nlisten = [\"x\"]\ncolour = 1\n")
-        .expect("written");
+        .expect("the write succeeds");
     let said = text_of(&hotset(&["check-config", &fixture.config().to_string_lossy()]));
     for word in ["much", "\"x\"", "colour", "2", "4", "5"] {
         assert!(said.contains(word), "{word} is missing in: {said}");
@@ -137,7 +137,7 @@ fn every_key_reports_value_and_source_without_secrets() {
     assert_eq!(key(&http, "volume", "read_only")["entries"], json!([entry("x", "true", "command")]));
     // A reload changes only reloadable keys.
     let text = fixture.config_text().replace("64 MiB", "128 MiB").replace("vm = \"web01\"", "vm = \"web02\"");
-    fs::write(fixture.config(), text).expect("it can be written");
+    fs::write(fixture.config(), text).expect("the file can be written");
     daemon.signal("HUP");
     wait_for("the reload", || {
         let labels = key(&http, "volume", "labels");

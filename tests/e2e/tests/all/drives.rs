@@ -29,7 +29,7 @@ fn fixture() -> Option<(Fixture, [LoopDevice; 2])> {
 /// Installs a fake `smartctl` that runs `script` for the drive in `$3`.
 fn smartctl(fixture: &mut Fixture, script: &str) {
     let folder = fixture.folder.join("programs");
-    fs::create_dir(&folder).expect("the folder can be made");
+    fs::create_dir(&folder).expect("the folder can be created");
     let program = folder.join("smartctl");
     fs::write(&program, format!("#!/bin/sh\n[ \"$1 $2\" = '--json -a' ] || exit 1\n{script}\n"))
         .expect("the folder can be written");
@@ -38,7 +38,7 @@ fn smartctl(fixture: &mut Fixture, script: &str) {
 }
 
 fn flash(daemon: &Daemon) -> Value {
-    serde_json::from_str(&daemon.command(&["flash", "list", "--json"])).expect("JSON")
+    serde_json::from_str(&daemon.command(&["flash", "list", "--json"])).expect("valid JSON")
 }
 
 /// Reported state of the drive under a device, once it satisfies `is_so`.
@@ -56,7 +56,7 @@ fn drive(daemon: &Daemon, device: &Path, is_so: impl Fn(&Value) -> bool) -> Valu
 fn drive_health_is_reported_and_warnings_raise_alerts() {
     let Some((mut fixture, drives)) = fixture() else { return };
     for (name, text) in [("sata.json", SATA), ("worn.json", WORN)] {
-        fs::write(fixture.folder.join(name), text).expect("it can be written");
+        fs::write(fixture.folder.join(name), text).expect("the file can be written");
     }
     let [fine, worn] = drives.each_ref().map(LoopDevice::path);
     let folder = fixture.folder.path().display().to_string();
@@ -110,8 +110,8 @@ fn hanging_or_garbled_drive_blocks_nothing_and_is_reported() {
     });
     assert_eq!(drive(&daemon, talks, |_| true)["unread"], "smartctl printed invalid JSON");
     // Clients and commands are served while it hangs.
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
-    client.write(0, &[7; 4096]).and_then(|()| client.flush()).expect("it writes");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(0, &[7; 4096]).and_then(|()| client.flush()).expect("the write succeeds");
     assert!(asked.exists(), "the smartctl process has ended");
     let told = drive(&daemon, hangs, |drive| drive["unread"] != "");
     assert_eq!(

@@ -51,7 +51,7 @@ fn has(http: &Http, kind: &str, subject: &str) -> bool {
 }
 
 fn status(daemon: &Daemon) -> Value {
-    serde_json::from_str(&daemon.command(&["status", "--json"])).expect("JSON")
+    serde_json::from_str(&daemon.command(&["status", "--json"])).expect("valid JSON")
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn change_is_recorded_once_with_its_actor() {
     // The command reports the same.
     let commanded = daemon.command(&["events", "--subject", "v", "--kind", "change", "--json"]);
     let page = http.get("/api/v1/events?subject=v&kind=change").json();
-    assert_eq!(serde_json::from_str::<Value>(&commanded).expect("JSON"), page);
+    assert_eq!(serde_json::from_str::<Value>(&commanded).expect("valid JSON"), page);
     let lines = daemon.command(&["events", "--since", "-10min"]);
     let at =
         |word: &str| lines.lines().position(|line| line.contains(word)).unwrap_or_else(|| panic!("{word}: {lines}"));
@@ -229,9 +229,9 @@ fn failed_flash_device_raises_an_alert_until_replaced() {
     (0..3).for_each(|_| drop(subscriber.event()));
     assert!(!has(&http, "flash-degraded", &failed));
     devices[0].fail();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     wait_for("the alert", || {
-        client.write(0, &[1; 4096]).and_then(|()| client.flush()).expect("it writes");
+        client.write(0, &[1; 4096]).and_then(|()| client.flush()).expect("the write succeeds");
         has(&http, "flash-degraded", &failed).then_some(())
     });
     event(&http, &format!("&kind=alert&subject={asked}"), "flash-degraded raised (critical)");
@@ -276,9 +276,9 @@ fn receiver_on<S: Read + Write>(
             }
             let answer = answers.next().expect("an endless iterator");
             let stream = reader.get_mut();
-            write!(stream, "HTTP/1.1 {answer} X\r\nContent-Length: 0\r\n\r\n").expect("the client reads");
-            stream.flush().expect("the client reads");
-            if seen.send(serde_json::from_slice(&body).expect("JSON")).is_err() {
+            write!(stream, "HTTP/1.1 {answer} X\r\nContent-Length: 0\r\n\r\n").expect("the client reads the reply");
+            stream.flush().expect("the client reads the reply");
+            if seen.send(serde_json::from_slice(&body).expect("valid JSON")).is_err() {
                 return;
             }
         }
@@ -352,9 +352,9 @@ fn unreachable_webhook_raises_an_alert_and_delays_nothing() {
     let daemon = fixture.start();
     let http = Http::of(&daemon);
     daemon.command(&["volume", "pause", "v"]);
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     wait_for("the alert", || {
-        client.write(0, &[1; 4096]).expect("it writes");
+        client.write(0, &[1; 4096]).expect("the write succeeds");
         has(&http, "webhook-failing", "-").then_some(())
     });
     daemon.stop();
@@ -364,7 +364,7 @@ fn unreachable_webhook_raises_an_alert_and_delays_nothing() {
 fn event_log_is_bounded_and_rotates() {
     let fixture = fixture();
     let folder = fixture.folder.join("state/events");
-    fs::create_dir_all(&folder).expect("the folder can be made");
+    fs::create_dir_all(&folder).expect("the folder can be created");
     let line = |number: u64| {
         let text = "x".repeat(200);
         json!({ "number": number, "at_unix_ms": number, "kind": "state", "subject": "v", "actor": null, "text": text })
@@ -399,13 +399,13 @@ fn full_or_read_only_event_disk_raises_an_alert_only() {
     let filler = fixture.folder.join("state/events/filler");
     let daemon = fixture.start();
     let http = Http::of(&daemon);
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     assert!(!has(&http, "events-disk", "-"));
     // The write fails with a full disk, as intended.
     assert!(fs::write(&filler, vec![1; 2 << 20]).is_err());
     let mut write = |number: u8| {
-        client.write(0, &[number; 4096]).and_then(|()| client.flush()).expect("it writes");
-        assert_eq!(client.read(0, 4096).expect("it reads"), [number; 4096]);
+        client.write(0, &[number; 4096]).and_then(|()| client.flush()).expect("the write succeeds");
+        assert_eq!(client.read(0, 4096).expect("the read succeeds"), [number; 4096]);
     };
     wait_for("the alert", || {
         // Creates events until the last page of the file is full.
@@ -424,8 +424,8 @@ fn full_or_read_only_event_disk_raises_an_alert_only() {
     // Events that could not be written were kept in memory.
     assert!(events(&http, "&subject=v").len() >= told);
     wait_for("the alert", || has(&http, "events-disk", "-").then_some(()));
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
-    client.write(0, &[2; 4096]).and_then(|()| client.flush()).expect("it writes");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(0, &[2; 4096]).and_then(|()| client.flush()).expect("the write succeeds");
     disk.remount("rw");
     wait_for("the end of the alert", || (!has(&http, "events-disk", "-")).then_some(()));
     daemon.stop();

@@ -44,7 +44,7 @@ fn run(fixture: &Fixture, volume: &str, Run(pattern, bytes, requests, flush_ever
         fio = fio.arg(format!("--fsync={flush_every}"));
     }
     let out = fio.within(fixture.folder.path()).ok();
-    let report: Value = serde_json::from_str(&out[out.find('{').expect("JSON")..]).expect("JSON");
+    let report: Value = serde_json::from_str(&out[out.find('{').expect("valid JSON")..]).expect("valid JSON");
     let job = &report["jobs"][0];
     let of = |kind: &str, figure: &str| number(&job[kind][figure]);
     let told = Told::from([
@@ -112,7 +112,7 @@ fn of_screen(screen: &str, volume: &str) -> Told {
 
 /// Figures of `v`, and of all volumes together, from every source.
 fn figures_of_all_sources(daemon: &Daemon, http: &Http) -> BTreeMap<&'static str, [Option<Told>; 2]> {
-    let json = |args: &[&str]| -> Value { serde_json::from_str(&daemon.command(args)).expect("JSON") };
+    let json = |args: &[&str]| -> Value { serde_json::from_str(&daemon.command(args)).expect("valid JSON") };
     let all = |volumes: &Value| {
         let each: BTreeMap<_, _> =
             volumes.as_array().expect("a list").iter().map(|v| (v["name"].as_str(), of_report(v))).collect();
@@ -200,7 +200,7 @@ fn all_sources_report_the_counts_of_fio() {
     assert_eq!(settle(&daemon, &http, &counted), [""; 0]);
     // One request that fio does not know of must appear in every source. This proves that the comparison above can
     // fail.
-    Client::connect(&fixture.endpoint(), "v").expect("it is served").read(0, 4096).expect("it reads");
+    Client::connect(&fixture.endpoint(), "v").expect("the volume is served").read(0, 4096).expect("the read succeeds");
     let one_more = counted.clone().map(|told| sum([&told, &Told::from([("reads", 1), ("read_bytes", 4096)])]));
     assert_eq!(settle(&daemon, &http, &one_more), [""; 0]);
     let told = figures_of_all_sources(&daemon, &http);

@@ -16,7 +16,7 @@ struct Mounted(PathBuf);
 
 impl Mounted {
     fn of(device: &Path, place: &Path) -> Option<Mounted> {
-        std::fs::create_dir_all(place).expect("the folder can be made");
+        std::fs::create_dir_all(place).expect("the folder can be created");
         run(Command::new("mount").arg(device).arg(place)).then(|| Mounted(place.to_owned()))
     }
 }
@@ -56,9 +56,9 @@ fn file_on_xfs_is_the_same_backing_on_another_device_number() {
     File::create(&backing).and_then(|file| file.set_len(MIB)).expect("the file system can be written");
     fixture.add_volume_on("v", &backing.display().to_string(), "");
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
-    client.write(0, &[7; 4096]).expect("it writes");
-    client.flush().expect("it flushes");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(0, &[7; 4096]).expect("the write succeeds");
+    client.flush().expect("the flush succeeds");
     drop(client);
     daemon.stop();
     drop(mounted);
@@ -72,7 +72,7 @@ fn file_on_xfs_is_the_same_backing_on_another_device_number() {
     let daemon = fixture.start();
     let mut client =
         Client::connect(&fixture.endpoint(), "v").unwrap_or_else(|error| panic!("{error}:\n{}", daemon.log()));
-    assert_eq!(client.read(0, 4096).expect("it reads"), [7; 4096]);
+    assert_eq!(client.read(0, 4096).expect("the read succeeds"), [7; 4096]);
     drop(client);
     daemon.stop();
 }

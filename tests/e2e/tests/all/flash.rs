@@ -51,11 +51,11 @@ fn block(number: u64, generation: u8) -> Vec<u8> {
 
 /// Writes scattered blocks, then flushes.
 fn write(fixture: &Fixture, blocks: u64, generation: u8) {
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     for number in 0..blocks {
-        client.write(number * 16 * BLOCK, &block(number, generation)).expect("it writes");
+        client.write(number * 16 * BLOCK, &block(number, generation)).expect("the write succeeds");
     }
-    client.flush().expect("it flushes");
+    client.flush().expect("the flush succeeds");
 }
 
 /// Number of blocks in `image` that hold `generation` where [`write`] wrote.
@@ -68,7 +68,7 @@ fn count(image: &[u8], generation: u8) -> u64 {
 }
 
 fn read(fixture: &Fixture) -> Vec<u8> {
-    Client::connect(&fixture.endpoint(), "v").and_then(|mut client| client.read_all()).expect("it reads")
+    Client::connect(&fixture.endpoint(), "v").and_then(|mut client| client.read_all()).expect("the read succeeds")
 }
 
 /// Content of the file under the modelled array.
@@ -77,7 +77,7 @@ fn backing(fixture: &Fixture) -> Vec<u8> {
 }
 
 fn json(daemon: &Daemon, args: &[&str]) -> Value {
-    serde_json::from_str(&daemon.command(&[args, &["--json"]].concat())).expect("JSON")
+    serde_json::from_str(&daemon.command(&[args, &["--json"]].concat())).expect("valid JSON")
 }
 
 fn path(fixture: &Fixture, name: &str) -> PathBuf {
@@ -355,7 +355,7 @@ fn stop_without_flash_devices_destages_everything() {
     let daemon = fixture.start();
     write(&fixture, BLOCKS / 2, 1);
     devices.iter().for_each(LoopDevice::fail);
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     client.write((BLOCKS - 1) * 16 * BLOCK, &block(BLOCKS - 1, 1)).expect("memory has space");
     // The flush may succeed or fail, but its result must be true.
     let flushed = client.flush();
@@ -370,7 +370,7 @@ fn stop_without_flash_devices_destages_everything() {
 }
 
 fn devices(list: &Value) -> Vec<(String, String)> {
-    let text = |value: &Value| value.as_str().expect("text").rsplit('/').next().expect("a name").to_owned();
+    let text = |value: &Value| value.as_str().expect("UTF-8 text").rsplit('/').next().expect("a name").to_owned();
     let devices = list["devices"].as_array().expect("a list");
     devices.iter().map(|device| (text(&device["device"]), text(&device["role"]))).collect()
 }
@@ -529,7 +529,7 @@ fn offline_check_and_rescue_handle_damaged_devices() {
 
     // The same damage in the logs of both devices, with intact superblocks: lost data is listed, all other data is
     // there.
-    let first = before[0].windows(8).position(|bytes| bytes == b"HOTSETLB").expect("there is a batch");
+    let first = before[0].windows(8).position(|bytes| bytes == b"HOTSETLB").expect("the log has a batch");
     for (name, image) in ["f0", "f1"].iter().zip(&before) {
         let mut image = image.clone();
         // Damages the middle of the log. Its beginning may be destaged and dead by now, and a batch damaged at its end

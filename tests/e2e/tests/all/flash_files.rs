@@ -68,8 +68,8 @@ fn flush_on_one_copy_fails_until_the_state_records_it() {
     flash_on(&mut fixture, &[devices[0].path(), devices[1].path()]);
     fixture.tables += "allow_single_copy = true\n";
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
-    client.write(0, &[1; 4096]).expect("it writes");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(0, &[1; 4096]).expect("the write succeeds");
     client.flush().expect("two copies");
     let obstacle = Obstacle::put(&fixture);
     devices[0].fail();
@@ -85,7 +85,7 @@ fn flush_on_one_copy_fails_until_the_state_records_it() {
     let daemon = fixture.start();
     let mut client =
         Client::connect(&fixture.endpoint(), "v").unwrap_or_else(|error| panic!("{error}:\n{}", daemon.log()));
-    assert_eq!(client.read(0, 4096).expect("it reads"), [2; 4096]);
+    assert_eq!(client.read(0, 4096).expect("the read succeeds"), [2; 4096]);
     drop(client);
     daemon.stop();
 }

@@ -40,10 +40,10 @@ impl Deployment {
         ["v", "other"].iter().for_each(|name| fixture.add_volume(name, BYTES, ""));
         fixture.enable_vhost_user();
         let daemon = fixture.start();
-        let client = Client::connect(&fixture.endpoint(), "other").expect("it is served");
+        let client = Client::connect(&fixture.endpoint(), "other").expect("the volume is served");
         let mut neighbour = Guest::new(&fixture.vhost_user_socket("other"), 1, ALL);
         neighbour.start(None);
-        let mut v = Client::connect(&fixture.endpoint(), "v").expect("it is served");
+        let mut v = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
         v.write(0, &[7; LEN as usize]).expect("a served volume");
         Deployment { fixture, daemon, client, neighbour }
     }
@@ -59,7 +59,7 @@ impl Deployment {
         assert!(self.daemon.is_running(), "{}", self.daemon.log());
         self.client.write(0, &[3; 4096]).expect("the connection still works");
         assert_eq!(self.neighbour.request(0, &Request::Read(0, 4096)), (0, vec![3; 4096]));
-        let mut v = Client::connect(&self.fixture.endpoint(), "v").expect("it is served");
+        let mut v = Client::connect(&self.fixture.endpoint(), "v").expect("the volume is served");
         assert_eq!(v.read(0, LEN as usize).expect("a served volume"), [7; LEN as usize]);
     }
 
@@ -89,8 +89,8 @@ fn wait_for_status(guest: &Guest) -> u8 {
 #[test]
 fn truncated_guest_memory_ends_only_its_front_end() {
     let mut deployment = Deployment::new();
-    let memory = Memory::new(Guest::queue_bytes()).expect("memory");
-    let more = Memory::new(LEN.into()).expect("memory");
+    let memory = Memory::new(Guest::queue_bytes()).expect("guest memory");
+    let more = Memory::new(LEN.into()).expect("guest memory");
     let share = |guest: &mut Guest| {
         guest.front_end.add_memory(&more, FAR, LEN.into(), 0).expect("taken");
         guest.start(None);
@@ -123,7 +123,7 @@ fn truncated_guest_memory_ends_only_its_front_end() {
 fn truncated_guest_queues_end_only_their_front_end() {
     let mut deployment = Deployment::new();
     let (first, second) = (Guest::queue_bytes(), 2 * Guest::queue_bytes());
-    let memory = Memory::new(second).expect("memory");
+    let memory = Memory::new(second).expect("guest memory");
     let mut guest = Guest::on(memory.clone(), &deployment.fixture.vhost_user_socket("v"), 2, FEATURES);
     guest.start(None);
     assert_eq!(guest.request(1, &Request::Read(0, 512)), (0, vec![7; 512]));
@@ -143,7 +143,7 @@ fn full_tmpfs_under_guest_memory_ends_only_its_front_end() {
     let mut deployment = Deployment::new();
     let Some(tmpfs) = SmallDisk::of(&deployment.fixture.folder.join("shm"), "4m") else { return };
     let file = File::options().create_new(true).read(true).write(true).open(tmpfs.path().join("guest")).expect("room");
-    let memory = Memory::of_file(file.into(), 2 * FAR).expect("memory");
+    let memory = Memory::of_file(file.into(), 2 * FAR).expect("guest memory");
     let mut guest = deployment.guest(&memory);
     guest.start(None);
     assert_eq!(guest.request(0, &Request::Read(0, 512)), (0, vec![7; 512]));

@@ -74,8 +74,8 @@ fn fio_survives_restarts_with_dirty_data_on_flash() {
 fn handed_over_client_is_disconnected_by_a_kill() {
     let fixture = managed();
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
-    client.write(4096, &[5; 4096]).expect("it writes");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(4096, &[5; 4096]).expect("the write succeeds");
     let daemon = restarted(&fixture, daemon);
     assert_eq!(client.read(4096, 4096).expect("the next daemon answers"), [5; 4096]);
     client.write(8192, &[6; 4096]).expect("and writes");
@@ -95,10 +95,10 @@ fn client_is_disconnected_when_a_destaging_stop_is_aborted() {
     let below = Nbdkit::start(&socket, &args);
     fixture.add_volume_on("slow", &below.uri(), "");
     let mut daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "slow").expect("the daemon serves");
+    let mut client = Client::connect(&fixture.endpoint(), "slow").expect("the volume is served");
     // 300 scattered blocks take the backing 30 seconds.
     for number in 0..300u64 {
-        client.write(number * 61440, &[6; 4096]).expect("it writes");
+        client.write(number * 61440, &[6; 4096]).expect("the write succeeds");
     }
     daemon.signal("TERM");
     wait_for("the start of the destage", || daemon.log().contains("destaging: ").then_some(()));
@@ -114,11 +114,11 @@ fn request_during_a_restart_is_answered_by_the_next_daemon() {
     let mut fixture = managed();
     fixture.add_volume("other", MIB, "");
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
-    let mut other = Client::connect(&fixture.endpoint(), "other").expect("the daemon serves");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    let mut other = Client::connect(&fixture.endpoint(), "other").expect("the volume is served");
     daemon.stop();
     assert_eq!(manager(&fixture).count(), 2);
-    client.send(Op::Write, 0, 512, 512, &[9; 512]).expect("the connection lives");
+    client.send(Op::Write, 0, 512, 512, &[9; 512]).expect("the connection is open");
     // The volume of a stored connection may be removed meanwhile.
     fixture.clear_volumes();
     fixture.add_volume_on("v", &fixture.backing("v").to_string_lossy(), "");
@@ -138,7 +138,7 @@ fn request_during_a_restart_is_answered_by_the_next_daemon() {
 fn stop_by_command_disconnects_clients() {
     let fixture = managed();
     let mut daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     daemon.command(&["stop"]);
     wait_for("the end", || (!daemon.is_running()).then_some(()));
     assert!(client.read(0, 512).is_err());

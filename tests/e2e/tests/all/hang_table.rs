@@ -130,7 +130,7 @@ impl HangFixture {
             Part::GuestMemory => {
                 fixture.add_volume("guest", 16 * MIB, "");
                 fixture.enable_vhost_user();
-                memory = Some(Memory::new(Guest::queue_bytes()).expect("memory"));
+                memory = Some(Memory::new(Guest::queue_bytes()).expect("guest memory"));
             }
             Part::Nothing | Part::ControlThread => {}
         }
@@ -146,19 +146,19 @@ impl HangFixture {
         self.mounts.iter().for_each(Fuse::hang);
         let mut clients = Vec::new();
         for name in &self.sick {
-            let mut client = Client::connect(&self.fixture.endpoint(), name).expect("it is served");
+            let mut client = Client::connect(&self.fixture.endpoint(), name).expect("the volume is served");
             for number in 0..SICK_WRITES {
-                client.write(number * 16 * BLOCK, &[7; BLOCK as usize]).expect("memory takes it");
+                client.write(number * 16 * BLOCK, &[7; BLOCK as usize]).expect("memory has space");
             }
-            client.send(Op::Flush, 0, 0, 0, &[]).expect("it is sent");
-            client.send(Op::Read, 0, 8 * MIB, BLOCK as usize, &[]).expect("it is sent");
+            client.send(Op::Flush, 0, 0, 0, &[]).expect("the request is sent");
+            client.send(Op::Read, 0, 8 * MIB, BLOCK as usize, &[]).expect("the request is sent");
             clients.push(client);
         }
         if let Some(memory) = &self.memory {
             let mut guest =
                 Guest::on(memory.clone(), &self.fixture.vhost_user_socket("guest"), 1, guest_memory::FEATURES);
             guest.start(None);
-            rustix::fs::ftruncate(memory.file(), 0).expect("it shrinks");
+            rustix::fs::ftruncate(memory.file(), 0).expect("the file can shrink");
             guest.queues[0].signal();
             return Some(Box::new((clients, guest)));
         }
@@ -213,7 +213,7 @@ struct Probes {
 
 impl Probes {
     fn client(&self, fixture: &Fixture, probe: impl Fn(&mut Client, u64)) {
-        let mut client = Client::connect(&fixture.endpoint(), "well").expect("it is served");
+        let mut client = Client::connect(&fixture.endpoint(), "well").expect("the volume is served");
         let mut number = 0;
         while !self.ends.load(Ordering::Relaxed) {
             probe(&mut client, number);
@@ -228,18 +228,18 @@ impl Probes {
         std::thread::spawn(move || {
             self.client(fixture, |client, number| {
                 let at = number * 37 * BLOCK % (64 * MIB);
-                self.reads.time(|| client.read(at, BLOCK as usize)).expect("it reads");
+                self.reads.time(|| client.read(at, BLOCK as usize)).expect("the read succeeds");
             });
         });
         std::thread::spawn(move || {
             self.client(fixture, |client, number| {
                 let at = number * 41 * BLOCK % (64 * MIB);
-                self.writes.time(|| client.write(at, &[number as u8; BLOCK as usize])).expect("it writes");
+                self.writes.time(|| client.write(at, &[number as u8; BLOCK as usize])).expect("the write succeeds");
             });
         });
         std::thread::spawn(move || {
             self.client(fixture, |client, number| {
-                client.write(number % 16 * BLOCK, &[number as u8; BLOCK as usize]).expect("it writes");
+                client.write(number % 16 * BLOCK, &[number as u8; BLOCK as usize]).expect("the write succeeds");
                 if self.flushes.time(|| client.flush()).is_err() {
                     self.has_failed_flush.store(true, Ordering::Relaxed);
                 }

@@ -27,7 +27,7 @@ fn file_system(fixture: &Fixture, what: &str) -> Option<FileSystem> {
 }
 
 fn json(daemon: &Daemon, args: &[&str]) -> Value {
-    serde_json::from_str(&daemon.command(&[args, &["--json"]].concat())).expect("JSON")
+    serde_json::from_str(&daemon.command(&[args, &["--json"]].concat())).expect("valid JSON")
 }
 
 fn has_alert(daemon: &Daemon, kind: &str, subject: &str) -> Option<Value> {
@@ -37,13 +37,13 @@ fn has_alert(daemon: &Daemon, kind: &str, subject: &str) -> Option<Value> {
 
 /// Writes and reads of a volume, each answered within the client's timeout.
 fn goes_on(fixture: &Fixture, volume: &str) {
-    let mut client = Client::connect(&fixture.endpoint(), volume).expect("it is served");
+    let mut client = Client::connect(&fixture.endpoint(), volume).expect("the volume is served");
     for number in 0..WRITES {
         let (at, data) = (number * 3 * BLOCK, vec![number as u8 + 1; BLOCK as usize]);
         client.write(at, &data).and_then(|()| client.flush()).unwrap_or_else(|error| panic!("write {number}: {error}"));
-        assert_eq!(client.read(at, BLOCK as usize).expect("it reads"), data);
+        assert_eq!(client.read(at, BLOCK as usize).expect("the read succeeds"), data);
         // A block that no cache holds.
-        client.read(8 * MIB + number * 16 * BLOCK, BLOCK as usize).expect("it reads");
+        client.read(8 * MIB + number * 16 * BLOCK, BLOCK as usize).expect("the read succeeds");
     }
 }
 
@@ -59,7 +59,7 @@ fn hung_fuse_file_system_stalls_only_its_own_volume() {
     fuse.hang();
     let mut client = Client::connect(&fixture.endpoint(), "sick").expect("the volume is served");
     for number in 0..64 {
-        client.write(number * 16 * BLOCK, &[7; BLOCK as usize]).expect("memory takes the write");
+        client.write(number * 16 * BLOCK, &[7; BLOCK as usize]).expect("memory has space");
     }
     client.send(Op::Read, 0, 8 * MIB, BLOCK as usize, &[]).expect("the read is sent");
     client.send(Op::Flush, 0, 0, 0, &[]).expect("the flush is sent");
@@ -85,11 +85,11 @@ fn frozen_backing_file_system_stalls_its_own_volume_only() {
     let daemon = fixture.start();
     let frozen = hangs.freeze();
     // More requests than the ring has workers.
-    let mut client = Client::connect(&fixture.endpoint(), "sick").expect("it is served");
+    let mut client = Client::connect(&fixture.endpoint(), "sick").expect("the volume is served");
     for number in 0..256 {
-        client.write(number * 32 * BLOCK % (64 * MIB), &vec![7; BLOCK as usize]).expect("memory takes it");
+        client.write(number * 32 * BLOCK % (64 * MIB), &vec![7; BLOCK as usize]).expect("memory has space");
     }
-    let flush = client.send(Op::Flush, 0, 0, 0, &[]).expect("it is sent");
+    let flush = client.send(Op::Flush, 0, 0, 0, &[]).expect("the request is sent");
     goes_on(&fixture, "well");
     let alert = wait_for("the alert", || has_alert(&daemon, "backing-hung", "sick"));
     assert!(alert["cause"].as_str().is_some_and(|cause| cause.contains("sick.img")), "{alert}");
@@ -136,8 +136,8 @@ fn stop_with_a_hung_backing_ends_and_next_start_has_its_data() {
     let mut daemon = fixture.start();
     let frozen = hangs.freeze();
     for volume in ["sick", "well"] {
-        let mut client = Client::connect(&fixture.endpoint(), volume).expect("it is served");
-        client.write(0, &vec![7; BLOCK as usize]).expect("memory takes it");
+        let mut client = Client::connect(&fixture.endpoint(), volume).expect("the volume is served");
+        client.write(0, &vec![7; BLOCK as usize]).expect("memory has space");
     }
     daemon.signal("TERM");
     wait_for("the end of the stop", || daemon.log().contains("stopped, but a backing did not answer").then_some(()));
@@ -147,8 +147,8 @@ fn stop_with_a_hung_backing_ends_and_next_start_has_its_data() {
     assert_eq!(daemon.wait().code(), Some(1));
     let daemon = fixture.start();
     for volume in ["sick", "well"] {
-        let mut client = Client::connect(&fixture.endpoint(), volume).expect("it is served");
-        assert_eq!(client.read(0, BLOCK as usize).expect("it reads"), [7; BLOCK as usize], "{volume}");
+        let mut client = Client::connect(&fixture.endpoint(), volume).expect("the volume is served");
+        assert_eq!(client.read(0, BLOCK as usize).expect("the read succeeds"), [7; BLOCK as usize], "{volume}");
     }
     daemon.stop();
 }

@@ -47,11 +47,11 @@ fn history_agrees_with_volume_counters_and_fio() {
     let run = |how: &[&str]| -> Value {
         let args = common.iter().chain(how).copied().collect::<Vec<_>>().join(" ");
         let out = tool("fio").args(&args).within(fixture.folder.path()).ok();
-        serde_json::from_str(&out[out.find('{').expect("JSON")..]).expect("JSON")
+        serde_json::from_str(&out[out.find('{').expect("valid JSON")..]).expect("valid JSON")
     };
     let written = run(&["--rw=randwrite", "--size=32m", "--io_size=8m"]);
     let read = run(&["--rw=randread", "--size=32m", "--io_size=12m", "--rate_iops=1500"]);
-    let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", "v", "--json"])).expect("JSON");
+    let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", "v", "--json"])).expect("valid JSON");
     let (reads, writes) = (shown["reads"].as_u64().expect("a number"), shown["writes"].as_u64().expect("a number"));
     let told = |run: &Value, kind: &str| run["jobs"][0][kind]["total_ios"].as_u64().expect("a number");
     assert_eq!((reads, writes), (told(&read, "read"), told(&written, "write")));
@@ -64,11 +64,11 @@ fn history_agrees_with_volume_counters_and_fio() {
     assert_eq!(numbers(&report["latency"]["read"]["count"]).iter().sum::<u64>(), reads);
     let page = fixture.folder.join("gain.html");
     let gain = daemon.command(&["report", "--from", "-10min", "--out", &page.to_string_lossy(), "--json"]);
-    let gain: Value = serde_json::from_str(&gain).expect("JSON");
+    let gain: Value = serde_json::from_str(&gain).expect("valid JSON");
     for figure in ["reads", "writes", "memory_hits", "flash_hits", "backing_reads", "backing_read_bytes"] {
         assert_eq!(gain[figure], shown[figure], "{figure}");
     }
-    let page = std::fs::read_to_string(page).expect("it was written");
+    let page = std::fs::read_to_string(page).expect("the file was written");
     assert!(page.contains("reads were served by the cache") && page.contains("<td>v<td>"), "{page}");
     assert!(!page.contains("http:") && !page.contains("<script") && !page.contains("src="), "{page}");
     for (args, why) in
@@ -95,7 +95,7 @@ fn history_agrees_with_volume_counters_and_fio() {
     assert_eq!(lines[0], ["at_unix_seconds", "covered_seconds", "reads", "reads_mean", "reads_min", "reads_max"]);
     assert_eq!(lines[1..].iter().map(|line| line[2].parse::<u64>().expect("a number")).sum::<u64>(), reads);
     let args = ["volume", "history", "v", "--from", "-10min", "--step", "10s", "--series", "reads", "--json"];
-    let commanded: Value = serde_json::from_str(&daemon.command(&args)).expect("JSON");
+    let commanded: Value = serde_json::from_str(&daemon.command(&args)).expect("valid JSON");
     assert_eq!((sum(&commanded, "reads"), &commanded["step_seconds"]), (reads, &10.into()));
     assert!(daemon.command(&["volume", "history", "--csv"]).starts_with("at_unix_seconds,"));
     daemon.stop();
@@ -111,8 +111,8 @@ fn datastore_history_covers_its_volumes_only() {
     let daemon = fixture.start();
     let http = Http::of(&daemon);
     for (name, reads) in [("a", 3), ("b", 5), ("c", 9)] {
-        let mut client = Client::connect(&fixture.endpoint(), name).expect("the daemon serves");
-        (0..reads).for_each(|_| drop(client.read(0, 4096).expect("it reads")));
+        let mut client = Client::connect(&fixture.endpoint(), name).expect("the volume is served");
+        (0..reads).for_each(|_| drop(client.read(0, 4096).expect("the read succeeds")));
     }
     for (datastore, reads) in [("shelf", 8), ("", 9)] {
         let of = format!("/api/v1/history?datastore={datastore}&from=-10min&step=1&series=reads,read_latency");
@@ -124,7 +124,7 @@ fn datastore_history_covers_its_volumes_only() {
         assert_eq!(numbers(&report["latency"]["read"]["count"]).iter().sum::<u64>(), reads);
     }
     let command = ["volume", "history", "--datastore", "shelf", "--from", "-10min", "--series", "reads", "--json"];
-    let commanded: Value = serde_json::from_str(&daemon.command(&command)).expect("JSON");
+    let commanded: Value = serde_json::from_str(&daemon.command(&command)).expect("valid JSON");
     assert_eq!(sum(&commanded, "reads"), 8);
     for (question, status, word) in [
         ("history?datastore=none", 404, "no datastore named"),
@@ -188,9 +188,9 @@ fn kill_loses_at_most_ten_seconds_of_history() {
     let mut random = e2e::random::Random::new(e2e::random::seed("history_kill"));
     for round in 0..kill_rounds() {
         let http = Http::of(&daemon);
-        let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
+        let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
         let before = wait_for("some seconds of history", || {
-            client.read(0, 4096).expect("it reads");
+            client.read(0, 4096).expect("the read succeeds");
             let report = http.get("/api/v1/volumes/v/history?from=-50min&step=1&series=reads");
             let seconds = (report.status == 200).then(|| covered(&http)).filter(|(_, last)| *last > 0);
             seconds.filter(|(seconds, _)| seconds[0] >= (round + 1) * 6)
@@ -222,7 +222,7 @@ impl SmallDisk {
 
     /// A disk of `size`, in the notation of `mount`.
     pub fn of(place: &Path, size: &str) -> Option<SmallDisk> {
-        std::fs::create_dir_all(place).expect("the folder can be made");
+        std::fs::create_dir_all(place).expect("the folder can be created");
         let mounted =
             Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(place).output();
         if mounted.is_ok_and(|mounted| mounted.status.success()) {
@@ -239,14 +239,14 @@ impl SmallDisk {
 
     /// Fills the disk.
     pub fn fill(&self) {
-        let mut file = std::fs::File::create(self.0.join("filler")).expect("it can be made");
+        let mut file = std::fs::File::create(self.0.join("filler")).expect("the file can be created");
         let piece = vec![1; 4096];
         while std::io::Write::write_all(&mut file, &piece).is_ok() {}
     }
 
     /// Frees the space again.
     pub fn empty(&self) {
-        std::fs::remove_file(self.0.join("filler")).expect("it was filled");
+        std::fs::remove_file(self.0.join("filler")).expect("the disk was filled before");
     }
 
     pub fn remount(&self, options: &str) {
@@ -263,13 +263,13 @@ impl Drop for SmallDisk {
 }
 
 fn write(client: &mut Client, number: u8) {
-    client.write(0, &[number; 4096]).expect("it writes");
-    client.flush().expect("it flushes");
-    assert_eq!(client.read(0, 4096).expect("it reads"), [number; 4096]);
+    client.write(0, &[number; 4096]).expect("the write succeeds");
+    client.flush().expect("the flush succeeds");
+    assert_eq!(client.read(0, 4096).expect("the read succeeds"), [number; 4096]);
 }
 
 fn alert(daemon: &Daemon) -> Option<String> {
-    let status: Value = serde_json::from_str(&daemon.command(&["status", "--json"])).expect("JSON");
+    let status: Value = serde_json::from_str(&daemon.command(&["status", "--json"])).expect("valid JSON");
     let alerts = status["alerts"].as_array().expect("a list");
     alerts.iter().filter_map(Value::as_str).find(|alert| alert.contains("history")).map(str::to_owned)
 }
@@ -281,7 +281,7 @@ fn full_or_read_only_history_disk_raises_an_alert_only() {
     let filler = fixture.folder.join("state/history/filler");
     let daemon = fixture.start();
     let http = Http::of(&daemon);
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     wait_for("the first batch", || (http.get("/api/v1/history").status == 200).then_some(()));
     assert_eq!(alert(&daemon), None);
     // The write fails because the disk is full, as intended.
@@ -291,7 +291,7 @@ fn full_or_read_only_history_disk_raises_an_alert_only() {
     write(&mut client, 1);
     assert_eq!(http.get("/readyz").status, 200);
     assert_eq!(daemon.command(&["volume", "show", "v", "--json"]).matches("\"writes\": 1").count(), 1);
-    std::fs::remove_file(&filler).expect("it is there");
+    std::fs::remove_file(&filler).expect("the file exists");
     wait_for("the end of the alert", || alert(&daemon).is_none().then_some(()));
     // The batches that could not be written then were kept.
     let report = http.get("/api/v1/volumes/v/history?from=-10min&step=1").json();
@@ -300,7 +300,7 @@ fn full_or_read_only_history_disk_raises_an_alert_only() {
     disk.remount("ro");
     let daemon = fixture.start();
     let http = Http::of(&daemon);
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     let told = wait_for("the alert", || alert(&daemon));
     assert!(told.contains("read-only"), "{told}");
     write(&mut client, 2);

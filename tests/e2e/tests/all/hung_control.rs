@@ -19,7 +19,7 @@ const NOTE_TIME_MAX: Duration = Duration::from_secs(15);
 const STOP_TIME_MAX: Duration = Duration::from_secs(45);
 
 fn alerts(daemon: &Daemon) -> Vec<Value> {
-    let status: Value = serde_json::from_str(&daemon.command(&["status", "--json"])).expect("JSON");
+    let status: Value = serde_json::from_str(&daemon.command(&["status", "--json"])).expect("valid JSON");
     status["active_alerts"].as_array().expect("a list").clone()
 }
 
@@ -38,8 +38,8 @@ fn hanging() -> Option<(Fixture, Fuse, Daemon)> {
 #[test]
 fn hung_state_directory_stalls_no_request_and_no_query() {
     let Some((fixture, fuse, mut daemon)) = hanging() else { return };
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
-    client.write(0, &[1; 4096]).expect("it is written");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(0, &[1; 4096]).expect("the write succeeds");
     fuse.hang();
     let begun = Instant::now();
     let refused = daemon.try_command(&["volume", "set", "v", "policy=write-through"]);
@@ -53,19 +53,19 @@ fn hung_state_directory_stalls_no_request_and_no_query() {
     let cause = alert_of_it["cause"].as_str().expect("a cause");
     assert!(cause.contains(&fuse.path().display().to_string()) && alert_of_it["severity"] == "critical", "{cause}");
     for round in 2..10 {
-        client.write(0, &[round; 4096]).expect("it is written");
+        client.write(0, &[round; 4096]).expect("the write succeeds");
         client.flush().expect("it is flushed");
-        assert_eq!(client.read(0, 4096).expect("it is read"), [round; 4096]);
+        assert_eq!(client.read(0, 4096).expect("the read succeeds"), [round; 4096]);
     }
     assert!(daemon.is_running());
     fuse.resume();
     wait_for("the alert's end", || alert(&daemon, "state-disk").is_none().then_some(()));
-    let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", "v", "--json"])).expect("JSON");
+    let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", "v", "--json"])).expect("valid JSON");
     assert_eq!(shown["policy"], "write-back", "the refused change was made");
     daemon.command(&["volume", "set", "v", "policy=write-through"]);
     daemon.stop();
     let daemon = fixture.start();
-    let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", "v", "--json"])).expect("JSON");
+    let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", "v", "--json"])).expect("valid JSON");
     assert_eq!(shown["policy"], "write-through", "the accepted change is kept");
     daemon.stop();
 }
@@ -107,19 +107,19 @@ fn hung_disks_of_history_and_events_raise_alerts() {
 #[test]
 fn stop_ends_with_a_hung_state_directory() {
     let Some((fixture, fuse, mut daemon)) = hanging() else { return };
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
-    client.write(0, &[5; 4096]).expect("it is written");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(0, &[5; 4096]).expect("the write succeeds");
     fuse.hang();
     let begun = Instant::now();
     daemon.signal("TERM");
     let status = daemon.wait();
     assert!(status.success() && begun.elapsed() < STOP_TIME_MAX, "{status} after {:?}", begun.elapsed());
-    let backing = std::fs::read(fixture.backing("v")).expect("it is there");
+    let backing = std::fs::read(fixture.backing("v")).expect("the file exists");
     assert_eq!(backing[..4096], [5; 4096], "acknowledged writes are on the backing");
     fuse.resume();
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
-    assert_eq!(client.read(0, 4096).expect("it is read"), [5; 4096]);
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    assert_eq!(client.read(0, 4096).expect("the read succeeds"), [5; 4096]);
     client.flush().expect("nothing is lost, and the daemon reports no loss");
     drop(client);
     daemon.stop();
@@ -145,10 +145,11 @@ fn control_socket_answers_without_free_descriptors() {
     let mut fixture = Fixture::with_volume(16 << 20);
     let few = fixture.folder.join("few");
     std::fs::write(&few, "#!/bin/sh\nulimit -n 80\nexec \"$@\"\n").expect("the folder can be written");
-    std::fs::set_permissions(&few, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
+    std::fs::set_permissions(&few, std::fs::Permissions::from_mode(0o755)).expect("the file belongs to this user");
     fixture.wrapper = Some(few);
     let daemon = fixture.start();
-    let crowd: Vec<_> = (0..120).map(|_| UnixStream::connect(fixture.socket()).expect("the kernel takes it")).collect();
+    let crowd: Vec<_> =
+        (0..120).map(|_| UnixStream::connect(fixture.socket()).expect("the kernel accepts the connection")).collect();
     let told = |text: &str| daemon.log().matches(text).count();
     wait_for("the log line", || (told("no file descriptor is left") > 0).then_some(()));
     for _ in 0..20 {
@@ -159,8 +160,8 @@ fn control_socket_answers_without_free_descriptors() {
     assert_eq!(told("no file descriptor is left"), 1);
     drop(crowd);
     wait_for("the log line of the end", || (told("file descriptors are available again") > 0).then_some(()));
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("there is room");
-    assert_eq!(client.read(0, 512).expect("it is read"), [0; 512]);
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("a descriptor is free");
+    assert_eq!(client.read(0, 512).expect("the read succeeds"), [0; 512]);
     drop(client);
     daemon.stop();
 }

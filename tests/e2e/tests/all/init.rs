@@ -25,7 +25,7 @@ fn init(words: &[&str]) -> Output {
 fn proposed(words: &[&str]) -> Value {
     let output = init(&[words, &["--json"]].concat());
     assert!(output.status.success(), "{}", text_of(&output));
-    serde_json::from_slice(&output.stdout).expect("JSON")
+    serde_json::from_slice(&output.stdout).expect("valid JSON")
 }
 
 fn backings(told: &Value) -> Vec<&str> {
@@ -50,14 +50,14 @@ fn init_proposes_blank_and_named_devices_and_changes_none() {
         .ok();
     let all = [blank.path(), full.path(), odd.path()];
     let before = all.map(digest);
-    let [blank, full, odd] = all.map(|path| path.to_str().expect("plain"));
+    let [blank, full, odd] = all.map(|path| path.to_str().expect("a UTF-8 path"));
     let look = ["--look-at", blank, "--look-at", full, "--look-at", odd];
 
     let told = proposed(&look);
     assert_eq!(backings(&told), [blank], "{told:#}");
     let left = told["plan"]["left"].as_array().expect("a list");
     let why = |device: &str| {
-        let found = left.iter().find(|left| left["device"] == device).expect("it is left alone");
+        let found = left.iter().find(|left| left["device"] == device).expect("the device is in the list");
         found["why"].as_str().expect("a reason").to_owned()
     };
     assert!(why(full).contains("ext4") && why(odd).contains("nothing here recognises"), "{told:#}");
@@ -66,18 +66,18 @@ fn init_proposes_blank_and_named_devices_and_changes_none() {
 
     // The file is complete, valid, and never overwritten.
     let out = folder.join("hotset.toml");
-    let file = out.to_str().expect("plain");
+    let file = out.to_str().expect("a UTF-8 path");
     let words = [&look[..], &["--out", file]].concat();
     let output = init(&words);
     assert!(output.status.success(), "{}", text_of(&output));
     let checked = hotset(&["check-config", file]);
     assert!(checked.status.success() && text_of(&checked).contains("1 volume"), "{}", text_of(&checked));
-    let written = std::fs::read(&out).expect("it was written");
+    let written = std::fs::read(&out).expect("the file was written");
     assert!(String::from_utf8_lossy(&written).contains("Left alone:"));
     let again = init(&words);
     assert_eq!(again.status.code(), Some(1), "{}", text_of(&again));
     assert!(text_of(&again).contains("not written over"), "{}", text_of(&again));
-    assert_eq!(std::fs::read(&out).expect("it is there"), written);
+    assert_eq!(std::fs::read(&out).expect("the file exists"), written);
 
     // A mounted device is refused even when it is named. Where mounting is not permitted, this part is skipped.
     let point = folder.join("mounted");
@@ -104,7 +104,7 @@ fn guest_init_distinguishes_flash_from_disks_and_serves_the_plan() {
     let file = |name: &str| {
         let path = folder.join(name);
         let made = std::fs::File::create(&path).and_then(|file| file.set_len(5 * GIB));
-        made.expect("a sparse file can be made");
+        made.expect("a sparse file can be created");
         path
     };
     let (fast, other, blank, full) = (file("fast"), file("other"), file("blank"), file("full"));
@@ -118,7 +118,7 @@ fn guest_init_distinguishes_flash_from_disks_and_serves_the_plan() {
     guest.run("modprobe ahci; modprobe sd_mod; modprobe nvme; udevadm settle; mkdir -p /etc/hotset");
     println!("{}", guest.run("hotset init"));
     let told: Value =
-        serde_json::from_str(&guest.run("hotset init --json --out /etc/hotset/hotset.toml")).expect("JSON");
+        serde_json::from_str(&guest.run("hotset init --json --out /etc/hotset/hotset.toml")).expect("valid JSON");
     let plan = &told["plan"];
     assert_eq!(backings(&told), ["/dev/disk/by-id/ata-QEMU_HARDDISK_SERIAL0"], "{told:#}");
     let flash = plan["flash"].as_array().expect("a list");

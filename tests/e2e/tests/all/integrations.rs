@@ -15,7 +15,7 @@ const SECONDS: u64 = 300;
 const SECONDS_INSTALLING: u64 = 1200;
 
 fn packaging(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(file).canonicalize().expect("it is there")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(file).canonicalize().expect("the file exists")
 }
 
 #[test]
@@ -75,17 +75,18 @@ fn container_seccomp_profile_suffices_and_blocks_other_calls() {
         .arg(format!("--uri={}", fixture.uri("v")))
         .ok();
     tool("qemu-io").args("-f raw -c").arg("discard 0 1M").arg("-c").arg("write -z 1M 1M").arg(fixture.uri("v")).ok();
-    let mut initiator = Initiator::log_in(target, "iqn.2026-11.io.hotset:client", 1, TARGET).expect("it logs in");
-    initiator.write(lun(0), 0, &[7; 4096]).expect("it writes");
-    initiator.flush(lun(0)).expect("it flushes");
+    let mut initiator =
+        Initiator::log_in(target, "iqn.2026-11.io.hotset:client", 1, TARGET).expect("the login succeeds");
+    initiator.write(lun(0), 0, &[7; 4096]).expect("the write succeeds");
+    initiator.flush(lun(0)).expect("the flush succeeds");
     assert_eq!(Http::of(&daemon).get("/metrics").status, 200);
     let more = fixture.folder.join("more.img").to_string_lossy().into_owned();
     daemon.command(&["volume", "add", "more", "--backing", &more, "--size", "1 MiB"]);
     daemon.command(&["volume", "resize", "more", "2 MiB"]);
     daemon.signal("HUP");
     daemon.command(&["volume", "remove", "more"]);
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
-    assert_eq!(client.read(0, 4096).expect("it reads"), [7; 4096]);
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    assert_eq!(client.read(0, 4096).expect("the read succeeds"), [7; 4096]);
     drop((client, initiator));
     // A system call outside the profile has killed the daemon by now.
     daemon.stop();

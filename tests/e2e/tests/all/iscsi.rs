@@ -34,7 +34,7 @@ fn log_in(address: SocketAddr, isid: u32) -> Initiator {
 }
 
 fn good(done: std::io::Result<Done>) -> Done {
-    let done = done.expect("the session lives");
+    let done = done.expect("the session is open");
     assert_eq!(done.status, GOOD, "sense {:02x?}", done.sense_code());
     done
 }
@@ -68,7 +68,7 @@ fn compare_and_write_by_eight_sessions_loses_no_increment() {
             for _ in 0..each {
                 loop {
                     let done = session.compare_and_write(lun(0), 8, &sector(now), &sector(now + 1));
-                    let done = done.expect("the session lives");
+                    let done = done.expect("the session is open");
                     if done.status == GOOD {
                         now += 1;
                         break;
@@ -81,7 +81,7 @@ fn compare_and_write_by_eight_sessions_loses_no_increment() {
             missed
         };
         let sessions: Vec<_> = (1..=SESSIONS).map(|isid| scope.spawn(move || count(isid))).collect();
-        sessions.into_iter().map(|session| session.join().expect("the session counts to its end")).sum()
+        sessions.into_iter().map(|session| session.join().expect("the session thread does not panic")).sum()
     });
     let counted = number(&good(log_in(address, 99).read(lun(0), 8, 1)).data);
     println!("{counted} increments, {missed} lost a race and were repeated");
@@ -97,7 +97,7 @@ fn reserve_out(session: &mut Initiator, action: u8, kind: u8, key: u64, new: u64
     parameters[8..16].copy_from_slice(&new.to_be_bytes());
     parameters[20] = 1;
     let cdb = [0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0];
-    session.retry_command(lun(0), &cdb, &parameters, 0).expect("the session lives")
+    session.retry_command(lun(0), &cdb, &parameters, 0).expect("the session is open")
 }
 
 /// QEMU's initiator carries the load, made durable by SYNCHRONIZE CACHE; the tests' own initiator holds the
@@ -141,11 +141,11 @@ fn kill_loses_no_synchronized_write_and_no_reservation() {
         let image = e2e::client::Client::connect(&fixture.endpoint(), "v").and_then(|mut client| client.read_all());
         let mut history = history.lock().expect("no writer panicked");
         println!("killed after {pause:?} and {} writes", history.sequence() - before);
-        faults.extend(history.check_after_crash(&image.expect("the volume is back")));
+        faults.extend(history.check_after_crash(&image.expect("the volume is served again")));
         assert!(faults.is_empty(), "{:?}", &faults[..faults.len().min(20)]);
 
         let mut stranger = log_in(address, 2);
-        let done = stranger.write(lun(0), 0, &sector(1)).expect("the session lives");
+        let done = stranger.write(lun(0), 0, &sector(1)).expect("the session is open");
         assert_eq!(done.status, RESERVATION_CONFLICT, "the reservation is gone");
         good(log_in(address, 1).write(lun(0), 0, &sector(1)));
     }
@@ -157,8 +157,8 @@ fn ping_for(session: &mut Initiator, seconds: u64) -> Duration {
     let mut longest = Duration::ZERO;
     for _ in 0..seconds {
         let sent = Instant::now();
-        let tag = session.ping().expect("the session lives");
-        assert_eq!(session.receive_response().expect("the session lives"), Response::Pong(tag));
+        let tag = session.ping().expect("the session is open");
+        assert_eq!(session.receive_response().expect("the session is open"), Response::Pong(tag));
         longest = longest.max(sent.elapsed());
         std::thread::sleep(Duration::from_secs(1).saturating_sub(sent.elapsed()));
     }
@@ -185,22 +185,27 @@ fn pings_and_aborts_are_answered_while_the_backing_hangs() {
     good(session.write(lun(0), 0, &sector(1)));
 
     signal(backing.pid(), "STOP");
-    let read = session.send_command(lun(0), &Initiator::transfer(0x88, 1024, 8), &[], 8 * SECTOR).expect("it is sent");
-    let kept = session.send_command(lun(0), &Initiator::transfer(0x88, 2048, 8), &[], 8 * SECTOR).expect("it is sent");
-    let write = session.send_command(lun(0), &Initiator::transfer(0x8a, 4096, 1), &sector(7), 0).expect("it is sent");
+    let read = session
+        .send_command(lun(0), &Initiator::transfer(0x88, 1024, 8), &[], 8 * SECTOR)
+        .expect("the request is sent");
+    let kept = session
+        .send_command(lun(0), &Initiator::transfer(0x88, 2048, 8), &[], 8 * SECTOR)
+        .expect("the request is sent");
+    let write =
+        session.send_command(lun(0), &Initiator::transfer(0x8a, 4096, 1), &sector(7), 0).expect("the request is sent");
     let seconds = stall_seconds(3);
     let longest = ping_for(&mut session, seconds);
     println!("the backing hung for {seconds} s; the slowest ping took {longest:?}");
 
     // An aborted read ends at once; the abort of a write is answered when the write can have no later effect.
-    let aborted = session.manage_task(ABORT_TASK, lun(0), read).expect("it is sent");
-    assert_eq!(session.receive_response().expect("the session lives"), Response::TaskManaged(aborted, 0));
-    let waiting = session.manage_task(ABORT_TASK, lun(0), write).expect("it is sent");
+    let aborted = session.manage_task(ABORT_TASK, lun(0), read).expect("the request is sent");
+    assert_eq!(session.receive_response().expect("the session is open"), Response::TaskManaged(aborted, 0));
+    let waiting = session.manage_task(ABORT_TASK, lun(0), write).expect("the request is sent");
     ping_for(&mut session, 1);
     signal(backing.pid(), "CONT");
     let mut ended = Vec::new();
     while ended.len() < 2 {
-        match session.receive_response().expect("the session lives") {
+        match session.receive_response().expect("the session is open") {
             Response::Done(done) => {
                 assert_ne!(done.tag, read, "an aborted command was answered");
                 assert_ne!(done.tag, write, "an aborted command was answered");
@@ -342,10 +347,10 @@ fn extended_copy_equals_its_source_and_ends_with_its_session() {
     // A copy that is under way when its session logs out ends.
     let list = extended_copy(&name, 0, whole, BLOCKS.min(whole) as u16);
     cdb[10..14].copy_from_slice(&(list.len() as u32).to_be_bytes());
-    session.send_command(lun(0), &cdb, &list, 0).expect("it is sent");
-    session.log_out().expect("it is sent");
+    session.send_command(lun(0), &cdb, &list, 0).expect("the request is sent");
+    session.log_out().expect("the request is sent");
     loop {
-        match session.receive_response().expect("the log-out is answered") {
+        match session.receive_response().expect("the logout is answered") {
             Response::LoggedOut => break,
             Response::Done(_) => (),
             other => panic!("{other:?}"),
@@ -369,21 +374,21 @@ fn initiator_sees_only_units_of_its_acl_and_lost_unit_is_refused() {
     let address = fixture.add_iscsi_target("");
     let daemon = fixture.start();
     let mut ours = log_in(address, 1);
-    let mut theirs = Initiator::log_in(address, "iqn.2026-11.other:a", 1, TARGET).expect("it may log in");
+    let mut theirs = Initiator::log_in(address, "iqn.2026-11.other:a", 1, TARGET).expect("the login succeeds");
     assert_eq!((units(&mut ours), units(&mut theirs)), (vec![0], vec![1]));
-    let hidden = ours.read(lun(1), 0, 1).expect("the session lives");
+    let hidden = ours.read(lun(1), 0, 1).expect("the session is open");
     assert_eq!((hidden.status, hidden.sense_code()), (CHECK_CONDITION, (ILLEGAL_REQUEST, 0x25, 0)));
 
     good(ours.write(lun(0), 0, &sector(1)));
     daemon.command(&["volume", "set", "ours", "declared_lost=true"]);
-    let lost = ours.read(lun(0), 0, 1).expect("the session lives");
+    let lost = ours.read(lun(0), 0, 1).expect("the session is open");
     assert_eq!((lost.status, lost.sense_code()), (CHECK_CONDITION, (ILLEGAL_REQUEST, 0x25, 0)));
     assert!(daemon.command(&["status"]).contains("declared lost"));
     daemon.stop();
     // The declaration survives a restart.
     let daemon = fixture.start();
     let mut ours = log_in(address, 1);
-    assert_eq!(ours.read(lun(0), 0, 1).expect("the session lives").status, CHECK_CONDITION);
+    assert_eq!(ours.read(lun(0), 0, 1).expect("the session is open").status, CHECK_CONDITION);
     daemon.command(&["volume", "set", "ours", "declared_lost=false"]);
     assert_eq!(number(&good(ours.read(lun(0), 0, 1)).data), 1);
     daemon.stop();

@@ -96,7 +96,7 @@ fn libiscsi_suite_passes_with_expected_skips_only() {
             let _at_end = StopAtEnd(&is_over);
             let ran = run(&uri(lun), "ALL", library);
             is_over.store(true, Ordering::Relaxed);
-            (ran, looking.join().expect("the status can be asked for"))
+            (ran, looking.join().expect("the status command succeeds"))
         });
         println!("{library}: {} of {} passed, skips in {:?}", ran.tests - ran.failed, ran.tests, ran.skipped);
         assert_eq!((ran.tests, ran.failed), (TESTS, 0));

@@ -19,8 +19,8 @@ fn fixture() -> Fixture {
 
 /// Leaves `blocks` blocks dirty, none next to another.
 fn dirty(fixture: &Fixture, blocks: u64) {
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
-    (0..blocks).for_each(|block| client.write(block * 65_536, &[1; 4096]).expect("it writes"));
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    (0..blocks).for_each(|block| client.write(block * 65_536, &[1; 4096]).expect("the write succeeds"));
 }
 
 fn token(daemon: &Daemon, role: &str) -> String {
@@ -67,7 +67,7 @@ fn flush_without_waiting_is_a_job_until_done() {
     wait_for("the end of the job", || (http.get("/api/v1/jobs").json() == json!([])).then_some(()));
     assert_eq!(dirty_bytes(&http), 0);
     let ended = ended(&http);
-    let told = ended.iter().find(|ended| ended["id"] == *id).expect("it is told how it ended");
+    let told = ended.iter().find(|ended| ended["id"] == *id).expect("the outcome is reported");
     assert_eq!((&told["outcome"], &told["subject"], &told["reason"]), (&"done".into(), &"v".into(), &"".into()));
     // A request that waits is answered as before, and invalid requests are refused.
     assert_eq!(http.request_as(&operate, "POST", "/api/v1/volumes/v/flush", r#"{"wait": true}"#).status, 200);
@@ -93,7 +93,7 @@ fn cancelled_flush_answers_its_waiting_client() {
         let cancel = |token: &str, id: &str| http.request_as(token, "DELETE", &format!("/api/v1/jobs/{id}"), "").status;
         assert_eq!(cancel(&read, &id), 403);
         assert_eq!(cancel(&operate, &id), 204);
-        let waited = waiting.join().expect("it ends");
+        let waited = waiting.join().expect("the process ends");
         assert!(!waited.status.success() && text_of(&waited).contains("cancelled"), "{waited:?}");
         assert!(daemon.command(&["job", "cancel", &second]).contains("cancelled"));
         wait_for("an empty list", || (http.get("/api/v1/jobs").json() == json!([])).then_some(()));
@@ -105,8 +105,8 @@ fn cancelled_flush_answers_its_waiting_client() {
         assert_eq!(cancel(&operate, "flash"), 403);
     });
     // No data was lost by the cancellation.
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
-    assert_eq!(client.read(1_999 * 65_536, 4096).expect("it reads"), [1; 4096]);
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    assert_eq!(client.read(1_999 * 65_536, 4096).expect("the read succeeds"), [1; 4096]);
     drop(client);
     let changes = daemon.command(&["events", "--kind", "change"]);
     assert!(changes.contains("off"), "{changes}");
@@ -122,7 +122,7 @@ fn flush_beyond_the_limit_is_refused_with_advice() {
     let ids: Vec<String> = (0..64).map(|_| begin(&http, &operate)["id"].as_str().expect("a name").to_owned()).collect();
     let refused = http.request_as(&operate, "POST", "/api/v1/volumes/v/flush", r#"{"wait": false}"#);
     assert_eq!(refused.status, 503, "{refused:?}");
-    let text = refused.json()["detail"].as_str().expect("a text").to_owned();
+    let text = refused.json()["detail"].as_str().expect("a string").to_owned();
     assert!(text.contains("64 flushes are in progress") && text.contains("hotset job cancel"), "{text}");
     assert_eq!(http.request_as(&operate, "DELETE", &format!("/api/v1/jobs/{}", ids[7]), "").status, 204);
     wait_for("room for another", || {
@@ -152,7 +152,7 @@ fn failed_flush_without_waiting_is_reported_to_its_actor() {
     let id = begin(&http, &operate)["id"].as_str().expect("a name").to_owned();
     let told = wait_for("its end", || ended(&http).into_iter().find(|ended| ended["id"] == *id));
     assert_eq!(told["outcome"], "failed", "{told}");
-    let why = told["reason"].as_str().expect("a text");
+    let why = told["reason"].as_str().expect("a string");
     assert!(why.starts_with("volume v: destaging failed: "), "{why}");
     let events = http.get("/api/v1/events?kind=change&subject=v").json();
     let of_the_end = events["events"]

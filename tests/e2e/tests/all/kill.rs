@@ -32,12 +32,12 @@ fn nothing(_: &Fixture, _: &mut Random) {}
 
 /// Overwrites one mirror of the flash log with random bytes, a superblock included.
 fn damage_mirror(fixture: &Fixture, random: &mut Random) {
-    let file = File::options().write(true).open(fixture.folder.join("f0")).expect("the device is there");
+    let file = File::options().write(true).open(fixture.folder.join("f0")).expect("the device exists");
     let mut bytes = vec![0; DAMAGE_BYTES as usize];
     for place in 0..DAMAGED_PLACES {
         bytes.iter_mut().for_each(|byte| *byte = random.draw() as u8);
         let at = if place == 0 { 0 } else { SECOND_SUPERBLOCK + DAMAGE_BYTES + random.below(FLASH_BYTES - (1 << 18)) };
-        file.write_all_at(&bytes, at).expect("it can be written");
+        file.write_all_at(&bytes, at).expect("the file can be written");
     }
 }
 
@@ -63,7 +63,8 @@ fn round(
     });
     meanwhile(fixture, random);
     let daemon = fixture.start();
-    let image = Client::connect(&endpoint, "v").and_then(|mut client| client.read_all()).expect("the volume is back");
+    let image =
+        Client::connect(&endpoint, "v").and_then(|mut client| client.read_all()).expect("the volume is served again");
     let mut history = history.lock().expect("no writer panicked");
     println!("killed after {pause:?} and {} writes", history.sequence() - before);
     faults.extend(history.check_after_crash(&image));
@@ -99,7 +100,7 @@ fn kill_again_and_again(fixture: &Fixture, seed: u64, meanwhile: Meanwhile) {
     let writes = history.lock().expect("no writer panicked").sequence();
     assert!(writes > 100 * kill_rounds(), "only {writes} writes: the writer is broken");
     daemon.command(&["stop", "--destage"]);
-    let image = std::fs::read(fixture.backing("v")).expect("the backing is there");
+    let image = std::fs::read(fixture.backing("v")).expect("the backing exists");
     let faults = history.into_inner().expect("no writer panicked").check_after_crash(&image);
     assert!(faults.is_empty(), "after the stop: {faults:?}");
 }
@@ -124,13 +125,13 @@ fn survives(sabotage: Option<&'static str>) -> bool {
     let mut fixture = fixture_with_flash();
     fixture.sabotage = sabotage;
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
-    client.write(0, &[7; 4096]).expect("it writes");
-    client.flush().expect("it flushes");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(0, &[7; 4096]).expect("the write succeeds");
+    client.flush().expect("the flush succeeds");
     daemon.kill();
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
-    let content = client.read(0, 4096).expect("it reads");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    let content = client.read(0, 4096).expect("the read succeeds");
     drop(client);
     daemon.stop();
     content == [7; 4096]

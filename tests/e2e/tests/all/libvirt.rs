@@ -62,7 +62,7 @@ fn libvirt_disks_match_its_schemas() {
         validate().ok();
         // A schema that accepts anything would have accepted the valid file as well.
         fs::write(&file, domain.replace("<source", "<sauce").replace("</source", "</sauce"))
-            .expect("it can be written");
+            .expect("the file can be written");
         let said = validate().fails();
         assert!(said.contains("fails to validate"), "{kind}: {said}");
     }
@@ -77,7 +77,7 @@ fn boot(folder: &Folder) -> String {
         fs::create_dir_all(root.join(name)).expect("the folder can be written");
     }
     fs::copy("/bin/busybox", root.join("bin/busybox")).expect("busybox-static is installed");
-    std::os::unix::fs::symlink("busybox", root.join("bin/sh")).expect("a link can be made");
+    std::os::unix::fs::symlink("busybox", root.join("bin/sh")).expect("a link can be created");
     kernel.put_modules(&["virtio_pci", "virtio_blk"], &root.join("modules"));
     fs::write(root.join("init"), INIT).expect("the folder can be written");
     let image = folder.join("kernel");
@@ -105,7 +105,8 @@ impl Libvirt {
         fs::write(config.join("qemu.conf"), "stdio_handler = \"file\"\n").expect("the folder can be written");
         if is_root() {
             tool("chown").args(&format!("-R {NOBODY}:{NOBODY}")).arg(&root).ok();
-            fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
+            fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))
+                .expect("the file belongs to this user");
         }
         let out = fs::File::create(folder.join("libvirtd.log")).expect("the folder can be written");
         let mut command = as_nobody("libvirtd", &root);
@@ -151,7 +152,7 @@ fn as_nobody(program: &str, root: &Path) -> Command {
 fn run(folder: &Folder, disk: &str, memory: &str) -> String {
     let libvirt = Libvirt::start(folder);
     let (file, console) = (folder.join("domain.xml"), libvirt.root.join("console"));
-    fs::write(&file, domain(disk, memory, &boot(folder), &console.to_string_lossy())).expect("it can be written");
+    fs::write(&file, domain(disk, memory, &boot(folder), &console.to_string_lossy())).expect("the file can be written");
     let created = libvirt.virsh(&["create", &file.to_string_lossy()]);
     assert!(created.status.success(), "{}", text_of(&created));
     let said = || fs::read_to_string(&console).unwrap_or_default();
@@ -181,13 +182,13 @@ fn fixture() -> Fixture {
 fn check_guest_io(fixture: &Fixture, socket: (&str, PathBuf), disk: &str, memory: &str) {
     assert!(disk.contains(socket.0), "{disk}");
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "web01").expect("it is served");
-    client.write(MIB, &vec![b'r'; MIB as usize]).expect("it writes");
+    let mut client = Client::connect(&fixture.endpoint(), "web01").expect("the volume is served");
+    client.write(MIB, &vec![b'r'; MIB as usize]).expect("the write succeeds");
     let console = run(&fixture.folder, &disk.replace(socket.0, &socket.1.to_string_lossy()), memory);
     for expected in [&format!("GUEST-SIZE {}", 64 * MIB), "GUEST-READ"] {
         assert!(console.contains(expected), "{expected}:\n{console}");
     }
-    assert!(client.read(2 * MIB, MIB as usize).expect("it reads") == vec![b'w'; MIB as usize]);
+    assert!(client.read(2 * MIB, MIB as usize).expect("the read succeeds") == vec![b'w'; MIB as usize]);
     drop(client);
     daemon.stop();
 }

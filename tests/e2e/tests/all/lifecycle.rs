@@ -27,7 +27,7 @@ fn second_daemon_on_a_backing_is_refused() {
     wait_for("the refusal", || second.log().contains("in use by another process").then_some(()));
     assert!(Client::connect(&thief.endpoint(), "v").is_err(), "the second daemon serves the first one's backing");
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the first still serves");
-    client.write(0, &[1; 512]).expect("it writes");
+    client.write(0, &[1; 512]).expect("the write succeeds");
     drop(client);
     first.stop();
 }
@@ -55,7 +55,9 @@ fn start_waits_for_a_predecessor_with_requests_in_flight() {
     assert!(Client::connect(&thief.endpoint(), "v").is_err(), "the second did not wait");
     first.kill();
     second.wait_until_ready();
-    Client::connect(&thief.endpoint(), "v").and_then(|mut client| client.write(0, &[1; 512])).expect("it serves");
+    Client::connect(&thief.endpoint(), "v")
+        .and_then(|mut client| client.write(0, &[1; 512]))
+        .expect("the volume is served");
     second.stop();
 }
 
@@ -63,13 +65,13 @@ fn start_waits_for_a_predecessor_with_requests_in_flight() {
 fn stop_destages_all_data() {
     let fixture = Fixture::with_volume(16 * MIB);
     let mut daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     for number in 0..1000u64 {
-        client.write(number * 16384, &[number as u8 | 1; 4096]).expect("it writes");
+        client.write(number * 16384, &[number as u8 | 1; 4096]).expect("the write succeeds");
     }
     daemon.signal("TERM");
     assert!(daemon.wait().success(), "{}", daemon.log());
-    let content = fs::read(fixture.backing("v")).expect("the backing is there");
+    let content = fs::read(fixture.backing("v")).expect("the backing exists");
     for number in 0..1000usize {
         assert_eq!(content[number * 16384..][..4096], [number as u8 | 1; 4096], "write {number}");
     }
@@ -79,11 +81,11 @@ fn stop_destages_all_data() {
 fn stop_destage_leaves_the_backing_complete() {
     let fixture = Fixture::with_volume(8 * MIB);
     let mut daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
-    client.write(512, &[7; 65536]).expect("it writes");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(512, &[7; 65536]).expect("the write succeeds");
     daemon.command(&["stop", "--destage"]);
     assert!(daemon.wait().success(), "{}", daemon.log());
-    let content = fs::read(fixture.backing("v")).expect("the backing is there");
+    let content = fs::read(fixture.backing("v")).expect("the backing exists");
     assert_eq!(content[512..512 + 65536], [7; 65536]);
 }
 
@@ -91,10 +93,10 @@ fn stop_destage_leaves_the_backing_complete() {
 fn volume_flush_leaves_the_backing_complete_while_serving() {
     let fixture = Fixture::with_volume(8 * MIB);
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
-    client.write(512, &[8; 65536]).expect("it writes");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(512, &[8; 65536]).expect("the write succeeds");
     daemon.command(&["volume", "flush", "v"]);
-    let content = fs::read(fixture.backing("v")).expect("the backing is there");
+    let content = fs::read(fixture.backing("v")).expect("the backing exists");
     assert_eq!(content[512..512 + 65536], [8; 65536]);
     drop(client);
     daemon.stop();
@@ -109,12 +111,12 @@ fn second_sigterm_ends_a_slow_drain_and_keeps_flushed_data() {
     let below = Nbdkit::start(&socket, &args);
     fixture.add_volume_on("v", &below.uri(), "");
     let mut daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
-    client.write(0, &[5; 4096]).expect("it writes");
-    client.flush().expect("it flushes");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(0, &[5; 4096]).expect("the write succeeds");
+    client.flush().expect("the flush succeeds");
     // 500 scattered blocks take the backing 50 seconds.
     for number in 0..500u64 {
-        client.write(65536 + number * 61440, &[6; 4096]).expect("it writes");
+        client.write(65536 + number * 61440, &[6; 4096]).expect("the write succeeds");
     }
     daemon.signal("TERM");
     std::thread::sleep(Duration::from_millis(500));
@@ -124,7 +126,7 @@ fn second_sigterm_ends_a_slow_drain_and_keeps_flushed_data() {
     let began = std::time::Instant::now();
     daemon.wait();
     assert!(began.elapsed() < Duration::from_secs(20), "process {pid} went on draining");
-    let content = fs::read(&disk).expect("the backing is there");
+    let content = fs::read(&disk).expect("the backing exists");
     assert_eq!(content[..4096], [5; 4096]);
 }
 
@@ -132,14 +134,14 @@ fn second_sigterm_ends_a_slow_drain_and_keeps_flushed_data() {
 fn sighup_adds_a_new_volume_and_keeps_connections() {
     let mut fixture = Fixture::with_volume(4 * MIB);
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
-    client.write(0, &[1; 512]).expect("it writes");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(0, &[1; 512]).expect("the write succeeds");
     fixture.add_volume("later", 2 * MIB, "");
     fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
     daemon.signal("HUP");
     let later = wait_for("the new volume", || Client::connect(&fixture.endpoint(), "later").ok());
     assert_eq!(later.size, 2 * MIB);
-    assert_eq!(client.read(0, 512).expect("the old connection lives"), [1; 512]);
+    assert_eq!(client.read(0, 512).expect("the old connection is open"), [1; 512]);
     drop((client, later));
     daemon.stop();
 }
@@ -166,9 +168,9 @@ fn sighup_names_keys_that_need_a_restart_and_refuses_a_bad_file() {
 fn status_and_volumes_are_shown_as_text_and_json() {
     let fixture = Fixture::with_volume(4 * MIB);
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
-    client.write(0, &[1; 4096]).expect("it writes");
-    client.read(0, 4096).expect("it reads");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(0, &[1; 4096]).expect("the write succeeds");
+    client.read(0, 4096).expect("the read succeeds");
     assert!(daemon.command(&["status"]).contains('v'));
     assert!(daemon.command(&["volume", "list"]).contains("write-back"));
     let shown = daemon.command(&["volume", "show", "v", "--json"]);

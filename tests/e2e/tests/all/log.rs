@@ -51,19 +51,25 @@ fn unread_standard_error_delays_neither_requests_nor_stop() {
     let (pipe, under) = (fixture.folder.join("pipe"), fixture.folder.join("under"));
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
     let nonblock = OFlags::NONBLOCK.bits() as i32;
-    let mut full = File::options().read(true).write(true).custom_flags(nonblock).open(&pipe).expect("it is ours");
-    let error = std::iter::from_fn(|| Some(full.write(&[b'.'; 4096]))).find_map(Result::err).expect("it gets full");
+    let mut full = File::options()
+        .read(true)
+        .write(true)
+        .custom_flags(nonblock)
+        .open(&pipe)
+        .expect("the file belongs to this user");
+    let error =
+        std::iter::from_fn(|| Some(full.write(&[b'.'; 4096]))).find_map(Result::err).expect("the pipe fills up");
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
     fs::write(&under, format!("#!/bin/sh\nexec \"$@\" 2>{}\n", pipe.display())).expect("the folder can be written");
-    fs::set_permissions(&under, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    fs::set_permissions(&under, fs::Permissions::from_mode(0o755)).expect("the file belongs to this user");
     fixture.wrapper = Some(under);
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
-    client.write(0, &[7; 4096]).expect("it writes");
-    client.flush().expect("it flushes");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(0, &[7; 4096]).expect("the write succeeds");
+    client.flush().expect("the flush succeeds");
     drop(client);
     daemon.command(&["volume", "pause", "v"]);
     daemon.command(&["volume", "resume", "v"]);
     daemon.stop();
-    assert_eq!(fs::read(fixture.backing("v")).expect("the backing is there")[..4096], [7; 4096]);
+    assert_eq!(fs::read(fixture.backing("v")).expect("the backing exists")[..4096], [7; 4096]);
 }

@@ -12,7 +12,7 @@ const MIB: u64 = 1 << 20;
 const EIO: i32 = 5;
 
 fn connect(fixture: &Fixture) -> Client {
-    Client::connect(&fixture.endpoint(), "v").expect("it is served")
+    Client::connect(&fixture.endpoint(), "v").expect("the volume is served")
 }
 
 /// A fixture whose daemons' memory ends with the process.
@@ -25,7 +25,7 @@ fn forgetful() -> Fixture {
 /// Leaves an acknowledged, unflushed write that its daemon's death loses.
 fn write_and_kill(fixture: &Fixture, daemon: Daemon) {
     let mut client = connect(fixture);
-    client.write(0, &[7; 4096]).expect("it writes");
+    client.write(0, &[7; 4096]).expect("the write succeeds");
     daemon.kill();
 }
 
@@ -39,11 +39,15 @@ fn memory_outlives_a_killed_daemon_for_nbd_clients_by_default() {
     let mut daemon = fixture.start();
     for round in 1..4 {
         let mut client = connect(&fixture);
-        client.write(u64::from(round) * 4096, &[round; 4096]).expect("it writes");
+        client.write(u64::from(round) * 4096, &[round; 4096]).expect("the write succeeds");
         daemon.kill();
         daemon = fixture.start();
         let mut client = connect(&fixture);
-        assert_eq!(client.read(u64::from(round) * 4096, 4096).expect("it reads"), [round; 4096], "round {round}");
+        assert_eq!(
+            client.read(u64::from(round) * 4096, 4096).expect("the read succeeds"),
+            [round; 4096],
+            "round {round}"
+        );
         assert_eq!(errors(|| client.flush()), [None], "nothing is lost: no flush fails");
     }
     daemon.stop();
@@ -55,7 +59,7 @@ fn first_flush_of_each_nbd_client_after_a_loss_fails_once() {
     write_and_kill(&fixture, fixture.start());
     let daemon = fixture.start();
     let (mut first, mut second, mut third) = (connect(&fixture), connect(&fixture), connect(&fixture));
-    first.write(0, &[8; 4096]).expect("writes go on");
+    first.write(0, &[8; 4096]).expect("writes succeed");
     assert_eq!(errors(|| first.flush()), [Some(EIO), None, None]);
     assert_eq!(errors(|| second.flush()), [Some(EIO), None, None], "each connection sees the failure");
     let mut durable = || third.call(Op::Write, FUA, 4096, 4096, &[9; 4096]).map(drop);
@@ -80,7 +84,7 @@ fn no_flush_fails_where_writes_are_not_deferred() {
     write_and_kill(&fixture, fixture.start());
     let daemon = fixture.start();
     let mut client = connect(&fixture);
-    assert_eq!(client.read(0, 4096).expect("it reads"), [7; 4096]);
+    assert_eq!(client.read(0, 4096).expect("the read succeeds"), [7; 4096]);
     assert_eq!(errors(|| client.flush()), [None]);
     // Writes that are deferred from now on may be lost.
     daemon.command(&["volume", "set", "v", "policy=write-back"]);
@@ -98,8 +102,8 @@ fn local_clients_are_new_after_a_boot() {
     write_and_kill(&fixture, fixture.start());
     // The state directory after a start of the machine: the kernel's boot identifier differs.
     let path = fixture.folder.join("state/state.json");
-    let text = std::fs::read_to_string(&path).expect("a daemon has run");
-    let mut state: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let text = std::fs::read_to_string(&path).expect("the state file exists");
+    let mut state: serde_json::Value = serde_json::from_str(&text).expect("valid JSON");
     assert!(state["boot"]["id"].is_string(), "{state}");
     state["boot"]["id"] = "another".into();
     std::fs::write(&path, state.to_string()).expect("the folder can be written");
@@ -125,16 +129,16 @@ fn first_synchronize_cache_after_a_loss_fails_once() {
     const INTERNAL_TARGET_FAILURE: (u8, u8, u8) = (4, 0x44, 0);
     for isid in 1..3 {
         let mut session = log_in(isid);
-        assert_eq!(session.write(lun(0), 8, &[1; 512]).expect("the session lives").status, 0);
-        let told = session.flush(lun(0)).expect("the session lives");
+        assert_eq!(session.write(lun(0), 8, &[1; 512]).expect("the session is open").status, 0);
+        let told = session.flush(lun(0)).expect("the session is open");
         assert_eq!((told.status, told.sense_code()), (2, INTERNAL_TARGET_FAILURE), "session {isid}");
-        assert_eq!(session.flush(lun(0)).expect("the session lives").status, 0, "session {isid}");
+        assert_eq!(session.flush(lun(0)).expect("the session is open").status, 0, "session {isid}");
     }
     let mut session = log_in(3);
     let mut durable = Initiator::transfer(0x8a, 16, 1);
     durable[1] = 0x08;
     let statuses =
-        [(); 2].map(|()| session.retry_command(lun(0), &durable, &[2; 512], 0).expect("the session lives").status);
+        [(); 2].map(|()| session.retry_command(lun(0), &durable, &[2; 512], 0).expect("the session is open").status);
     assert_eq!(statuses, [2, 0]);
     daemon.stop();
 }

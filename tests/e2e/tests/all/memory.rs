@@ -45,7 +45,7 @@ fn requests() -> u64 {
 /// A line of the daemon's `/proc/PID/status`, in KiB.
 fn status_kib(daemon: &Daemon, key: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).expect("the daemon runs");
-    let line = status.lines().find_map(|line| line.strip_prefix(key)).expect("the kernel counts");
+    let line = status.lines().find_map(|line| line.strip_prefix(key)).expect("the kernel reports the value");
     line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().expect("a number of KiB")
 }
 
@@ -66,7 +66,7 @@ fn load(endpoint: &Endpoint, volume_bytes: u64, left: &AtomicU64, data: &[u8], s
     let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
     let (mut moved, mut more) = (0, true);
     while more {
-        let mut client = Client::connect(endpoint, "v").expect("the daemon takes 64 connections");
+        let mut client = Client::connect(endpoint, "v").expect("the daemon accepts 64 connections");
         let mut in_flight = BTreeMap::new();
         let depth = 1 + random.below(DEPTH as u64) as usize;
         for _ in 0..REQUESTS_A_CONNECTION {
@@ -93,7 +93,7 @@ fn load(endpoint: &Endpoint, volume_bytes: u64, left: &AtomicU64, data: &[u8], s
                 _ => (Op::Read, 0, at, len),
             };
             let sent = if op == Op::Write { &data[..len as usize] } else { &[] };
-            let cookie = client.send(op, flags, at, len as usize, sent).expect("the daemon takes requests");
+            let cookie = client.send(op, flags, at, len as usize, sent).expect("the daemon accepts requests");
             in_flight.insert(cookie, len);
             while in_flight.len() >= if alone { 1 } else { depth } {
                 moved += receive(&mut client, &mut in_flight);
@@ -120,9 +120,9 @@ fn peak_kib(memory_mib: u64, requests: u64) -> u64 {
     fixture.memory = format!("{memory_mib} MiB");
     let data = vec![1; LEN_MAX as usize];
     // Sequentially: freeing blocks that were allocated at random takes the disk longer than the test.
-    let mut backing = File::options().write(true).open(fixture.backing("v")).expect("the backing is there");
+    let mut backing = File::options().write(true).open(fixture.backing("v")).expect("the backing exists");
     for _ in 0..volume_bytes / LEN_MAX {
-        backing.write_all(&data).expect("the disk has room");
+        backing.write_all(&data).expect("the disk has space");
     }
     drop(backing);
     let daemon = fixture.start();

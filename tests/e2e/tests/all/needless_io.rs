@@ -16,20 +16,20 @@ const MIB: u64 = 1 << 20;
 fn case_21_clean_data_is_never_written_and_idle_daemon_sends_no_io() {
     let mut fixture = Fixture::new();
     let socket = fixture.folder.join("disk");
-    let disk = CacheDisk::serve(&socket, 8 << 20).expect("a socket can be made");
+    let disk = CacheDisk::serve(&socket, 8 << 20).expect("a socket can be created");
     fixture.add_volume_on("v", &disk.uri(), "");
     for _ in 0..2 {
         let daemon = fixture.start();
-        let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
-        client.read_all().expect("it reads");
-        client.flush().expect("it flushes");
+        let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+        client.read_all().expect("the read succeeds");
+        client.flush().expect("the flush succeeds");
         drop(client);
         daemon.stop();
     }
     assert_eq!(disk.requests().1, 0, "reads alone made the daemon write");
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
-    client.write(4096, &[1; 65536]).expect("it writes");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(4096, &[1; 65536]).expect("the write succeeds");
     daemon.command(&["volume", "flush", "v"]);
     std::thread::sleep(Duration::from_millis(300));
     let before = disk.requests();

@@ -72,7 +72,7 @@ fn pids(guest: &mut Linux) -> Vec<String> {
 }
 
 fn shown(guest: &mut Linux) -> Value {
-    serde_json::from_str(&guest.run("hotset --json volume show web01")).expect("it is JSON")
+    serde_json::from_str(&guest.run("hotset --json volume show web01")).expect("valid JSON")
 }
 
 /// Limits the disk to `bytes` a second; 0: no limit.
@@ -103,7 +103,7 @@ fn package_installs_survives_reboot_and_upgrade_and_is_removed() {
     let (older, newer) = (package(&folder.join("packages"), "0.0.1-1"), package(&folder.join("packages"), "9.9.9-1"));
     let drive = |name: &str, mib: u64| {
         let path = folder.join(name);
-        File::create(&path).and_then(|file| file.set_len(mib * MIB)).expect("a sparse file can be made");
+        File::create(&path).and_then(|file| file.set_len(mib * MIB)).expect("a sparse file can be created");
         path
     };
     let (fast, other) = (drive("fast", 512), drive("other", 512));

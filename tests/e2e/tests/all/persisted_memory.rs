@@ -57,7 +57,7 @@ fn change(client: &mut Client, sectors: &mut [Sector], random: &mut Random) {
 }
 
 fn check(client: &mut Client, sectors: &mut [Sector], round: u64) {
-    let found = client.read_all().expect("readable");
+    let found = client.read_all().expect("the read succeeds");
     for (number, (sector, found)) in sectors.iter_mut().zip(found.chunks(SECTOR)).enumerate() {
         let byte = found[0];
         assert!(found.iter().all(|other| *other == byte), "round {round}: sector {number} is torn");
@@ -72,8 +72,8 @@ fn check(client: &mut Client, sectors: &mut [Sector], round: u64) {
 
 /// Files with memory that outlives the daemon, as named in the fixture's state directory.
 fn files(fixture: &Fixture) -> Vec<PathBuf> {
-    let state = std::fs::read(fixture.folder.join("state/state.json")).expect("a daemon has run");
-    let state: serde_json::Value = serde_json::from_slice(&state).expect("it is JSON");
+    let state = std::fs::read(fixture.folder.join("state/state.json")).expect("the state file exists");
+    let state: serde_json::Value = serde_json::from_slice(&state).expect("valid JSON");
     let kept = state["kept"].as_array().cloned().unwrap_or_default();
     kept.iter().map(|record| record["path"].as_str().expect("a path").into()).collect()
 }
@@ -93,7 +93,7 @@ fn killed_at_any_moment(fixture: &Fixture) {
     let mut sectors = vec![Sector { byte: 0, other: 0 }; BYTES / SECTOR];
     let mut daemon = fixture.start();
     for round in 0..kill_rounds() {
-        let mut client = Client::connect(&fixture.endpoint(), "v").expect("it serves");
+        let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
         check(&mut client, &mut sectors, round);
         let pause = Duration::from_millis(5 + random.below(300));
         std::thread::scope(|scope| {
@@ -115,7 +115,7 @@ fn killed_at_any_moment(fixture: &Fixture) {
         "nothing was left behind in all rounds:\n{}",
         daemon.log()
     );
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it serves");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     check(&mut client, &mut sectors, kill_rounds());
     drop(client);
     let left = files(fixture);
@@ -123,7 +123,7 @@ fn killed_at_any_moment(fixture: &Fixture) {
     daemon.command(&["stop", "--destage"]);
     daemon.wait();
     assert!(files(fixture).is_empty() && !left[0].exists(), "a clean stop leaves nothing in memory");
-    let found = std::fs::read(fixture.backing("v")).expect("the backing is there");
+    let found = std::fs::read(fixture.backing("v")).expect("the backing exists");
     assert!(
         found.chunks(SECTOR).zip(&sectors).all(|(found, sector)| found[0] == sector.byte),
         "the backing is complete"
@@ -134,15 +134,15 @@ fn killed_at_any_moment(fixture: &Fixture) {
 fn persisted_data_waits_for_its_volume_and_write_access() {
     let mut fixture = fixture("");
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it serves");
-    client.write(4096, &[7; 8192]).expect("written");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(4096, &[7; 8192]).expect("the write succeeds");
     daemon.kill();
     // Another volume is served meanwhile, and its daemon is killed as well.
     fixture.clear_volumes();
     fixture.add_volume("other", 1 << 20, "");
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "other").expect("it serves");
-    client.write(0, &[8; 4096]).expect("written");
+    let mut client = Client::connect(&fixture.endpoint(), "other").expect("the volume is served");
+    client.write(0, &[8; 4096]).expect("the write succeeds");
     daemon.kill();
     assert_eq!(files(&fixture).len(), 2);
     fixture.clear_volumes();
@@ -162,10 +162,10 @@ fn persisted_data_waits_for_its_volume_and_write_access() {
     let other = fixture.backing("other").display().to_string();
     fixture.add_volume_on("other", &other, "");
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it serves");
-    assert_eq!(client.read(4096, 8192).expect("readable"), [7; 8192]);
-    let mut client = Client::connect(&fixture.endpoint(), "other").expect("it serves");
-    assert_eq!(client.read(0, 4096).expect("readable"), [8; 4096]);
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    assert_eq!(client.read(4096, 8192).expect("the read succeeds"), [7; 8192]);
+    let mut client = Client::connect(&fixture.endpoint(), "other").expect("the volume is served");
+    assert_eq!(client.read(0, 4096).expect("the read succeeds"), [8; 4096]);
     assert_eq!(files(&fixture).len(), 1);
     daemon.stop();
 }
@@ -185,8 +185,8 @@ fn keep_in_outside_a_memory_file_system_is_refused() {
 const VERSION_AT: u64 = 7;
 
 fn set_version(file: &Path, version: u8) {
-    let file = std::fs::File::options().write(true).open(file).expect("it was left");
-    file.write_all_at(&[version], VERSION_AT).expect("it can be written");
+    let file = std::fs::File::options().write(true).open(file).expect("the file was left behind");
+    file.write_all_at(&[version], VERSION_AT).expect("the file can be written");
 }
 
 #[test]
@@ -194,11 +194,11 @@ fn persisted_memory_of_a_newer_version_refuses_only_its_volumes() {
     let mut fixture = fixture("");
     fixture.add_volume("whole", 1 << 20, "");
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it serves");
-    client.write(4096, &[7; 8192]).expect("written");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(4096, &[7; 8192]).expect("the write succeeds");
     // A volume that is stopped cleanly before the kill.
     let all = fixture.config_text();
-    let (before, _) = all.split_once("[[volume]]\nname = \"whole\"").expect("it is the last");
+    let (before, _) = all.split_once("[[volume]]\nname = \"whole\"").expect("the volume is the last one");
     std::fs::write(fixture.config(), before).expect("the folder can be written");
     daemon.signal("HUP");
     wait_for("the removal", || daemon.log().contains("volume whole: removed").then_some(()));
@@ -207,10 +207,10 @@ fn persisted_memory_of_a_newer_version_refuses_only_its_volumes() {
     set_version(&file, 99);
     let daemon = fixture.start();
     let mut whole = Client::connect(&fixture.endpoint(), "whole").expect("a cleanly stopped volume is served");
-    whole.write(0, &[1; 512]).expect("written");
+    whole.write(0, &[1; 512]).expect("the write succeeds");
     assert!(Client::connect(&fixture.endpoint(), "v").is_err(), "a volume that may have lost writes is not served");
     let shown = daemon.command(&["volume", "show", "v"]);
-    for word in [file.to_str().expect("plain"), "a newer version", "volume adopt v"] {
+    for word in [file.to_str().expect("a UTF-8 path"), "a newer version", "volume adopt v"] {
         assert!(shown.contains(word), "{word} is missing in {shown}");
     }
     let refused = text_of(&daemon.try_command(&["volume", "remove", "v"]));
@@ -220,8 +220,8 @@ fn persisted_memory_of_a_newer_version_refuses_only_its_volumes() {
     assert!(file.exists(), "the daemon never removes the file");
     set_version(&file, 2);
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it serves");
-    assert_eq!(client.read(4096, 8192).expect("readable"), [7; 8192], "nothing is lost");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    assert_eq!(client.read(4096, 8192).expect("the read succeeds"), [7; 8192], "nothing is lost");
     drop(client);
     daemon.stop();
     assert!(!file.exists(), "the file is not needed any more");
@@ -231,15 +231,15 @@ fn persisted_memory_of_a_newer_version_refuses_only_its_volumes() {
 fn persisted_memory_of_a_newer_version_is_discarded_only_by_adopt() {
     let fixture = fixture("");
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it serves");
-    client.write(4096, &[7; 8192]).expect("written");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(4096, &[7; 8192]).expect("the write succeeds");
     daemon.kill();
     let file = files(&fixture)[0].clone();
     set_version(&file, 99);
     let daemon = fixture.start();
     daemon.command(&["volume", "adopt", "v"]);
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it serves");
-    assert_eq!(client.read(4096, 8192).expect("readable"), [0; 8192], "the backing is the volume's data now");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    assert_eq!(client.read(4096, 8192).expect("the read succeeds"), [0; 8192], "the backing is the volume's data now");
     assert!(client.flush().is_err() && client.flush().is_ok(), "and its clients see one failed flush");
     drop(client);
     daemon.stop();
@@ -258,17 +258,17 @@ fn memory_persisted_on_a_full_tmpfs_is_recovered() {
     fixture.keep_in = tmpfs.path().display().to_string();
     let alerts = |daemon: &Daemon| {
         let status: serde_json::Value =
-            serde_json::from_str(&daemon.command(&["status", "--json"])).expect("it is JSON");
+            serde_json::from_str(&daemon.command(&["status", "--json"])).expect("valid JSON");
         status["active_alerts"].as_array().expect("a list").clone()
     };
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it serves");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     client.write(0, &[9; 64 << 10]).expect("acknowledged");
     daemon.kill();
     tmpfs.fill();
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it serves");
-    assert_eq!(client.read(0, 64 << 10).expect("it is read"), vec![9; 64 << 10]);
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    assert_eq!(client.read(0, 64 << 10).expect("the read succeeds"), vec![9; 64 << 10]);
     client.flush().expect("nothing is lost: no flush fails");
     let alert = wait_for("the alert", || alerts(&daemon).into_iter().find(|alert| alert["kind"] == "memory-not-kept"));
     assert!(alert["cause"].as_str().is_some_and(|cause| cause.contains(&fixture.keep_in)), "{alert}");

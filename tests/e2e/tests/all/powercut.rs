@@ -62,12 +62,13 @@ impl Disks {
             let state = folder.join("state.img");
             std::fs::write(&state, vec![0; STATE_BYTES]).expect("the folder can be written");
             tool("mkfs.ext4").args("-q -F").arg(&state).ok();
-            let state = std::fs::read(&state).expect("it was just made");
+            let state = std::fs::read(&state).expect("the image was just created");
             images.extend([vec![0; FLASH_BYTES], vec![0; FLASH_BYTES], state]);
         }
         let sockets: Vec<_> = (0..images.len()).map(|number| folder.join(&format!("disk{number}"))).collect();
-        let serve =
-            |(socket, image): (&PathBuf, Vec<u8>)| CacheDisk::serve_image(socket, image).expect("a socket can be made");
+        let serve = |(socket, image): (&PathBuf, Vec<u8>)| {
+            CacheDisk::serve_image(socket, image).expect("a socket can be created")
+        };
         let disks = sockets.iter().zip(images).map(serve).collect();
         Disks { disks, sockets }
     }
@@ -125,7 +126,7 @@ fn guest_rounds(flash: bool, sabotage: Option<&str>, rounds: u64, seed: u64) -> 
 /// killed.
 fn backing_rounds(fixture: &mut Fixture, rounds: u64, seed: u64) -> Vec<Fault> {
     let socket = fixture.folder.join("disk");
-    let disk = CacheDisk::serve(&socket, BYTES as usize).expect("a socket can be made");
+    let disk = CacheDisk::serve(&socket, BYTES as usize).expect("a socket can be created");
     fixture.memory = "18 MiB".to_owned();
     fixture.keep_in = "none".to_owned();
     fixture.add_volume_on("v", &disk.uri(), "");

@@ -21,7 +21,7 @@ const MIB: u64 = 1 << 20;
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 fn packaging(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(file).canonicalize().expect("it is there")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(file).canonicalize().expect("the file exists")
 }
 
 /// Path of Prometheus and its tool; prints a line where they are missing.
@@ -63,7 +63,7 @@ impl Prometheus {
         command.arg(format!("--config.file={}", file.display()));
         command.arg(format!("--storage.tsdb.path={}", folder.join("series").display()));
         command.arg(format!("--web.listen-address={address}"));
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("it runs");
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("the process starts");
         let prometheus = Prometheus { child, http: Http::at(&address) };
         let ready = || prometheus.http.send("GET", "/-/ready", &[], "").ok().filter(|reply| reply.status == 200);
         wait_at_most(TIMEOUT, "Prometheus", ready);
@@ -108,10 +108,10 @@ impl Drop for Prometheus {
 
 /// Every query of the dashboard, as Grafana sends it with all variables set to "All".
 fn dashboard() -> Vec<String> {
-    let text = fs::read_to_string(packaging("grafana/hotset.json")).expect("it is there");
-    let dashboard: Value = serde_json::from_str(&text).expect("JSON");
-    let panels = dashboard["panels"].as_array().expect("it has panels");
-    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().expect("a panel asks for something"));
+    let text = fs::read_to_string(packaging("grafana/hotset.json")).expect("the file exists");
+    let dashboard: Value = serde_json::from_str(&text).expect("valid JSON");
+    let panels = dashboard["panels"].as_array().expect("a list of panels");
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().expect("a list of targets"));
     let filled = targets.map(|target| {
         let query = target["expr"].as_str().expect("a query").replace("$__rate_interval", "10s");
         ["$instance", "$datastore", "$volume"].into_iter().fold(query, |query, name| query.replace(name, ".*"))
@@ -123,7 +123,7 @@ fn dashboard() -> Vec<String> {
 
 /// Expressions of all rules and alerts, as Prometheus has loaded them; none of them may have failed.
 fn rules(prometheus: &Prometheus) -> Vec<String> {
-    let groups = prometheus.get("/api/v1/rules").expect("it tells its rules")["groups"].clone();
+    let groups = prometheus.get("/api/v1/rules").expect("the rules are listed")["groups"].clone();
     let rules = groups.as_array().expect("groups").iter().flat_map(|group| group["rules"].as_array().expect("rules"));
     let evaluated = |rule: &Value| {
         assert_eq!((&rule["health"], rule["lastError"].as_str().unwrap_or("")), (&"ok".into(), ""), "{rule}");
@@ -134,13 +134,13 @@ fn rules(prometheus: &Prometheus) -> Vec<String> {
 
 /// Reads and writes until `stop` is set.
 fn work(endpoint: &Endpoint, volume: &str, stop: &AtomicBool) {
-    let mut client = Client::connect(endpoint, volume).expect("it is served");
+    let mut client = Client::connect(endpoint, volume).expect("the volume is served");
     let mut at = 0;
     while !stop.load(Ordering::Relaxed) {
         at = (at + 17 * 4096) % (8 * MIB);
-        client.write(at, &[1; 4096]).expect("it writes");
-        client.read(at / 2 / 4096 * 4096, 4096).expect("it reads");
-        client.flush().expect("it flushes");
+        client.write(at, &[1; 4096]).expect("the write succeeds");
+        client.read(at / 2 / 4096 * 4096, 4096).expect("the read succeeds");
+        client.flush().expect("the flush succeeds");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -184,7 +184,7 @@ fn dashboard_and_rules_work_on_a_real_prometheus() {
         });
         let unread = |all: &[String]| all.iter().find_map(|rule| prometheus.query(rule).err());
         let evaluated = wait_at_most(TIMEOUT, "every rule's turn", || {
-            let groups = prometheus.get("/api/v1/rules").expect("it tells its rules")["groups"].to_string();
+            let groups = prometheus.get("/api/v1/rules").expect("the rules are listed")["groups"].to_string();
             (!groups.contains("\"health\":\"unknown\"")).then(|| rules(&prometheus))
         });
         assert!(evaluated.len() > 20, "{evaluated:?}");
@@ -209,7 +209,7 @@ fn rules_pass_their_tests_and_broken_rules_fail_them() {
     let Some(tools) = tools() else { return };
     let names = ["hotset.rules.yml", "hotset.alerts.yml", "hotset.test.yml"];
     let folder = Folder::new();
-    let read = |name: &str| fs::read_to_string(packaging(&format!("prometheus/{name}"))).expect("it is there");
+    let read = |name: &str| fs::read_to_string(packaging(&format!("prometheus/{name}"))).expect("the file exists");
     for name in names {
         fs::write(folder.join(name), read(name)).expect("the folder can be written");
     }

@@ -138,7 +138,7 @@ for i in range(64):
 "#,
     );
     daemon.kill();
-    let content = std::fs::read(fixture.backing("v")).expect("the backing is there");
+    let content = std::fs::read(fixture.backing("v")).expect("the backing exists");
     for i in 0..64usize {
         assert_eq!(content[i * 65536..][..4096], [i as u8 + 1; 4096], "write {i}");
     }
@@ -150,7 +150,7 @@ fn fua_needs_no_flush() {
     let daemon = fixture.start();
     nbdsh(&fixture, "h.pwrite(b'f' * 5120, 512, nbd.CMD_FLAG_FUA)\n");
     daemon.kill();
-    let content = std::fs::read(fixture.backing("v")).expect("the backing is there");
+    let content = std::fs::read(fixture.backing("v")).expect("the backing exists");
     assert_eq!(content[512..512 + 5120], [b'f'; 5120]);
 }
 

@@ -184,8 +184,8 @@ fn flash_devices_of_a_newer_version_are_refused_as_documented() {
 #[test]
 fn memory_of_a_newer_version_is_refused_as_documented() {
     let first_bytes = |fixture: &Fixture| {
-        let mut client = Client::connect(&fixture.endpoint(), "v").expect("it serves");
-        client.read(0, UNFLUSHED_BYTES).expect("readable")
+        let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+        client.read(0, UNFLUSHED_BYTES).expect("the read succeeds")
     };
     let fixture = newer_memory();
     let file = persisted_memory_file(&fixture);
@@ -214,7 +214,7 @@ fn memory_of_a_newer_version_is_refused_as_documented() {
         run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "memory-newer"), ADOPT);
         assert_eq!(first_bytes(&fixture), [0; UNFLUSHED_BYTES]);
         daemon.stop();
-        fs::remove_file(file).expect("it is never removed by itself");
+        fs::remove_file(file).expect("the daemon never removes the file");
     });
     entry.check();
 }
@@ -377,7 +377,7 @@ fn backing_of_two_volumes_is_refused_as_documented() {
     entry.message("", &volume_refusal(&fixture, &daemon, "backing-taken"));
     daemon.stop();
     entry.choice("give it a backing of its own", NOTHING_LOST, || {
-        fs::remove_file(fixture.backing("v")).expect("the second name is there");
+        fs::remove_file(fixture.backing("v")).expect("the second name exists");
         fixture.clear_volumes();
         fixture.add_volume_on("first", &fixture.backing("first").to_string_lossy(), "read_only = true");
         fixture.add_volume("v", VOLUME_BYTES, "");

@@ -41,14 +41,14 @@ fn control_group_may_not_write_volumes() {
     let ids = format!("--reuid={DAEMON} --regid={DAEMON} --groups={VOLUMES}");
     let script = format!("#!/bin/sh\nexec setpriv {ids} --bounding-set=-all --inh-caps=-all \"$@\"\n");
     fs::write(&under, script).expect("the folder can be written");
-    fs::set_permissions(&under, Permissions::from_mode(0o755)).expect("it is ours");
+    fs::set_permissions(&under, Permissions::from_mode(0o755)).expect("the file belongs to this user");
     fixture.wrapper = Some(under);
     for path in [fixture.folder.path().to_owned(), fixture.backing("v")] {
         chown(path, Some(DAEMON), Some(DAEMON)).expect("root may");
     }
-    fs::set_permissions(fixture.folder.path(), Permissions::from_mode(0o755)).expect("it is ours");
+    fs::set_permissions(fixture.folder.path(), Permissions::from_mode(0o755)).expect("the file belongs to this user");
     let daemon = fixture.start();
-    let group_of = |name: &str| fs::metadata(fixture.folder.join(name)).expect("it is there").gid();
+    let group_of = |name: &str| fs::metadata(fixture.folder.join(name)).expect("the file exists").gid();
     assert_eq!(["control.sock", "nbd.sock", "vhost/v.sock"].map(group_of), [DAEMON, VOLUMES, VOLUMES]);
     assert!(connects(&fixture, 1, VOLUMES), "members of the volumes' group");
     assert!(connects(&fixture, MONITOR, MONITOR), "the user that the configuration names");
@@ -66,13 +66,13 @@ fn readable_secrets_are_reported() {
     fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
     let said = format!("the CHAP secret in {} can be read by every user", secret.display());
     for (mode, is_told) in [(0o644, true), (0o640, false)] {
-        fs::set_permissions(&secret, Permissions::from_mode(mode)).expect("it is ours");
+        fs::set_permissions(&secret, Permissions::from_mode(mode)).expect("the file belongs to this user");
         let checked = hotset(&["check-config", &fixture.config().display().to_string()]);
         assert_eq!(checked.status.code(), Some(0), "{}", text_of(&checked));
         assert_eq!(text_of(&checked).contains(&said), is_told, "{mode:o}: {}", text_of(&checked));
         let daemon = fixture.start();
         let log = daemon.log();
-        let last = log.rsplit("stopped;").next().expect("there is one");
+        let last = log.rsplit("stopped;").next().expect("a part after the last stop");
         assert_eq!(last.contains(&said), is_told, "{mode:o}: {log}");
         daemon.stop();
     }

@@ -24,7 +24,7 @@ impl Obstacle {
         let path = fixture.folder.join("state/state.new");
         // The spare, if it exists.
         let _ = fs::remove_file(&path);
-        fs::create_dir(&path).expect("the state directory is there");
+        fs::create_dir(&path).expect("the state directory exists");
         Obstacle(path)
     }
 
@@ -36,7 +36,7 @@ impl Obstacle {
 /// The state directory's record of each volume, by name.
 fn noted(fixture: &Fixture) -> Vec<(String, Value)> {
     let text = fs::read_to_string(fixture.folder.join("state/state.json")).expect("a start has written it");
-    let state: Value = serde_json::from_str(&text).expect("JSON");
+    let state: Value = serde_json::from_str(&text).expect("valid JSON");
     let named = |record: &Value| (record["name"].as_str().expect("a name").to_owned(), record.clone());
     state["volumes"].as_array().expect("a list").iter().map(named).collect()
 }
@@ -46,7 +46,8 @@ fn names(fixture: &Fixture) -> Vec<String> {
 }
 
 fn state_of(daemon: &Daemon, volume: &str) -> Value {
-    let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", volume, "--json"])).expect("JSON");
+    let shown: Value =
+        serde_json::from_str(&daemon.command(&["volume", "show", volume, "--json"])).expect("valid JSON");
     shown["state"].clone()
 }
 
@@ -57,7 +58,7 @@ fn start_that_cannot_record_its_volumes_serves_none() {
     // The location of memory would be recorded, too.
     fixture.keep_in = "none".to_owned();
     // The start has recorded its own number and waits for this volume's lock: its next record is that of the volumes.
-    let other = File::open(fixture.backing("b")).expect("it was made");
+    let other = File::open(fixture.backing("b")).expect("the file was created");
     other.lock().expect("no process holds it");
     let mut daemon = Daemon::launch(&fixture);
     // The spare is created last.
@@ -82,8 +83,8 @@ fn start_that_cannot_record_its_volumes_serves_none() {
 fn unrecordable_volume_does_not_affect_served_volumes() {
     let mut fixture = Fixture::with_volume(4 * MIB);
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
-    client.write(0, &[1; 4096]).expect("it writes");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(0, &[1; 4096]).expect("the write succeeds");
     let obstacle = Obstacle::put(&fixture);
     fixture.add_volume("later", 4 * MIB, "");
     fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
@@ -97,8 +98,8 @@ fn unrecordable_volume_does_not_affect_served_volumes() {
     // The daemon closed its backing, so that it can be opened again at once.
     daemon.signal("HUP");
     let mut later = wait_for("the new volume", || Client::connect(&fixture.endpoint(), "later").ok());
-    later.write(0, &[3; 4096]).expect("it writes");
-    assert_eq!(client.read(0, 8192).expect("it reads"), [[1; 4096], [2; 4096]].concat());
+    later.write(0, &[3; 4096]).expect("the write succeeds");
+    assert_eq!(client.read(0, 8192).expect("the read succeeds"), [[1; 4096], [2; 4096]].concat());
     drop((client, later));
     daemon.stop();
 }
@@ -129,9 +130,9 @@ fn first_of_two_volumes_on_one_backing_is_served() {
 /// Writes to a volume and stops a daemon that cannot record the stop.
 fn stop_in_silence(fixture: &Fixture) {
     let mut daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
-    client.write(0, &[7; 8192]).and_then(|()| client.flush()).expect("it writes");
-    client.write(8192, &[8; 4096]).expect("it writes");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(0, &[7; 8192]).and_then(|()| client.flush()).expect("the write succeeds");
+    client.write(8192, &[8; 4096]).expect("the write succeeds");
     let obstacle = Obstacle::put(fixture);
     daemon.signal("TERM");
     assert!(daemon.wait().success(), "{}", daemon.log());
@@ -144,8 +145,8 @@ fn stop_in_silence(fixture: &Fixture) {
 fn find_everything(fixture: &Fixture) {
     let daemon = fixture.start();
     assert!(daemon.log().contains("volume v was not cleanly stopped"), "{}", daemon.log());
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
-    assert_eq!(client.read(0, 12_288).expect("it reads"), [vec![7; 8192], vec![8; 4096]].concat());
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    assert_eq!(client.read(0, 12_288).expect("the read succeeds"), [vec![7; 8192], vec![8; 4096]].concat());
     drop(client);
     daemon.stop();
     assert_eq!(noted(fixture)[0].1["clean"], true, "the stop is recorded");
@@ -157,7 +158,7 @@ fn unrecorded_stop_leaves_the_backing_complete() {
     // Memory that outlives the daemon would prove that no write was lost.
     fixture.keep_in = "none".to_owned();
     stop_in_silence(&fixture);
-    let content = fs::read(fixture.backing("v")).expect("it is there");
+    let content = fs::read(fixture.backing("v")).expect("the file exists");
     assert_eq!(content[..12_288], [vec![7; 8192], vec![8; 4096]].concat());
     find_everything(&fixture);
 }
@@ -200,15 +201,15 @@ fn full_state_disk_allows_stop_and_start() {
     fixture.tables = "[history]\nsize = \"0\"\n".to_owned();
     let daemon = fixture.start();
     fill(&state);
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
-    client.write(0, &[7; 4096]).expect("it writes");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(0, &[7; 4096]).expect("the write succeeds");
     drop(client);
     daemon.stop();
     assert_eq!(noted(&fixture)[0].1["clean"], true, "the stop was noted");
     for life in 0..3 {
         let mut daemon = fixture.start();
-        let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
-        assert_eq!(client.read(0, 4096).expect("it reads"), [7; 4096], "life {life}");
+        let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+        assert_eq!(client.read(0, 4096).expect("the read succeeds"), [7; 4096], "life {life}");
         assert_eq!(noted(&fixture)[0].1["clean"], false, "the start was noted");
         drop(client);
         daemon.command(&["stop"]);

@@ -29,7 +29,7 @@ fn fixture() -> Fixture {
 
 /// Sends an HTTP request without reading the reply.
 fn ask(http: &Http) -> TcpStream {
-    let mut stream = TcpStream::connect(http.address()).expect("the kernel takes connections");
+    let mut stream = TcpStream::connect(http.address()).expect("the kernel accepts connections");
     write!(stream, "GET /healthz HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", http.address())
         .expect("the request is sent");
     stream
@@ -42,7 +42,7 @@ fn answered(stream: &mut TcpStream, timeout: Duration) -> usize {
 }
 
 fn shown(daemon: &Daemon) -> Value {
-    serde_json::from_str(&daemon.command(&["volume", "show", "v", "--json"])).expect("JSON")
+    serde_json::from_str(&daemon.command(&["volume", "show", "v", "--json"])).expect("valid JSON")
 }
 
 #[test]
@@ -59,10 +59,10 @@ fn volumes_are_served_while_the_control_thread_is_stopped() {
         tool("fio").args("--name=f --ioengine=nbd --rw=randwrite --bs=16k --iodepth=16 --size=80m --fsync=64");
     fio = fio.args("--verify=crc32c --verify_fatal=1 --randseed=7 --output-format=json");
     let out = fio.arg(format!("--uri={}", fixture.uri("v"))).within(fixture.folder.path()).ok();
-    let report: Value = serde_json::from_str(&out[out.find('{').expect("JSON")..]).expect("JSON");
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
-    client.call(Op::Write, FUA, 0, 4096, &[7; 4096]).expect("it writes");
-    assert_eq!(client.read(0, 4096).expect("it reads"), [7; 4096]);
+    let report: Value = serde_json::from_str(&out[out.find('{').expect("valid JSON")..]).expect("valid JSON");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.call(Op::Write, FUA, 0, 4096, &[7; 4096]).expect("the write succeeds");
+    assert_eq!(client.read(0, 4096).expect("the read succeeds"), [7; 4096]);
     assert!(held.is_stopped(), "the control thread ran meanwhile");
     assert_eq!(answered(&mut question, Duration::from_millis(100)), 0);
     drop(held);
@@ -81,12 +81,12 @@ fn volumes_are_served_while_the_control_thread_is_stopped() {
 fn stopped_data_core_raises_an_alert() {
     let fixture = fixture();
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     let before = shown(&daemon)["reads"].as_u64().expect("a count");
     let Some(held) = stopped_thread::stop_data_core(&daemon) else { return };
-    client.send(Op::Read, 0, 0, 4096, &[]).expect("the kernel takes it");
+    client.send(Op::Read, 0, 0, 4096, &[]).expect("the kernel accepts the connection");
     let silent = e2e::daemon::wait_for("the alert", || {
-        let status: Value = serde_json::from_str(&daemon.command(&["status", "--json"])).expect("JSON");
+        let status: Value = serde_json::from_str(&daemon.command(&["status", "--json"])).expect("valid JSON");
         let alerts = status["active_alerts"].as_array().expect("a list").clone();
         alerts.into_iter().find(|alert| alert["kind"] == "core-silent")
     });
@@ -114,7 +114,7 @@ fn watchdog_needs_running_data_core_and_control_thread() {
     for hold in [stopped_thread::stop_control, stopped_thread::stop_data_core] {
         // More notifications than the socket may have kept from before.
         for _ in 0..20 {
-            while said(&manager).expect("the watchdog is fed") != "WATCHDOG=1" {}
+            while said(&manager).expect("a watchdog notification") != "WATCHDOG=1" {}
         }
         let Some(held) = hold(&daemon) else { return };
         let begun = Instant::now();
@@ -124,6 +124,6 @@ fn watchdog_needs_running_data_core_and_control_thread() {
         }
         drop(held);
     }
-    while said(&manager).expect("the watchdog is fed again") != "WATCHDOG=1" {}
+    while said(&manager).expect("a watchdog notification after the stop") != "WATCHDOG=1" {}
     daemon.stop();
 }

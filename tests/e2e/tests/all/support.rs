@@ -34,12 +34,12 @@ fn unpack(fixture: &Fixture, archive: &Path) -> BTreeMap<String, String> {
     tool("tar").args("--extract --gzip --file").arg(archive).arg("--directory").arg(&folder).ok();
     let entries =
         std::fs::read_dir(folder.join("hotset-support")).expect("one folder").map(|entry| entry.expect("an entry"));
-    let read = |path: &Path| std::fs::read_to_string(path).expect("text");
+    let read = |path: &Path| std::fs::read_to_string(path).expect("UTF-8 text");
     entries.map(|entry| (entry.file_name().to_string_lossy().into_owned(), read(&entry.path()))).collect()
 }
 
 fn json(files: &BTreeMap<String, String>, name: &str) -> Value {
-    serde_json::from_str(&files[name]).expect("JSON")
+    serde_json::from_str(&files[name]).expect("valid JSON")
 }
 
 #[test]
@@ -47,15 +47,18 @@ fn support_archive_of_a_running_daemon_has_no_secrets() {
     let fixture = fixture();
     let daemon = fixture.start();
     let token = daemon.command(&["token", "create", "deploy", "--role", "read"]).trim().to_owned();
-    Client::connect(&fixture.endpoint(), "v").expect("it is served").write(0, &[1; 4096]).expect("it writes");
+    Client::connect(&fixture.endpoint(), "v")
+        .expect("the volume is served")
+        .write(0, &[1; 4096])
+        .expect("the write succeeds");
     let archive = fixture.folder.join("support.tar.gz");
     let out = archive.to_string_lossy().into_owned();
     let said = daemon.command(&["support", "--out", &out]);
     assert!(said.contains("review it"), "{said}");
-    assert_eq!(archive.metadata().expect("it was written").permissions().mode() & 0o777, 0o600);
+    assert_eq!(archive.metadata().expect("the file was written").permissions().mode() & 0o777, 0o600);
     let files = unpack(&fixture, &archive);
-    let state = std::fs::read_to_string(fixture.folder.join("state/state.json")).expect("it was written");
-    let state: Value = serde_json::from_str(&state).expect("JSON");
+    let state = std::fs::read_to_string(fixture.folder.join("state/state.json")).expect("the file was written");
+    let state: Value = serde_json::from_str(&state).expect("valid JSON");
     let hash = state["tokens"][0]["hash"].as_str().expect("a hash");
     for (name, text) in &files {
         for secret in [PLANTED, &token, hash] {
@@ -74,13 +77,13 @@ fn support_archive_of_a_running_daemon_has_no_secrets() {
     assert!(files["system.txt"].contains("Max open files") && files["system.txt"].contains("Linux version"));
     assert!(files["contents.txt"].contains(env!("CARGO_PKG_VERSION")) && files["contents.txt"].contains("status.json"));
     // An existing file or link is not overwritten without --force.
-    std::fs::write(&archive, "mine").expect("it can be written");
+    std::fs::write(&archive, "mine").expect("the file can be written");
     let refused = daemon.try_command(&["support", "--out", &out]);
     assert!(!refused.status.success() && text_of(&refused).contains("--force"), "{refused:?}");
-    assert_eq!(std::fs::read(&archive).expect("it is there"), b"mine");
+    assert_eq!(std::fs::read(&archive).expect("the file exists"), b"mine");
     let told: Value =
-        serde_json::from_str(&daemon.command(&["support", "--force", "--json", "--out", &out])).expect("JSON");
-    assert_eq!(told["size_bytes"], archive.metadata().expect("it was written").len());
+        serde_json::from_str(&daemon.command(&["support", "--force", "--json", "--out", &out])).expect("valid JSON");
+    assert_eq!(told["size_bytes"], archive.metadata().expect("the file was written").len());
     assert!(!unpack(&fixture, &archive).is_empty());
     daemon.stop();
 }
@@ -109,7 +112,7 @@ fn support_archive_without_a_daemon_names_missing_parts() {
     let (said, files) = collect();
     assert!(said.contains("it says nothing") && files.contains_key("state.json"), "{said}");
     drop(silent);
-    std::fs::write(fixture.config(), format!("[memory\nsize = \"{PLANTED}\"")).expect("it can be written");
+    std::fs::write(fixture.config(), format!("[memory\nsize = \"{PLANTED}\"")).expect("the file can be written");
     let (said, files) = collect();
     assert!(said.contains("configuration.toml") && said.contains("line 1 is not TOML"), "{said}");
     assert!(files.values().all(|text| !text.contains(PLANTED)) && !said.contains(PLANTED), "{said}");

@@ -30,7 +30,7 @@ fn fixture(mode: &str) -> (Fixture, u16) {
     let mut fixture = Fixture::with_volume(4 * MIB);
     make_certificates(&fixture);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let port = listener.local_addr().expect("it has an address").port();
+    let port = listener.local_addr().expect("the socket has an address").port();
     fixture.listen.push(format!("tcp:127.0.0.1:{port}"));
     let folder = fixture.folder.path().display();
     fixture.nbd = format!(
@@ -57,7 +57,7 @@ fn client_without_the_authority_is_refused() {
     tool("nbdinfo").arg(encrypted(&fixture, port, "/strangers")).fails();
     tool("nbdinfo").arg(format!("nbd://localhost:{port}/v")).fails();
     daemon.stop();
-    let content = std::fs::read(fixture.backing("v")).expect("the backing is there");
+    let content = std::fs::read(fixture.backing("v")).expect("the backing exists");
     assert_eq!(content[..4096], [b's'; 4096]);
 }
 
@@ -88,7 +88,7 @@ fn reload_applies_a_changed_nbd_certificate() {
     let (first, second) = (Certificate::new("first"), Certificate::new("second"));
     for (name, certificate) in [("first", &first), ("second", &second)] {
         let folder = fixture.folder.join(name);
-        fs::create_dir(&folder).expect("the folder can be made");
+        fs::create_dir(&folder).expect("the folder can be created");
         // A client that is given its own authority trusts that one alone.
         fs::write(folder.join("ca-cert.pem"), &certificate.pem.0).expect("the folder can be written");
     }

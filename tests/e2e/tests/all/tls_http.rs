@@ -52,9 +52,9 @@ fn only_clients_that_trust_the_certificate_are_served() {
     let daemon = fixture.start();
     let http = https(&daemon, &certificate);
     assert_eq!(http.get("/api/v1/volumes").json()["volumes"][0]["name"], "v");
-    let mut kept = http.keep_alive().expect("it is trusted");
+    let mut kept = http.keep_alive().expect("the certificate is trusted");
     for path in ["/healthz", "/metrics", "/api/v1/status"] {
-        assert_eq!(kept.get(path).expect("the connection is kept").status, 200, "{path}");
+        assert_eq!(kept.get(path).expect("the connection stays open").status, 200, "{path}");
     }
     let (first, _) = http.subscribe("/api/v1/stream?volumes=v", &[]).event();
     assert!(!first.is_empty());
@@ -86,7 +86,7 @@ fn tls_session_cookie_is_never_sent_in_the_clear() {
     assert_eq!((pause("http"), pause("https")), (403, 200));
     let gone = http.request("POST", "/api/v1/logout", &[&session, &format!("Origin: https://{}", http.address())], "");
     assert!(gone.header("set-cookie").ends_with("; Secure"), "{gone:?}");
-    let link: Value = serde_json::from_str(&daemon.command(&["token", "link", "--json"])).expect("JSON");
+    let link: Value = serde_json::from_str(&daemon.command(&["token", "link", "--json"])).expect("valid JSON");
     let page = format!("https://{}/", http.address());
     assert_eq!(link["page"], page.as_str());
     let path = link["link"].as_str().and_then(|link| link.strip_prefix(page.as_str())).expect("a link to the page");
@@ -101,8 +101,8 @@ fn reload_applies_only_valid_api_certificates() {
     let daemon = fixture.start();
     let serves = |certificate: &Certificate| https(&daemon, certificate).send("GET", "/healthz", &[], "").is_ok();
     let before = https(&daemon, &first);
-    let mut kept = before.keep_alive().expect("it is trusted");
-    assert_eq!(kept.get("/healthz").expect("it is served").status, 200);
+    let mut kept = before.keep_alive().expect("the certificate is trusted");
+    assert_eq!(kept.get("/healthz").expect("the volume is served").status, 200);
     reload(&daemon, "nothing has changed");
     let [certificate, key] = second.write(fixture.folder.path());
     assert!(serves(&first) && !serves(&second), "nothing is taken over without a reload");
@@ -116,12 +116,12 @@ fn reload_applies_only_valid_api_certificates() {
     assert!(said.contains("name a matching pair"), "{said}");
     fs::write(&key, "").expect("the folder can be written");
     reload(&daemon, "holds no private key in PEM form");
-    fs::remove_file(&certificate).expect("it is there");
+    fs::remove_file(&certificate).expect("the file exists");
     reload(&daemon, "server.crt cannot be read: No such file");
     assert!(serves(&second));
     // Other files, named in the configuration.
     let folder = fixture.folder.join("new");
-    fs::create_dir(&folder).expect("the folder can be made");
+    fs::create_dir(&folder).expect("the folder can be created");
     third.write(&folder);
     let text = fixture.config_text().replace("/server.", "/new/server.");
     fs::write(fixture.config(), text).expect("the folder can be written");
@@ -141,8 +141,9 @@ fn bad_tls_files_at_start_disable_the_interface_only() {
     let (certificate, other) = (Certificate::new("ours"), Certificate::new("another"));
     let fixture = fixture();
     let daemon = fixture.start();
-    Client::connect(&fixture.endpoint(), "v").expect("volumes are served all the same");
-    let api = || serde_json::from_str::<Value>(&daemon.command(&["status", "--json"])).expect("JSON")["api"].clone();
+    Client::connect(&fixture.endpoint(), "v").expect("volumes are served without the interface");
+    let api =
+        || serde_json::from_str::<Value>(&daemon.command(&["status", "--json"])).expect("valid JSON")["api"].clone();
     assert!(daemon.log().contains("server.crt cannot be read: No such file"), "{}", daemon.log());
     assert_eq!(api(), "");
     certificate.write(fixture.folder.path());
@@ -177,7 +178,7 @@ fn unfinished_handshakes_time_out() {
     let fixture = fixture_with(&certificate);
     let daemon = fixture.start();
     let http = https(&daemon, &certificate);
-    let silent = || TcpStream::connect(http.address()).expect("it listens");
+    let silent = || TcpStream::connect(http.address()).expect("the server listens");
     let mut crowd: Vec<TcpStream> = (0..CONNECTIONS_MAX).map(|_| silent()).collect();
     // No connection is free until one of the handshakes has timed out.
     assert_eq!(http.get("/healthz").status, 200);
@@ -198,7 +199,7 @@ fn expiring_certificate_raises_an_alert_until_replaced() {
     fixture.nbd =
         format!("tls = \"allowed\"\ntls_certificate = \"{folder}/server.crt\"\ntls_key = \"{folder}/server.key\"\n");
     let daemon = fixture.start();
-    let status = || serde_json::from_str::<Value>(&daemon.command(&["status", "--json"])).expect("JSON");
+    let status = || serde_json::from_str::<Value>(&daemon.command(&["status", "--json"])).expect("valid JSON");
     let told = |kind: &str| {
         let status = status();
         let active = status["active_alerts"].as_array().expect("a list").iter().filter(|alert| alert["kind"] == kind);
@@ -208,7 +209,7 @@ fn expiring_certificate_raises_an_alert_until_replaced() {
     wait_for("the warning", || (told("certificate-expires") == both).then_some(()));
     assert_eq!(told("certificate-expired"), [""; 0]);
     let metrics = https(&daemon, &soon).get("/metrics").body;
-    let ends = status()["certificates"][1]["ends_unix_seconds"].as_u64().expect("it says so");
+    let ends = status()["certificates"][1]["ends_unix_seconds"].as_u64().expect("the expiry time");
     assert!(
         metrics.contains(&format!("hotset_certificate_expiry_timestamp_seconds{{table=\"nbd\"}} {ends}\n")),
         "{metrics}"

@@ -34,7 +34,7 @@ impl Recorder {
     /// Ends the recording as Ctrl-C does; returns the output.
     fn interrupt(self) -> String {
         tool("kill").arg("-INT").arg(self.0.id().to_string()).ok();
-        let output = self.0.wait_with_output().expect("it ends");
+        let output = self.0.wait_with_output().expect("the process ends");
         assert!(output.status.success(), "{}", text_of(&output));
         String::from_utf8(output.stdout).expect("JSON is UTF-8")
     }
@@ -51,7 +51,7 @@ fn done(args: &[&str]) -> String {
 fn requests(trace: &Path) -> Vec<String> {
     let csv = trace.with_extension("msr");
     done(&["trace", "convert", &trace.to_string_lossy(), &csv.to_string_lossy()]);
-    let text = fs::read_to_string(csv).expect("it was written");
+    let text = fs::read_to_string(csv).expect("the file was written");
     let mut found: Vec<String> =
         text.lines().map(|line| line.split(',').skip(3).take(3).collect::<Vec<_>>().join(",")).collect();
     found.sort_unstable();
@@ -79,11 +79,11 @@ fn recorded_trace_equals_the_requests_of_fio() {
     assert!(seen == asked, "{} recorded, {} asked", seen.len(), asked.len());
 
     let recorder = Recorder::start(&fixture, &daemon, &hidden, &["--anonymise"]);
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
-    client.write(5 * MIB, &[1; 4096]).expect("it writes");
-    client.read(5 * MIB + 65_536, 512).expect("it reads");
-    client.call(Op::Trim, 0, 0, MIB as usize, &[]).expect("it trims");
-    client.flush().expect("it flushes");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(5 * MIB, &[1; 4096]).expect("the write succeeds");
+    client.read(5 * MIB + 65_536, 512).expect("the read succeeds");
+    client.call(Op::Trim, 0, 0, MIB as usize, &[]).expect("the trim succeeds");
+    client.flush().expect("the flush succeeds");
     drop(client);
     recorder.interrupt();
     daemon.stop();
@@ -116,12 +116,12 @@ fn recorded_trace_replays_to_the_live_hit_ratio() {
     tool("fio").args(load).arg(&uri).within(fixture.folder.path()).ok();
     recorder.interrupt();
     let shown: serde_json::Value =
-        serde_json::from_str(&daemon.command(&["--json", "volume", "show", "v"])).expect("it is JSON");
+        serde_json::from_str(&daemon.command(&["--json", "volume", "show", "v"])).expect("valid JSON");
     daemon.stop();
     let live = hit_ratio(&shown);
     let trace = recorded.to_string_lossy().into_owned();
     let said = done(&["--json", "simulate", &trace, "--memory", "32 MiB", "--array", "raid5?disks=5&type=ssd"]);
-    let replayed: serde_json::Value = serde_json::from_str(&said).expect("it is JSON");
+    let replayed: serde_json::Value = serde_json::from_str(&said).expect("valid JSON");
     let with = &replayed["timed"]["with"];
     assert_eq!(with["reads"], shown["reads"], "{said}");
     let virtual_ = hit_ratio(with);

@@ -121,8 +121,8 @@ fn damaged_state_file_names_the_rebuild_command() {
     write(&fixture, 1);
     daemon.stop();
     let file = path(&fixture, STATE);
-    let whole = fs::read(&file).expect("it is there");
-    fs::write(&file, &whole[..whole.len() / 2]).expect("it can be written");
+    let whole = fs::read(&file).expect("the file exists");
+    fs::write(&file, &whole[..whole.len() / 2]).expect("the file can be written");
     let mut daemon = Daemon::launch(&fixture);
     assert!(!daemon.wait().success());
     let log = daemon.log();
@@ -219,7 +219,7 @@ fn device_known_by_number_only_needs_proof() {
     assert_eq!(shown["state"], "refused", "{shown}");
     daemon.stop();
     assert!(
-        fs::read(path(&fixture, "b.img")).expect("there").iter().all(|byte| *byte == 0),
+        fs::read(path(&fixture, "b.img")).expect("the file exists").iter().all(|byte| *byte == 0),
         "a strange disk was written to"
     );
 }

@@ -37,8 +37,8 @@ fn check_against_array(fixture: &Fixture) {
     let mut array = vec![0; VOLUME_BYTES as usize];
     for _ in 0..2 {
         let daemon = fixture.start();
-        let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
-        assert!(client.read(0, array.len()).expect("it reads") == array, "the whole volume after a start");
+        let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+        assert!(client.read(0, array.len()).expect("the read succeeds") == array, "the whole volume after a start");
         for number in 0..600 {
             let most = if number % 40 == 0 { 2 * MIB } else { 9000 };
             let len = 1 + random.below(most) as usize;
@@ -64,7 +64,7 @@ fn check_against_array(fixture: &Fixture) {
             done.unwrap_or_else(|error| panic!("request {number}, {at}+{len}: {error}"));
             let len = 1 + random.below(9000) as usize;
             let at = random.below(VOLUME_BYTES - len as u64 + 1) as usize;
-            let read = client.read(at as u64, len).expect("it reads");
+            let read = client.read(at as u64, len).expect("the read succeeds");
             assert!(read == array[at..at + len], "{at}+{len} after request {number}");
         }
         drop(client);
@@ -97,24 +97,25 @@ fn concurrent_partial_sector_writes_lose_no_byte() {
         for number in 0..CLIENTS {
             let endpoint = fixture.endpoint();
             scope.spawn(move || {
-                let mut client = Client::connect(&endpoint, "v").expect("the daemon serves");
+                let mut client = Client::connect(&endpoint, "v").expect("the volume is served");
                 for round in 1..=40 {
                     for sector in 0..32 {
                         let at = sector * 512 + number * 128 + 14;
-                        client.send(Op::Write, 0, at, 100, &[round; 100]).expect("it sends");
+                        client.send(Op::Write, 0, at, 100, &[round; 100]).expect("the request is sent");
                     }
                     for _ in 0..32 {
                         assert_eq!(client.receive().expect("an answer").error, 0);
                     }
                     for sector in 0..32 {
                         let at = sector * 512 + number * 128 + 14;
-                        assert_eq!(client.read(at, 100).expect("it reads"), [round; 100], "sector {sector}");
+                        assert_eq!(client.read(at, 100).expect("the read succeeds"), [round; 100], "sector {sector}");
                     }
                 }
             });
         }
     });
-    let image = Client::connect(&fixture.endpoint(), "v").and_then(|mut client| client.read_all()).expect("it reads");
+    let image =
+        Client::connect(&fixture.endpoint(), "v").and_then(|mut client| client.read_all()).expect("the read succeeds");
     for part in image[..32 * 512].chunks(128) {
         assert!(part[..14] == [0; 14] && part[14..114] == [40; 100] && part[114..] == [0; 14], "{part:?}");
     }
@@ -126,9 +127,9 @@ fn long_simple_reads_stay_inside_the_memory_bound() {
     let mut fixture = Fixture::with_volume(96 * MIB);
     fixture.memory = "20 MiB".to_owned();
     let daemon = fixture.start();
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the daemon serves");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     for at in (0..96).map(|index| index * MIB) {
-        client.write(at, &[(at / MIB) as u8 + 1; 4096]).expect("it writes");
+        client.write(at, &[(at / MIB) as u8 + 1; 4096]).expect("the write succeeds");
     }
     let lengths = [1_048_590, 17_000_000, 32 * MIB as usize, 64 * MIB as usize];
     for (len, at) in lengths.into_iter().flat_map(|len| [(len, 0), (len, 1), (len, 30 * MIB)]) {
@@ -140,7 +141,7 @@ fn long_simple_reads_stay_inside_the_memory_bound() {
         }
     }
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).expect("the daemon runs");
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel reports it");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel reports the value");
     let peak_kib: u64 = peak.trim().trim_end_matches(" kB").trim().parse().expect("a number");
     assert!(peak_kib <= (20 + 64) * 1024, "{peak_kib} KiB for 20 MiB of memory");
     daemon.stop();

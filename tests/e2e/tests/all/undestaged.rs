@@ -18,9 +18,9 @@ fn fixture_with_flash() -> Fixture {
 }
 
 fn write(fixture: &Fixture) -> Client {
-    let mut client = Client::connect(&fixture.endpoint(), "v").expect("it is served");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     for number in 0..64u64 {
-        client.write(number * 65536, &[7; 4096]).expect("it writes");
+        client.write(number * 65536, &[7; 4096]).expect("the write succeeds");
     }
     client
 }

@@ -53,7 +53,7 @@ impl Guest {
     }
 
     pub fn new(socket: &Path, queues: usize, features: u64) -> Guest {
-        let memory = Memory::new(Guest::queue_bytes() * queues as u64).expect("memory");
+        let memory = Memory::new(Guest::queue_bytes() * queues as u64).expect("guest memory");
         Guest::on(memory, socket, queues, features)
     }
 
@@ -135,7 +135,12 @@ fn every_permitted_guest_request_is_served() {
         assert_eq!(guest.request(0, &Request::Other(99, 0, vec![0; 16])).0, 2);
     }
     // Access is decided by the socket's permissions, not by the directory's.
-    let directory = fixture.vhost_user_socket("v").parent().expect("it is in one").metadata().expect("it is there");
+    let directory = fixture
+        .vhost_user_socket("v")
+        .parent()
+        .expect("the socket has a parent folder")
+        .metadata()
+        .expect("the file exists");
     assert_eq!(directory.permissions().mode() & 0o777, 0o755);
     let mut front_end = connect(&fixture.vhost_user_socket("v"), ALL);
     let config = front_end.config(60).expect("the server replies");
@@ -147,10 +152,10 @@ fn every_permitted_guest_request_is_served() {
     // Other clients see the same content.
     drop(front_end);
     daemon.stop();
-    let mut file = std::fs::File::open(fixture.backing("v")).expect("the backing is there");
+    let mut file = std::fs::File::open(fixture.backing("v")).expect("the backing exists");
     let mut bytes = vec![0; 4096];
-    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(65536)).expect("it is long enough");
-    file.read_exact(&mut bytes).expect("it is long enough");
+    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(65536)).expect("the file is long enough");
+    file.read_exact(&mut bytes).expect("the file is long enough");
     assert_eq!(bytes, [0; 4096]);
 }
 
@@ -320,7 +325,7 @@ fn malformed_messages_end_their_own_front_end_only() {
     let fixture = fixture("");
     let daemon = fixture.start();
     let mut neighbour = Guest::started(&fixture, 1, ALL);
-    let zeroes = std::fs::File::open("/dev/zero").expect("there");
+    let zeroes = std::fs::File::open("/dev/zero").expect("the file exists");
     let socket = fixture.vhost_user_socket("v");
     let bad: [&dyn Fn(&mut FrontEnd); 6] = [
         &|front_end| front_end.send_raw(&[0xff; 12], &[]).expect("the bytes are sent"),
@@ -533,7 +538,7 @@ fn memory_hotplug_works_under_load_and_writes_are_logged() {
     let fixture = fixture("");
     let daemon = fixture.start();
     let mut guest = Guest::started(&fixture, 1, ALL | feature::LOG_ALL);
-    let more = Memory::new(1 << 20).expect("memory");
+    let more = Memory::new(1 << 20).expect("guest memory");
     let (at, data) = (1_u64 << 32, guest.queues[0].data(0));
     guest.front_end.add_memory(&more, at, 1 << 20, 0).expect("the server accepts the message");
     // A read into the added memory.
@@ -554,7 +559,7 @@ fn memory_hotplug_works_under_load_and_writes_are_logged() {
     std::thread::sleep(Duration::from_millis(100));
     guest.queues[0].skip_completions();
 
-    let log = Memory::new(1 << 18).expect("memory");
+    let log = Memory::new(1 << 18).expect("guest memory");
     guest.front_end.set_dirty_log(&log).expect("the server accepts the message");
     guest.front_end.set_features(ALL | feature::LOG_ALL).expect("agreed");
     let [_, _, used] = guest.queues[0].addresses();

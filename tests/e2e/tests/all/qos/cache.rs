@@ -71,7 +71,7 @@ fn beside(datastore: Option<&str>, burdens: &[&str], time: u64) -> Vec<Seen> {
 fn hold(burdens: &[&str], time: u64) {
     let (with, without) = std::thread::scope(|scope| {
         let without = scope.spawn(|| beside(None, burdens, time));
-        (beside(SOON, burdens, time), without.join().expect("it is only looked at"))
+        (beside(SOON, burdens, time), without.join().expect("the thread does not panic"))
     });
     for (name, seen) in [("with", &with), ("without", &without)] {
         println!("{name} QoS: {:?} alone", seen[0]);

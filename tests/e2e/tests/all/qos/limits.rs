@@ -72,7 +72,10 @@ fn no_second_exceeds_a_limit_hits_included() {
     let daemon = fixture.start();
     let names = ["requests-1", "requests-64", "bytes-1", "bytes-64"];
     for name in names {
-        Client::connect(&fixture.endpoint(), name).expect("it is served").read_all().expect("it reads");
+        Client::connect(&fixture.endpoint(), name)
+            .expect("the volume is served")
+            .read_all()
+            .expect("the read succeeds");
     }
     let misses = |name| figure(&daemon, name, "misses") + figure(&daemon, name, "partial_hits");
     let before = names.map(misses);
@@ -93,7 +96,7 @@ fn burst_is_available_once_and_refills() {
     let mut fixture = Fixture::new();
     fixture.add_volume("v", 4 * MIB, &format!("limit_iops = {IOPS}\nburst_iops = {BURST}"));
     let daemon = fixture.start();
-    Client::connect(&fixture.endpoint(), "v").expect("it is served").read_all().expect("it reads");
+    Client::connect(&fixture.endpoint(), "v").expect("the volume is served").read_all().expect("the read succeeds");
     // fio takes a moment to start: by then the burst allowance is full again.
     std::thread::sleep(std::time::Duration::from_millis(BURST * 1000 / IOPS));
     let flood = |name, from| Job::new(name, fixture.uri("v"), "rw=randread bs=4k iodepth=64", from, 2);

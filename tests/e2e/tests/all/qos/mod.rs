@@ -65,6 +65,7 @@ fn hold_against_shares(logs: &[&Log], shares: &[f64], from_ms: u64, to_ms: u64) 
 
 /// A figure of `hotset volume show`.
 fn figure(daemon: &Daemon, volume: &str, name: &str) -> u64 {
-    let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", volume, "--json"])).expect("JSON");
+    let shown: Value =
+        serde_json::from_str(&daemon.command(&["volume", "show", volume, "--json"])).expect("valid JSON");
     shown[name].as_u64().unwrap_or_else(|| panic!("no {name} in {shown}"))
 }

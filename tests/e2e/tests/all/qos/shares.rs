@@ -69,7 +69,7 @@ fn congested_local_file_is_shared_by_shares() {
     let jobs = shares.map(|(name, _)| Job::new(name, fixture.uri(name), RANDOM, 0, 4 + seconds(11)));
     let logs = run(fixture.folder.path(), &jobs);
     let logs = shares.map(|(name, _)| &logs[name]);
-    let end = logs.iter().map(|log| log.end_ms()).min().expect("there are three");
+    let end = logs.iter().map(|log| log.end_ms()).min().expect("three logs");
     hold_against_shares(&logs, &[1000.0, 500.0, 500.0], SETTLED_MS, end);
     daemon.stop();
     drop(below);
