@@ -56,7 +56,7 @@ fn command_and_http_give_the_same_advice() {
         }
     }
     // The mean rate changes with time; all other fields are constant.
-    let still = |mut advice: Value| {
+    let without_rates = |mut advice: Value| {
         let fields = advice.as_object_mut().expect("an object");
         assert!(fields.remove("requests_per_s").is_some_and(|rate| rate.as_f64() > Some(0.0)), "{fields:?}");
         for side in ["memory", "flash"] {
@@ -70,15 +70,15 @@ fn command_and_http_give_the_same_advice() {
     let assumed = "spindle_iops=75&array_latency_us=12000";
     for name in ["a", "b"] {
         let options = ["advise", name, "--json", "--spindle-iops", "75", "--array-latency", "12ms"];
-        let told: Value = serde_json::from_str(&daemon.command(&options)).expect("valid JSON");
+        let command_advice: Value = serde_json::from_str(&daemon.command(&options)).expect("valid JSON");
         let page = http.get(&format!("/api/v1/advice?volume={name}&{assumed}")).json();
-        assert_eq!((&page["next"], &page["assumptions"]), (&Value::Null, &told["assumptions"]));
+        assert_eq!((&page["next"], &page["assumptions"]), (&Value::Null, &command_advice["assumptions"]));
         let mut advice = page["volumes"][0].clone();
         assert_eq!(advice.as_object_mut().and_then(|fields| fields.remove("nothing")), Some(Value::Null));
-        let mut told = still(told);
-        told.as_object_mut().expect("an object").remove("assumptions");
-        assert_eq!(still(advice), told);
-        let best = told["memory"]["steps"].as_array().and_then(|steps| steps.last()).expect("a step");
+        let mut command_advice = without_rates(command_advice);
+        command_advice.as_object_mut().expect("an object").remove("assumptions");
+        assert_eq!(without_rates(advice), command_advice);
+        let best = command_advice["memory"]["steps"].as_array().and_then(|steps| steps.last()).expect("a step");
         assert!(best["hit_ratio"].as_f64() > Some(0.7) && best["latency_us"].as_f64() < Some(4_000.0), "{best}");
     }
     let (mut names, mut after) = (Vec::new(), String::new());
@@ -90,8 +90,11 @@ fn command_and_http_give_the_same_advice() {
         let Some(next) = page["next"].as_str() else { break };
         after = format!("&after={next}");
     }
-    assert_eq!(names, [("a", true), ("b", true), ("idle", false)].map(|(name, said)| (name.to_owned(), said)));
-    for (question, status) in [
+    assert_eq!(
+        names,
+        [("a", true), ("b", true), ("idle", false)].map(|(name, has_advice)| (name.to_owned(), has_advice))
+    );
+    for (query, status) in [
         ("limit=0", 400),
         ("limit=101", 400),
         ("limit=many", 400),
@@ -100,7 +103,7 @@ fn command_and_http_give_the_same_advice() {
         ("size=1", 400),
         ("volume=none", 404),
     ] {
-        assert_eq!(http.get(&format!("/api/v1/advice?{question}")).status, status, "{question}");
+        assert_eq!(http.get(&format!("/api/v1/advice?{query}")).status, status, "{query}");
     }
     daemon.stop();
 }

@@ -51,48 +51,58 @@ fn commands_routes_and_metrics_report_equal_counts() {
     assert_eq!((&shown["reads"], &shown["writes"], &shown["flushes"]), (&130.into(), &70.into(), &1.into()));
     assert_eq!((&shown["read_bytes"], &shown["write_bytes"]), (&(130 * 4096).into(), &(70 * 8192).into()));
     // Removes the fields that change with time.
-    let still = |mut report: Value| {
+    let without_times = |mut report: Value| {
         let fields = report.as_object_mut().expect("an object");
         ["uptime_seconds", "uptime_ms", "miss_ratio_curve", "dirty_age_ms", "cores", "history"]
             .iter()
             .for_each(|name| drop(fields.remove(*name)));
         report
     };
-    assert_eq!(still(shown.clone()), still(json_of(&daemon, &["volume", "show", "v", "--json"])));
-    assert_eq!(still(http.get("/api/v1/status").json()), still(json_of(&daemon, &["status", "--json"])));
+    assert_eq!(without_times(shown.clone()), without_times(json_of(&daemon, &["volume", "show", "v", "--json"])));
     assert_eq!(
-        still(http.get("/api/v1/volumes").json()["volumes"][0].clone()),
-        still(http.get("/api/v1/status").json()["volumes"][0].clone())
+        without_times(http.get("/api/v1/status").json()),
+        without_times(json_of(&daemon, &["status", "--json"]))
+    );
+    assert_eq!(
+        without_times(http.get("/api/v1/volumes").json()["volumes"][0].clone()),
+        without_times(http.get("/api/v1/status").json()["volumes"][0].clone())
     );
     let metrics = metrics(&http);
-    let of = |name: &str, label: &str| {
+    let metric = |name: &str, label: &str| {
         metrics[&format!("hotset_volume_{name}{{volume=\"v\",datastore=\"shelf\",vm=\"web01\"{label}}}")]
     };
-    assert_eq!(of("requests_total", ",op=\"read\""), 130.0);
-    assert_eq!(of("requests_total", ",op=\"write\""), 70.0);
-    assert_eq!(of("requests_total", ",op=\"flush\""), 1.0);
-    assert_eq!(of("bytes_total", ",op=\"write\""), 70.0 * 8192.0);
-    assert_eq!(of("latency_seconds_count", ",op=\"read\""), 130.0);
-    assert_eq!(of("latency_seconds_bucket", ",op=\"write\",le=\"+Inf\""), 70.0);
-    assert_eq!(of("state", ",state=\"active\""), 1.0);
+    assert_eq!(metric("requests_total", ",op=\"read\""), 130.0);
+    assert_eq!(metric("requests_total", ",op=\"write\""), 70.0);
+    assert_eq!(metric("requests_total", ",op=\"flush\""), 1.0);
+    assert_eq!(metric("bytes_total", ",op=\"write\""), 70.0 * 8192.0);
+    assert_eq!(metric("latency_seconds_count", ",op=\"read\""), 130.0);
+    assert_eq!(metric("latency_seconds_bucket", ",op=\"write\",le=\"+Inf\""), 70.0);
+    assert_eq!(metric("state", ",state=\"active\""), 1.0);
     let sources = ["memory", "flash", "backing", "mixed"]
-        .map(|source| of("reads_by_source_total", &format!(",source=\"{source}\"")));
+        .map(|source| metric("reads_by_source_total", &format!(",source=\"{source}\"")));
     assert_eq!(sources.iter().sum::<f64>(), 130.0);
     assert_eq!(metrics["hotset_datastore_requests_total{datastore=\"shelf\",op=\"read\"}"], 130.0);
     // Each datastore counts its backings' latencies as often as its volumes sent requests.
-    let asked = shown["backing_requests"].as_array().expect("a list");
+    let backing_requests = shown["backing_requests"].as_array().expect("a list");
     for op in ["read", "write", "flush"] {
-        let mine = |key: &str| {
-            asked.iter().filter(|asked| asked["op"] == op).map(|asked| asked[key].clone()).collect::<Vec<_>>()
+        let values_of = |key: &str| {
+            backing_requests
+                .iter()
+                .filter(|entry| entry["op"] == op)
+                .map(|entry| entry[key].clone())
+                .collect::<Vec<_>>()
         };
-        let told = metrics.iter().filter(|(series, _)| {
+        let series = metrics.iter().filter(|(series, _)| {
             series.starts_with("hotset_backing_latency_seconds_count{datastore=\"shelf\"")
                 && series.contains(&format!("op=\"{op}\""))
         });
-        let told: f64 = told.map(|(_, count)| count).sum();
-        let requests: u64 = mine("requests").iter().map(|count| count.as_u64().expect("a number")).sum();
-        assert_eq!((told, requests > 0), (requests as f64, true), "{op}: {asked:?}");
-        assert!(mine("latency").iter().all(|latency| latency["sum_us"].as_f64() > Some(0.0)), "{op}: {asked:?}");
+        let counted: f64 = series.map(|(_, count)| count).sum();
+        let requests: u64 = values_of("requests").iter().map(|count| count.as_u64().expect("a number")).sum();
+        assert_eq!((counted, requests > 0), (requests as f64, true), "{op}: {backing_requests:?}");
+        assert!(
+            values_of("latency").iter().all(|latency| latency["sum_us"].as_f64() > Some(0.0)),
+            "{op}: {backing_requests:?}"
+        );
     }
     let curve = http.get("/api/v1/volumes/v/miss-ratio-curve").json();
     assert!(curve["memory"]["accesses"].as_u64().expect("a number") > 0, "{curve}");
@@ -130,10 +140,11 @@ fn http_changes_match_commands_survive_and_are_logged() {
     assert_eq!(http.get("/api/v1/volumes/v").json()["policy"], "write-through");
     assert_eq!(http.get("/api/v1/status").json()["overrides"][0]["key"], "policy");
     // The token survives too, until it is revoked.
-    let back = || http.request_as(&operate, "PATCH", "/api/v1/volumes/v", r#"{"policy":"write-back"}"#).status;
-    assert_eq!(back(), 200);
+    let set_write_back =
+        || http.request_as(&operate, "PATCH", "/api/v1/volumes/v", r#"{"policy":"write-back"}"#).status;
+    assert_eq!(set_write_back(), 200);
     daemon.command(&["token", "revoke", "operate"]);
-    assert_eq!(back(), 401);
+    assert_eq!(set_write_back(), 401);
     daemon.stop();
 }
 
@@ -145,16 +156,16 @@ fn pin_and_unpin_check_roles_and_ranges() {
     let daemon = fixture.start();
     let http = Http::of(&daemon);
     let (read, operate) = (token(&daemon, "read"), token(&daemon, "operate"));
-    let ask = |token: &str, action: &str, range: &str| {
+    let post = |token: &str, action: &str, range: &str| {
         http.request_as(token, "POST", &format!("/api/v1/volumes/{action}"), range)
     };
-    assert_eq!(ask(&read, "v/pin", "").status, 403);
+    assert_eq!(post(&read, "v/pin", "").status, 403);
     let pinned = || {
         let overrides = http.get("/api/v1/status").json()["overrides"].clone();
-        let found = overrides.as_array().expect("a list").iter().find(|held| held["key"] == "pinned").cloned();
-        found.map(|held| held["value"].as_str().expect("a string").to_owned())
+        let found = overrides.as_array().expect("a list").iter().find(|entry| entry["key"] == "pinned").cloned();
+        found.map(|entry| entry["value"].as_str().expect("a string").to_owned())
     };
-    let done = ask(&operate, "v/pin", r#"{"from_bytes": 65536, "to_bytes": 200000}"#);
+    let done = post(&operate, "v/pin", r#"{"from_bytes": 65536, "to_bytes": 200000}"#);
     assert_eq!((done.status, &done.json()["flash"]["pinned_pages"]), (200, &3.into()), "{done:?}");
     assert_eq!(pinned().as_deref(), Some("65536..262144"));
     wait_for("its pages", || (http.get("/api/v1/volumes/v").json()["flash"]["pinned_whole_pages"] == 3).then_some(()));
@@ -166,16 +177,16 @@ fn pin_and_unpin_check_roles_and_ranges() {
         ("v/pin", r#"{"from": 0}"#, 400, "from"),
         ("none/pin", "", 404, "no volume named"),
     ] {
-        let refused = ask(&operate, action, range);
+        let refused = post(&operate, action, range);
         assert_eq!(refused.status, status, "{range}: {refused:?}");
         assert_eq!(refused.header("content-type"), "application/problem+json");
         assert!(refused.json()["detail"].as_str().is_some_and(|text| text.contains(why)), "{refused:?}");
     }
-    let left = ask(&operate, "v/unpin", r#"{"from_bytes": 65536, "to_bytes": 131072}"#);
-    assert_eq!((left.status, pinned().as_deref()), (200, Some("131072..262144")));
-    assert_eq!(ask(&operate, "v/pin", "").status, 200);
+    let unpinned = post(&operate, "v/unpin", r#"{"from_bytes": 65536, "to_bytes": 131072}"#);
+    assert_eq!((unpinned.status, pinned().as_deref()), (200, Some("131072..262144")));
+    assert_eq!(post(&operate, "v/pin", "").status, 200);
     assert_eq!(pinned(), Some(format!("0..{}", 32 * MIB)));
-    assert_eq!((ask(&operate, "v/unpin", "").status, pinned()), (200, None));
+    assert_eq!((post(&operate, "v/unpin", "").status, pinned()), (200, None));
     daemon.stop();
 }
 
@@ -195,12 +206,12 @@ fn heat_map_counts_requests_by_place_and_time() {
     (0..2).for_each(|_| client.write(32 * MIB - 4096, &[1; 4096]).expect("the write succeeds"));
     drop(client.read(8 * MIB, 2 << 20).expect("the read succeeds"));
     client.flush().expect("the flush succeeds");
-    let told = heat();
-    let rows = told["rows"].as_array().expect("a list");
+    let map = heat();
+    let rows = map["rows"].as_array().expect("a list");
     let sum = |what: &str, part: usize| rows.iter().map(|row| row[what][part].as_u64().expect("a number")).sum::<u64>();
     let all = |what: &str| (0..64).map(|part| sum(what, part)).sum::<u64>();
-    assert_eq!((sum("reads", 6), sum("reads", 16), sum("writes", 63)), (5, 1, 2), "{told}");
-    assert_eq!((all("reads"), all("writes")), (6, 2), "{told}");
+    assert_eq!((sum("reads", 6), sum("reads", 16), sum("writes", 63)), (5, 1, 2), "{map}");
+    assert_eq!((all("reads"), all("writes")), (6, 2), "{map}");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs();
     let at = rows[0]["at_unix_seconds"].as_u64().expect("a number");
     assert!((now - 61..=now).contains(&at) || rows.len() > 1, "{at} and not {now}");
@@ -263,19 +274,19 @@ fn unauthorised_requests_are_refused() {
     let daemon = fixture.start();
     let (http, read) = (Http::of(&daemon), token(&daemon, "read"));
     let status = "/api/v1/status";
-    let of = |headers: &[&str]| http.request("GET", status, headers, "").status;
-    assert_eq!(of(&[]), 200);
-    assert_eq!(of(&["Host: localhost"]), 200);
+    let status_with = |headers: &[&str]| http.request("GET", status, headers, "").status;
+    assert_eq!(status_with(&[]), 200);
+    assert_eq!(status_with(&["Host: localhost"]), 200);
     // A proxy on this machine may pass this name on for clients of other machines.
-    assert_eq!(of(&["Host: cache.example"]), 401);
-    assert_eq!(of(&["Host: cache.example", &format!("Authorization: Bearer {read}")]), 200);
+    assert_eq!(status_with(&["Host: cache.example"]), 401);
+    assert_eq!(status_with(&["Host: cache.example", &format!("Authorization: Bearer {read}")]), 200);
     for foreign in ["Host: evil.example", "Host: 127.0.0.1.evil.example", "Host: 10.0.0.1"] {
-        assert_eq!(of(&[foreign]), 421, "{foreign}");
+        assert_eq!(status_with(&[foreign]), 421, "{foreign}");
         assert_eq!(http.request("GET", "/", &[foreign], "").status, 421, "{foreign}");
     }
     for forwarded in ["Forwarded: for=127.0.0.1", "X-Forwarded-For: 127.0.0.1", "X-Forwarded-For:", "Via: 1.1 proxy"] {
-        assert_eq!(of(&[forwarded]), 401, "{forwarded}");
-        assert_eq!(of(&[forwarded, &format!("Authorization: Bearer {read}")]), 200, "{forwarded}");
+        assert_eq!(status_with(&[forwarded]), 401, "{forwarded}");
+        assert_eq!(status_with(&[forwarded, &format!("Authorization: Bearer {read}")]), 200, "{forwarded}");
         assert_eq!(http.request("GET", "/metrics", &[forwarded], "").status, 401, "{forwarded}");
     }
     let changes = [
@@ -309,9 +320,9 @@ fn browser_logs_in_by_link_or_token_and_out() {
     let (http, operate) = (Http::of(&daemon), token(&daemon, "operate"));
     let link = daemon.command(&["token", "link"]);
     let path = link.trim().strip_prefix(&format!("http://{}", http.address())).expect("a link to this interface");
-    let followed = http.get(path);
-    assert_eq!((followed.status, followed.header("location")), (303, "./"));
-    let cookie = followed.header("set-cookie").to_owned();
+    let opened = http.get(path);
+    assert_eq!((opened.status, opened.header("location")), (303, "./"));
+    let cookie = opened.header("set-cookie").to_owned();
     assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
     assert_eq!(http.get(path).status, 401);
     let login = |token: &str| {
@@ -363,8 +374,8 @@ fn malformed_requests_are_refused_with_a_reason() {
     assert_eq!(patch(&format!("\"{}\"", "x".repeat(70_000))).status, 413);
     let bearer = format!("Authorization: Bearer {administer}");
     assert_eq!(http.request("PATCH", "/api/v1/volumes/v", &[&bearer], "{}").status, 415);
-    for question in ["?limit=0", "?limit=1001", "?limit=x", "?colour=1", "?limit=-1"] {
-        assert_eq!(http.get(&format!("/api/v1/volumes{question}")).status, 400, "{question}");
+    for query in ["?limit=0", "?limit=1001", "?limit=x", "?colour=1", "?limit=-1"] {
+        assert_eq!(http.get(&format!("/api/v1/volumes{query}")).status, 400, "{query}");
     }
     assert_eq!(http.get("/api/v1/volumes/none").status, 404);
     assert_eq!(http.get("/api/v1/volumes/%ff").status, 400);

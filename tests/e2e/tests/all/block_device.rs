@@ -28,7 +28,7 @@ fn device(fixture: &Fixture, sector: u32) -> Option<LoopDevice> {
 }
 
 /// Verifies fio's sector-aligned writes before and after a restart, and the device's content after the stop.
-fn serves_a_device_with_sectors_of(sector: u32) {
+fn check_sector_size(sector: u32) {
     let mut fixture = Fixture::new();
     let Some(device) = device(&fixture, sector) else { return };
     // Memory is smaller than the volume, so blocks are evicted and read again from the device.
@@ -53,21 +53,21 @@ fn serves_a_device_with_sectors_of(sector: u32) {
     let served = client.read_all().expect("the read succeeds");
     drop(client);
     daemon.stop();
-    let mut lies = vec![0; VOLUME_BYTES as usize];
+    let mut stored = vec![0; VOLUME_BYTES as usize];
     let opened = std::fs::File::open(device.path()).expect("the device exists");
-    std::os::unix::fs::FileExt::read_exact_at(&opened, &mut lies, 0).expect("the device reads");
-    assert_eq!(lies[lies.len() - 512..], [7; 512]);
-    assert!(lies == served, "the device differs from the served content");
+    std::os::unix::fs::FileExt::read_exact_at(&opened, &mut stored, 0).expect("the device reads");
+    assert_eq!(stored[stored.len() - 512..], [7; 512]);
+    assert!(stored == served, "the device differs from the served content");
 }
 
 #[test]
 fn block_device_with_512_byte_sectors_verifies() {
-    serves_a_device_with_sectors_of(512);
+    check_sector_size(512);
 }
 
 #[test]
 fn block_device_with_4096_byte_sectors_verifies() {
-    serves_a_device_with_sectors_of(4096);
+    check_sector_size(4096);
 }
 
 #[test]

@@ -17,30 +17,30 @@ const MIB: u64 = 1 << 20;
 
 #[test]
 fn daemon_behind_a_daemon_passes_everything_through() {
-    let below = Fixture::with_volume(16 * MIB);
-    let lower = below.start();
-    let mut above = Fixture::new();
-    above.add_volume_on("v", &below.uri("v"), "");
-    let upper = above.start();
-    let image = above.folder.join("image");
-    tool("sh").arg("-c").arg("head -c 16777216 /dev/urandom > image").within(above.folder.path()).ok();
-    tool("nbdcopy").arg("--flush").arg(&image).arg(above.uri("v")).ok();
+    let lower_fixture = Fixture::with_volume(16 * MIB);
+    let lower = lower_fixture.start();
+    let mut upper_fixture = Fixture::new();
+    upper_fixture.add_volume_on("v", &lower_fixture.uri("v"), "");
+    let upper = upper_fixture.start();
+    let image = upper_fixture.folder.join("image");
+    tool("sh").arg("-c").arg("head -c 16777216 /dev/urandom > image").within(upper_fixture.folder.path()).ok();
+    tool("nbdcopy").arg("--flush").arg(&image).arg(upper_fixture.uri("v")).ok();
     upper.kill();
-    tool("qemu-img").args("compare -f raw -F raw").arg(&image).arg(below.uri("v")).ok();
+    tool("qemu-img").args("compare -f raw -F raw").arg(&image).arg(lower_fixture.uri("v")).ok();
     lower.kill();
-    tool("cmp").arg(&image).arg(below.backing("v")).ok();
+    tool("cmp").arg(&image).arg(lower_fixture.backing("v")).ok();
 }
 
 #[test]
 fn case_15_returning_backing_under_load_keeps_flushed_data() {
     let mut fixture = Fixture::new();
-    let (socket, disk) = (fixture.folder.join("below"), fixture.folder.join("disk"));
+    let (socket, disk) = (fixture.folder.join("backing"), fixture.folder.join("disk"));
     std::fs::File::create(&disk).and_then(|file| file.set_len(8 * MIB)).expect("the folder can be written");
     let args = format!("file {}", disk.display());
     let first = Nbdkit::start(&socket, &args);
     fixture.add_volume_on("v", &first.uri(), "");
     // Declared here, so that the last server lives until the test's end.
-    let mut below = Some(first);
+    let mut backing_server = Some(first);
     let daemon = fixture.start();
     let seed = seed("chained");
     let mut random = Random::new(seed);
@@ -52,9 +52,9 @@ fn case_15_returning_backing_under_load_keeps_flushed_data() {
         let at_end = StopAtEnd(&stop);
         for _ in 0..4 {
             std::thread::sleep(Duration::from_millis(100 + random.below(300)));
-            drop(below.take());
+            drop(backing_server.take());
             std::thread::sleep(Duration::from_millis(random.below(300)));
-            below = Some(Nbdkit::start(&socket, &args));
+            backing_server = Some(Nbdkit::start(&socket, &args));
         }
         let written = || history.lock().expect("no writer panicked").sequence();
         let before = written();
@@ -76,19 +76,19 @@ fn case_15_returning_backing_under_load_keeps_flushed_data() {
 #[test]
 fn backing_errors_reach_only_the_reader_of_that_volume() {
     let mut fixture = Fixture::with_volume(4 * MIB);
-    let socket = fixture.folder.join("below");
+    let socket = fixture.folder.join("backing");
     let args = "--filter=error memory 4M error-pread=EIO error-pread-rate=1 error-pread-file=TRIGGER";
     let trigger = fixture.folder.join("trigger");
-    let below = Nbdkit::start(&socket, &args.replace("TRIGGER", &trigger.to_string_lossy()));
-    fixture.add_volume_on("sick", &below.uri(), "");
+    let backing_server = Nbdkit::start(&socket, &args.replace("TRIGGER", &trigger.to_string_lossy()));
+    fixture.add_volume_on("failing", &backing_server.uri(), "");
     let daemon = fixture.start();
-    let mut sick = Client::connect(&fixture.endpoint(), "sick").expect("the volume is served");
-    let mut sound = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    let mut failing = Client::connect(&fixture.endpoint(), "failing").expect("the volume is served");
+    let mut healthy = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     std::fs::write(&trigger, "").expect("the folder can be written");
-    assert_eq!(sick.read(MIB, 4096).expect_err("the backing is sick").raw_os_error(), Some(5));
-    assert_eq!(sound.read(MIB, 4096).expect("the other volume is healthy").len(), 4096);
+    assert_eq!(failing.read(MIB, 4096).expect_err("the backing is failing").raw_os_error(), Some(5));
+    assert_eq!(healthy.read(MIB, 4096).expect("the other volume is healthy").len(), 4096);
     std::fs::remove_file(&trigger).expect("the file exists");
-    assert_eq!(sick.read(MIB, 4096).expect("the backing has recovered"), [0; 4096]);
-    drop((sick, sound));
+    assert_eq!(failing.read(MIB, 4096).expect("the backing has recovered"), [0; 4096]);
+    drop((failing, healthy));
     daemon.stop();
 }

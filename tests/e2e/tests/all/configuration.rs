@@ -8,9 +8,9 @@ use e2e::fixture::Fixture;
 use e2e::http::Http;
 use serde_json::{Value, json};
 
-/// Description of the error, the invalid text, and words that the message must contain.
+/// Invalid configurations: description, text, and words that the message must contain.
 const BROKEN: [(&str, &str, &[&str]); 17] = [
-    ("no TOML", "[memory", &["line"]),
+    ("invalid TOML", "[memory", &["line"]),
     ("an unknown table", "[memroy]\nsize = \"1 GiB\"", &["memroy", "memory"]),
     ("an unknown key", "[memory]\nsiez = \"1 GiB\"", &["siez", "size"]),
     ("a bad size", "[memory]\nsize = \"much\"", &["much", "GiB"]),
@@ -19,17 +19,17 @@ const BROKEN: [(&str, &str, &[&str]); 17] = [
     ("a bad policy", "[[volume]]\nname = \"a\"\nbacking = \"/x\"\npolicy = \"fast\"", &["fast", "write-back"]),
     ("no backing", "[[volume]]\nname = \"a\"", &["backing"]),
     (
-        "a name twice",
+        "a duplicate name",
         "[[volume]]\nname = \"a\"\nbacking = \"/x\"\n[[volume]]\nname = \"a\"\nbacking = \"/y\"",
         &["\"a\""],
     ),
-    ("an array that is none", "[[volume]]\nname = \"a\"\nbacking = \"sim://shelf\"\nsize = \"1 GiB\"", &["shelf"]),
-    ("permissions that are none", "[vhost_user]\nsocket_mode = \"rw\"", &["\"rw\"", "0660"]),
-    ("no address for HTTP", "[api]\nlisten = \"localhost\"", &["localhost", "127.0.0.1:7400"]),
-    ("no name of a host", "[api]\nnames = [\"a:80\"]", &["a:80", "without a port"]),
+    ("an undefined array", "[[volume]]\nname = \"a\"\nbacking = \"sim://shelf\"\nsize = \"1 GiB\"", &["shelf"]),
+    ("invalid permissions", "[vhost_user]\nsocket_mode = \"rw\"", &["\"rw\"", "0660"]),
+    ("an invalid HTTP address", "[api]\nlisten = \"localhost\"", &["localhost", "127.0.0.1:7400"]),
+    ("an invalid host name", "[api]\nnames = [\"a:80\"]", &["a:80", "without a port"]),
     ("no flash device", "[flash]\ndevices = []", &["0 flash devices", "name two"]),
-    ("a filter of no subsystem", "[log]\nfilter = \"flsh=debug\"", &["\"flsh\"", "\"flash\""]),
-    ("a filter with no level", "[log]\nfilter = \"flash=lots\"", &["flash=lots", "debug"]),
+    ("a filter of an unknown subsystem", "[log]\nfilter = \"flsh=debug\"", &["\"flsh\"", "\"flash\""]),
+    ("a filter with an unknown level", "[log]\nfilter = \"flash=lots\"", &["flash=lots", "debug"]),
     ("a wrong type", "[[volume]]\nname = \"a\"\nbacking = \"/x\"\nread_only = \"yes\"", &["read_only", "true"]),
 ];
 
@@ -40,10 +40,10 @@ fn invalid_configurations_are_refused_with_their_messages() {
         std::fs::write(fixture.config(), text).expect("the folder can be written");
         for command in [&["check-config"][..], &["serve", "--config"]] {
             let output = hotset(&[command, &[&fixture.config().to_string_lossy()]].concat());
-            let said = text_of(&output);
-            assert_eq!(output.status.code(), Some(2), "{what}: {said}");
+            let message = text_of(&output);
+            assert_eq!(output.status.code(), Some(2), "{what}: {message}");
             for word in expected {
-                assert!(said.contains(word), "{what}: {word:?} is missing in: {said}");
+                assert!(message.contains(word), "{what}: {word:?} is missing in: {message}");
             }
         }
     }
@@ -54,9 +54,9 @@ fn all_configuration_errors_are_reported_with_their_lines() {
     let fixture = Fixture::new();
     std::fs::write(fixture.config(), "[memory]\nsize = \"much\"\n[nbd]\nlisten = [\"x\"]\ncolour = 1\n")
         .expect("the write succeeds");
-    let said = text_of(&hotset(&["check-config", &fixture.config().to_string_lossy()]));
+    let message = text_of(&hotset(&["check-config", &fixture.config().to_string_lossy()]));
     for word in ["much", "\"x\"", "colour", "2", "4", "5"] {
-        assert!(said.contains(word), "{word} is missing in: {said}");
+        assert!(message.contains(word), "{word} is missing in: {message}");
     }
 }
 
@@ -79,9 +79,9 @@ fn unopenable_backing_is_named() {
 
 /// Reported entry of a key.
 fn key(http: &Http, table: &str, key: &str) -> Value {
-    let told = http.get("/api/v1/configuration").json();
-    let keys = told["keys"].as_array().expect("a list").clone();
-    keys.into_iter().find(|told| told["table"] == table && told["key"] == key).expect("a listed key")
+    let report = http.get("/api/v1/configuration").json();
+    let keys = report["keys"].as_array().expect("a list").clone();
+    keys.into_iter().find(|item| item["table"] == table && item["key"] == key).expect("a listed key")
 }
 
 #[test]
@@ -97,16 +97,16 @@ fn every_key_reports_value_and_source_without_secrets() {
     let daemon = fixture.start();
     let http = Http::of(&daemon);
     let administer = daemon.command(&["token", "create", "a", "--role", "administer"]).trim().to_owned();
-    let whole = http.get("/api/v1/configuration");
-    assert_eq!(whole.status, 200);
-    assert!(!whole.body.contains(PLANTED), "{}", whole.body);
-    assert_eq!(whole.json()["file"], fixture.config().display().to_string());
+    let reply = http.get("/api/v1/configuration");
+    assert_eq!(reply.status, 200);
+    assert!(!reply.body.contains(PLANTED), "{}", reply.body);
+    assert_eq!(reply.json()["file"], fixture.config().display().to_string());
     // Remote requests need a token, as everywhere.
     assert_eq!(http.request("GET", "/api/v1/configuration", &["X-Forwarded-For: 1.2.3.4"], "").status, 401);
     let is = |table, name, value: &str, default: &str, source: &str| {
-        let told = key(&http, table, name);
+        let reported = key(&http, table, name);
         assert_eq!(
-            (&told["value"], &told["default"], &told["source"]),
+            (&reported["value"], &reported["default"], &reported["source"]),
             (&value.into(), &default.into(), &source.into())
         );
     };

@@ -41,14 +41,14 @@ fn flash(daemon: &Daemon) -> Value {
     serde_json::from_str(&daemon.command(&["flash", "list", "--json"])).expect("valid JSON")
 }
 
-/// Reported state of the drive under a device, once it satisfies `is_so`.
-fn drive(daemon: &Daemon, device: &Path, is_so: impl Fn(&Value) -> bool) -> Value {
+/// Reported state of the drive under a device, once it satisfies `condition`.
+fn drive(daemon: &Daemon, device: &Path, condition: impl Fn(&Value) -> bool) -> Value {
     let device = device.to_string_lossy();
-    wait_for("word of the drive", || {
-        let told = flash(daemon);
-        let devices = told["devices"].as_array().expect("a list");
-        let drive = devices.iter().find(|told| told["device"] == *device)?["drive"].clone();
-        (drive.is_object() && is_so(&drive)).then_some(drive)
+    wait_for("the state of the drive", || {
+        let list = flash(daemon);
+        let devices = list["devices"].as_array().expect("a list");
+        let drive = devices.iter().find(|entry| entry["device"] == *device)?["drive"].clone();
+        (drive.is_object() && condition(&drive)).then_some(drive)
     })
 }
 
@@ -66,15 +66,18 @@ fn drive_health_is_reported_and_warnings_raise_alerts() {
     let daemon = fixture.start();
     let http = Http::of(&daemon);
     let is_read = |drive: &Value| drive["read_unix_seconds"].as_u64() > Some(0);
-    let told = drive(&daemon, fine, is_read);
-    assert_eq!((&told["drive"], &told["model"]), (&fine.to_string_lossy().into(), &"EXAMPLE SATA SSD 480GB".into()));
+    let reported = drive(&daemon, fine, is_read);
     assert_eq!(
-        (&told["temperature_celsius"], &told["spare_ratio"], &told["unread"]),
+        (&reported["drive"], &reported["model"]),
+        (&fine.to_string_lossy().into(), &"EXAMPLE SATA SSD 480GB".into())
+    );
+    assert_eq!(
+        (&reported["temperature_celsius"], &reported["spare_ratio"], &reported["unread"]),
         (&33.into(), &0.98.into(), &"".into())
     );
-    let told = drive(&daemon, worn, is_read);
-    assert_eq!((&told["wear_used_ratio"], &told["media_errors"]), (&1.12.into(), &219.into()));
-    assert_eq!(told["warnings"].as_array().map(Vec::len), Some(3), "{told}");
+    let reported = drive(&daemon, worn, is_read);
+    assert_eq!((&reported["wear_used_ratio"], &reported["media_errors"]), (&1.12.into(), &219.into()));
+    assert_eq!(reported["warnings"].as_array().map(Vec::len), Some(3), "{reported}");
     let alert = wait_for("the alert", || {
         let alerts = http.get("/api/v1/alerts").json();
         alerts.as_array().expect("a list").iter().find(|alert| alert["kind"] == "drive-failing").cloned()
@@ -100,11 +103,11 @@ fn hanging_or_garbled_drive_blocks_nothing_and_is_reported() {
     let [hangs, talks] = drives.each_ref().map(LoopDevice::path);
     let pid = fixture.folder.join("pid");
     let (hanging, pid_file) = (hangs.display(), pid.display());
-    let ask = format!("echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 1000");
-    let script = format!("if [ \"$3\" = {hanging} ]; then {ask}; fi\necho nonsense");
+    let hang = format!("echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 1000");
+    let script = format!("if [ \"$3\" = {hanging} ]; then {hang}; fi\necho nonsense");
     smartctl(&mut fixture, &script);
     let daemon = fixture.start();
-    let asked: PathBuf = wait_for("the smartctl process", || {
+    let process: PathBuf = wait_for("the smartctl process", || {
         let pid = fs::read_to_string(&pid).ok()?;
         Some(Path::new("/proc").join(pid.trim()))
     });
@@ -112,13 +115,13 @@ fn hanging_or_garbled_drive_blocks_nothing_and_is_reported() {
     // Clients and commands are served while it hangs.
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     client.write(0, &[7; 4096]).and_then(|()| client.flush()).expect("the write succeeds");
-    assert!(asked.exists(), "the smartctl process has ended");
-    let told = drive(&daemon, hangs, |drive| drive["unread"] != "");
+    assert!(process.exists(), "the smartctl process has ended");
+    let reported = drive(&daemon, hangs, |drive| drive["unread"] != "");
     assert_eq!(
-        (&told["unread"], &told["read_unix_seconds"]),
+        (&reported["unread"], &reported["read_unix_seconds"]),
         (&"smartctl has not answered within 10 s".into(), &0.into())
     );
-    wait_for("the end of the smartctl process", || (!asked.exists()).then_some(()));
+    wait_for("the end of the smartctl process", || (!process.exists()).then_some(()));
     daemon.stop();
 }
 
@@ -130,8 +133,9 @@ fn missing_smartctl_is_reported_once() {
     }
     let Some((fixture, _drives)) = fixture() else { return };
     let daemon = fixture.start();
-    let told = wait_for("word of it", || flash(&daemon)["drives_unread"].as_str().map(str::to_owned));
-    assert!(told.starts_with("smartctl is not installed"), "{told}");
+    let reported =
+        wait_for("the report of the missing smartctl", || flash(&daemon)["drives_unread"].as_str().map(str::to_owned));
+    assert!(reported.starts_with("smartctl is not installed"), "{reported}");
     assert_eq!(daemon.log().matches("smartctl is not installed").count(), 1, "{}", daemon.log());
     assert!(flash(&daemon)["devices"].as_array().expect("a list").iter().all(|device| device["drive"].is_null()));
     daemon.stop();

@@ -1,4 +1,4 @@
-//! Events, their authors, alerts and their receivers: over HTTP, by command, on the stream, after kills, and on failing
+//! Events with their actors, alerts and webhooks: over HTTP, by command, on the stream, after kills, and on failing
 //! disks.
 
 use std::fs;
@@ -27,15 +27,15 @@ fn fixture() -> Fixture {
 }
 
 /// Events for a query, newest first.
-fn events(http: &Http, question: &str) -> Vec<Value> {
-    let page = http.get(&format!("/api/v1/events?limit=1000{question}")).json();
+fn events(http: &Http, query: &str) -> Vec<Value> {
+    let page = http.get(&format!("/api/v1/events?limit=1000{query}")).json();
     page["events"].as_array().expect("a list").clone()
 }
 
 /// Waits for an event whose text contains `word`, and returns the newest.
-fn event(http: &Http, question: &str, word: &str) -> Value {
+fn event(http: &Http, query: &str, word: &str) -> Value {
     let is = |event: &Value| event["text"].as_str().is_some_and(|text| text.contains(word));
-    wait_for(word, || events(http, question).into_iter().find(is))
+    wait_for(word, || events(http, query).into_iter().find(is))
 }
 
 /// Kinds and subjects of the active alerts.
@@ -69,12 +69,12 @@ fn change_is_recorded_once_with_its_actor() {
     assert_eq!(by_token["actor"], "token ops from 127.0.0.1", "{by_token}");
     let text = "set policy=write-through: policy write-through, was write-back";
     assert_eq!((&by_token["text"], &by_token["kind"]), (&text.into(), &"change".into()));
-    let told = (0..5).find_map(|_| {
+    let streamed = (0..5).find_map(|_| {
         let (_, data) = subscriber.event();
         let events = data["events"].as_array().expect("a list").clone();
         events.into_iter().find(|event| event["text"] == text)
     });
-    assert_eq!(told.as_ref(), Some(&by_token), "on the stream");
+    assert_eq!(streamed.as_ref(), Some(&by_token), "on the stream");
     // A refused change is not recorded, and reading is no change.
     assert_eq!(http.request_as(&token, "POST", "/api/v1/volumes/v/invalidate", "").status, 403);
     assert_eq!(http.request_as(&token, "PATCH", "/api/v1/volumes/v", r#"{"policy":"fast"}"#).status, 400);
@@ -104,13 +104,13 @@ fn change_is_recorded_once_with_its_actor() {
         |word: &str| lines.lines().position(|line| line.contains(word)).unwrap_or_else(|| panic!("{word}: {lines}"));
     assert!(at("started: ") < at("(token ops from 127.0.0.1)") && at("policy") < at("pause"), "{lines}");
     // Paging returns each event once.
-    let (mut numbers, mut question) = (Vec::new(), String::new());
+    let (mut numbers, mut query) = (Vec::new(), String::new());
     loop {
-        let page = http.get(&format!("/api/v1/events?limit=2{question}")).json();
+        let page = http.get(&format!("/api/v1/events?limit=2{query}")).json();
         let events = page["events"].as_array().expect("a list");
         numbers.extend(events.iter().map(|event| event["number"].as_u64().expect("a number")));
         match page["next"].as_u64() {
-            Some(next) => question = format!("&before={next}"),
+            Some(next) => query = format!("&before={next}"),
             None => break,
         }
     }
@@ -223,7 +223,7 @@ fn failed_flash_device_raises_an_alert_until_replaced() {
     let daemon = fixture.start();
     let http = Http::of(&daemon);
     let failed = devices[0].path().to_string_lossy().into_owned();
-    let asked = failed.replace('/', "%2F");
+    let subject = failed.replace('/', "%2F");
     // Waits for a sample that has seen the device in service.
     let mut subscriber = http.subscribe("/api/v1/stream", &[]);
     (0..3).for_each(|_| drop(subscriber.event()));
@@ -234,49 +234,49 @@ fn failed_flash_device_raises_an_alert_until_replaced() {
         client.write(0, &[1; 4096]).and_then(|()| client.flush()).expect("the write succeeds");
         has(&http, "flash-degraded", &failed).then_some(())
     });
-    event(&http, &format!("&kind=alert&subject={asked}"), "flash-degraded raised (critical)");
-    event(&http, &format!("&kind=device&subject={asked}"), "lost, was in-service");
+    event(&http, &format!("&kind=alert&subject={subject}"), "flash-degraded raised (critical)");
+    event(&http, &format!("&kind=device&subject={subject}"), "lost, was in-service");
     // A policy change without an actor.
     let through = event(&http, "&kind=policy&subject=v", "policy write-through, was write-back");
     assert_eq!(through["actor"], Value::Null);
     daemon.command(&["flash", "replace", &failed, &spare.to_string_lossy()]);
-    event(&http, &format!("&kind=alert&subject={asked}"), "flash-degraded cleared");
+    event(&http, &format!("&kind=alert&subject={subject}"), "flash-degraded cleared");
     wait_for("no alert", || alerts(&http).is_empty().then_some(()));
     event(&http, "&kind=policy&subject=v", "policy write-back, was write-through");
     daemon.stop();
 }
 
-/// An HTTP receiver that replies to each POST with the next of `answers`, and repeats the last one.
-fn receiver(answers: &'static [u16]) -> (String, Receiver<Value>) {
-    let (address, bodies) = receiver_on(answers, |stream| stream);
+/// An HTTP receiver that replies to each POST with the next of `statuses`, and repeats the last one.
+fn receiver(statuses: &'static [u16]) -> (String, Receiver<Value>) {
+    let (address, bodies) = receiver_on(statuses, |stream| stream);
     (format!("http://{address}/hook?secret=s3cret"), bodies)
 }
 
 /// The same receiver on connections wrapped by `wrap`; connections without a request are skipped.
 fn receiver_on<S: Read + Write>(
-    answers: &'static [u16],
+    statuses: &'static [u16],
     wrap: impl Fn(TcpStream) -> S + Send + 'static,
 ) -> (SocketAddr, Receiver<Value>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let address = listener.local_addr().expect("a bound socket");
     let (seen, bodies) = channel();
     std::thread::spawn(move || {
-        let mut answers = answers.iter().chain(std::iter::repeat(answers.last().expect("an answer")));
+        let mut statuses = statuses.iter().chain(std::iter::repeat(statuses.last().expect("a status")));
         for stream in listener.incoming().map_while(Result::ok) {
             let mut reader = BufReader::new(wrap(stream));
             let (mut length, mut line) = (0, String::new());
             while reader.read_line(&mut line).is_ok_and(|bytes| bytes > 2) {
                 let head = std::mem::take(&mut line).to_lowercase();
-                let told = head.strip_prefix("content-length: ");
-                length = told.map_or(length, |text| text.trim().parse().expect("a number"));
+                let value = head.strip_prefix("content-length: ");
+                length = value.map_or(length, |text| text.trim().parse().expect("a number"));
             }
             let mut body = vec![0; length];
             if length == 0 || reader.read_exact(&mut body).is_err() {
                 continue;
             }
-            let answer = answers.next().expect("an endless iterator");
+            let status = statuses.next().expect("an endless iterator");
             let stream = reader.get_mut();
-            write!(stream, "HTTP/1.1 {answer} X\r\nContent-Length: 0\r\n\r\n").expect("the client reads the reply");
+            write!(stream, "HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n").expect("the client reads the reply");
             stream.flush().expect("the client reads the reply");
             if seen.send(serde_json::from_slice(&body).expect("valid JSON")).is_err() {
                 return;
@@ -328,8 +328,8 @@ fn tls_webhook_receives_posts_only_with_a_trusted_certificate() {
         fixture.tables += &format!("\n[alerts]\nwebhook = \"{url}\"\nwebhook_ca = \"{authority}\"\n");
         fixture
     };
-    let wary = fixture_trusting(&other);
-    let daemon = wary.start();
+    let distrusting = fixture_trusting(&other);
+    let daemon = distrusting.start();
     daemon.command(&["volume", "pause", "v"]);
     let why = wait_for("a refusal", || status(&daemon)["webhook"]["failed"].as_str().map(str::to_owned));
     assert!(why.contains("an authority that is not trusted here"), "{why}");
@@ -374,12 +374,12 @@ fn event_log_is_bounded_and_rotates() {
     fs::write(folder.join("events.jsonl"), &text).expect("the folder can be written");
     let daemon = fixture.start();
     let http = Http::of(&daemon);
-    let (mut count, mut question) = (0, String::new());
+    let (mut count, mut query) = (0, String::new());
     loop {
-        let page = http.get(&format!("/api/v1/events?limit=1000{question}")).json();
+        let page = http.get(&format!("/api/v1/events?limit=1000{query}")).json();
         count += page["events"].as_array().expect("a list").len();
         match page["next"].as_u64() {
-            Some(next) => question = format!("&before={next}"),
+            Some(next) => query = format!("&before={next}"),
             None => break,
         }
     }
@@ -416,13 +416,13 @@ fn full_or_read_only_event_disk_raises_an_alert_only() {
     });
     fs::remove_file(&filler).expect("the file exists");
     wait_for("the end of the alert", || (!has(&http, "events-disk", "-")).then_some(()));
-    let told = events(&http, "&subject=v").len();
+    let recorded = events(&http, "&subject=v").len();
     daemon.stop();
     disk.remount("ro");
     let daemon = fixture.start();
     let http = Http::of(&daemon);
     // Events that could not be written were kept in memory.
-    assert!(events(&http, "&subject=v").len() >= told);
+    assert!(events(&http, "&subject=v").len() >= recorded);
     wait_for("the alert", || has(&http, "events-disk", "-").then_some(()));
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     client.write(0, &[2; 4096]).and_then(|()| client.flush()).expect("the write succeeds");

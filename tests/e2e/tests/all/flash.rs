@@ -109,8 +109,8 @@ fn stop_leaves_dirty_data_on_flash_for_the_next_start() {
     assert!(!daemon.log().contains("not cleanly stopped"), "{}", daemon.log());
     assert_eq!(count(&read(&fixture), 1), BLOCKS);
     write(&fixture, 100, 2);
-    let said = daemon.command(&["stop", "--destage"]);
-    assert!(said.contains("the backings are complete"), "{said}");
+    let output = daemon.command(&["stop", "--destage"]);
+    assert!(output.contains("the backings are complete"), "{output}");
     let image = backing(&fixture);
     assert_eq!((count(&image, 2), count(&image, 1)), (100, BLOCKS - 100));
     drop(daemon);

@@ -39,9 +39,9 @@ fn sparse_flash_files_get_all_of_their_blocks() {
 #[test]
 fn oversized_flash_file_is_refused_before_a_write_fails() {
     let mut fixture = Fixture::with_volume(MIB);
-    let place = fixture.folder.join("small");
-    let Some(_small) = SmallDisk::of(&place, "48m") else { return };
-    let (new, sparse, whole) = (place.join("new"), place.join("sparse"), fixture.folder.join("whole"));
+    let mount_point = fixture.folder.join("small");
+    let Some(_small) = SmallDisk::of(&mount_point, "48m") else { return };
+    let (new, sparse, whole) = (mount_point.join("new"), mount_point.join("sparse"), fixture.folder.join("whole"));
     File::create(&sparse).and_then(|file| file.set_len(FLASH_BYTES)).expect("the file system has space");
     flash_on(&mut fixture, &[&whole, &sparse]);
     let daemon = fixture.start();
@@ -71,13 +71,13 @@ fn flush_on_one_copy_fails_until_the_state_records_it() {
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     client.write(0, &[1; 4096]).expect("the write succeeds");
     client.flush().expect("two copies");
-    let obstacle = Obstacle::put(&fixture);
+    let obstacle = Obstacle::create(&fixture);
     devices[0].fail();
     client.write(0, &[2; 4096]).expect("memory has space");
     assert!(client.flush().is_err(), "one copy, and no record of it for the next start:\n{}", daemon.log());
     let list = daemon.command(&["flash", "list"]);
     assert!(list.contains("flushes fail"), "{list}");
-    obstacle.clear();
+    obstacle.remove();
     wait_for("successful flushes", || client.flush().ok());
     assert!(!daemon.command(&["flash", "list"]).contains("flushes fail"), "{}", daemon.log());
     drop(client);

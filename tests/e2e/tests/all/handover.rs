@@ -52,9 +52,9 @@ fn verify_fio_over_restarts(fixture: &Fixture) {
     }
     load.join().expect("fio saw no error");
     let log = daemon.log();
-    let went_on = log.matches("NBD clients taken over from the previous daemon: 4").count();
+    let handovers = log.matches("NBD clients taken over from the previous daemon: 4").count();
     // The first restart may come before all clients have connected, and the last after some have left.
-    assert!(restarts >= 3 && went_on + 2 >= restarts, "{restarts} restarts:\n{log}");
+    assert!(restarts >= 3 && handovers + 2 >= restarts, "{restarts} restarts:\n{log}");
     daemon.stop();
 }
 
@@ -78,7 +78,7 @@ fn handed_over_client_is_disconnected_by_a_kill() {
     client.write(4096, &[5; 4096]).expect("the write succeeds");
     let daemon = restarted(&fixture, daemon);
     assert_eq!(client.read(4096, 4096).expect("the next daemon answers"), [5; 4096]);
-    client.write(8192, &[6; 4096]).expect("and writes");
+    client.write(8192, &[6; 4096]).expect("the next daemon writes");
     daemon.kill();
     assert!(client.read(8192, 4096).is_err(), "the client is still connected");
     let daemon = fixture.start();

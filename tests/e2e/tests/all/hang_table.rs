@@ -25,13 +25,13 @@ use crate::vhost_user::Guest;
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
 /// How long the probes look at a daemon beside something that hangs.
-const PROBED: Duration = Duration::from_secs(40);
+const PROBE_TIME: Duration = Duration::from_secs(40);
 /// How long the end of a daemon is waited for.
 const END_TIMEOUT: Duration = Duration::from_secs(120);
 /// Backings that hang at once: more than a ring has workers on two processors.
-const MANY: usize = 9;
+const HUNG_BACKINGS: usize = 9;
 /// Requests that a client has under way on each volume that hangs.
-const SICK_WRITES: u64 = 64;
+const HUNG_VOLUME_WRITES: u64 = 64;
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -91,7 +91,7 @@ struct HangFixture {
     part: Part,
     fixture: Fixture,
     mounts: Vec<Fuse>,
-    sick: Vec<String>,
+    hung_volumes: Vec<String>,
     /// The memory that is shared with the guest.
     memory: Option<Memory>,
 }
@@ -101,7 +101,7 @@ impl HangFixture {
     fn new(part: Part) -> Option<HangFixture> {
         let mut fixture = Fixture::new();
         let mount = |fixture: &Fixture, name: &str| Fuse::mount(&fixture.folder.join(name));
-        let (mut mounts, mut sick, mut memory) = (Vec::new(), Vec::new(), None);
+        let (mut mounts, mut hung_volumes, mut memory) = (Vec::new(), Vec::new(), None);
         match part {
             Part::OneMirror | Part::BothMirrors => {
                 let mut devices: Vec<PathBuf> = Vec::new();
@@ -117,12 +117,12 @@ impl HangFixture {
                 fixture.tables = format!("[flash]\ndevices = [{}]\nsize = \"64 MiB\"\n", names.join(", "));
             }
             Part::OneBacking | Part::NineBackings => {
-                for number in 0..if part == Part::OneBacking { 1 } else { MANY } {
+                for number in 0..if part == Part::OneBacking { 1 } else { HUNG_BACKINGS } {
                     mounts.push(mount(&fixture, &format!("mount{number}"))?);
-                    let backing = mounts[number].path().join("sick.img");
+                    let backing = mounts[number].path().join("hung.img");
                     File::create(&backing).and_then(|file| file.set_len(16 * MIB)).expect("the mount can be written");
-                    sick.push(format!("sick{number}"));
-                    fixture.add_volume_on(&sick[number], &backing.display().to_string(), "");
+                    hung_volumes.push(format!("hung{number}"));
+                    fixture.add_volume_on(&hung_volumes[number], &backing.display().to_string(), "");
                 }
             }
             Part::StateDirectory => mounts.push(mount(&fixture, "state")?),
@@ -134,8 +134,8 @@ impl HangFixture {
             }
             Part::Nothing | Part::ControlThread => {}
         }
-        fixture.add_volume("well", 64 * MIB, "");
-        Some(HangFixture { part, fixture, mounts, sick, memory })
+        fixture.add_volume("healthy", 64 * MIB, "");
+        Some(HangFixture { part, fixture, mounts, hung_volumes, memory })
     }
 
     /// Makes it hang under load; the end of the returned value lets a held thread go.
@@ -145,9 +145,9 @@ impl HangFixture {
         }
         self.mounts.iter().for_each(Fuse::hang);
         let mut clients = Vec::new();
-        for name in &self.sick {
+        for name in &self.hung_volumes {
             let mut client = Client::connect(&self.fixture.endpoint(), name).expect("the volume is served");
-            for number in 0..SICK_WRITES {
+            for number in 0..HUNG_VOLUME_WRITES {
                 client.write(number * 16 * BLOCK, &[7; BLOCK as usize]).expect("memory has space");
             }
             client.send(Op::Flush, 0, 0, 0, &[]).expect("the request is sent");
@@ -173,21 +173,21 @@ struct Probe {
 }
 
 impl Probe {
-    fn time<T>(&self, request: impl FnOnce() -> T) -> T {
+    fn measure<T>(&self, request: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
         self.longest.lock().expect("no probe panics").1 = Some(begun);
-        let answer = request();
+        let result = request();
         let mut longest = self.longest.lock().expect("no probe panics");
         *longest = (longest.0.max(begun.elapsed()), None);
-        answer
+        result
     }
 
     /// As a cell: an unanswered request is one that has waited for so long at least.
     fn cell(&self) -> String {
-        let (answered, under_way) = *self.longest.lock().expect("no probe panics");
-        match under_way.map(|begun| begun.elapsed()).filter(|waited| *waited > answered) {
+        let (longest, in_flight) = *self.longest.lock().expect("no probe panics");
+        match in_flight.map(|begun| begun.elapsed()).filter(|waited| *waited > longest) {
             Some(waited) => format!("no answer in {} s", waited.as_secs()),
-            None => seconds(answered),
+            None => seconds(longest),
         }
     }
 }
@@ -212,8 +212,8 @@ struct Probes {
 }
 
 impl Probes {
-    fn client(&self, fixture: &Fixture, probe: impl Fn(&mut Client, u64)) {
-        let mut client = Client::connect(&fixture.endpoint(), "well").expect("the volume is served");
+    fn repeat(&self, fixture: &Fixture, probe: impl Fn(&mut Client, u64)) {
+        let mut client = Client::connect(&fixture.endpoint(), "healthy").expect("the volume is served");
         let mut number = 0;
         while !self.ends.load(Ordering::Relaxed) {
             probe(&mut client, number);
@@ -222,48 +222,48 @@ impl Probes {
         }
     }
 
-    /// Probes until `PROBED` has passed; returns when the alert was seen.
-    fn watch(&'static self, hang: &'static HangFixture, socket: String) -> Option<Duration> {
+    /// Probes until `PROBE_TIME` has passed; returns when the alert was seen.
+    fn run(&'static self, hang: &'static HangFixture, socket: String) -> Option<Duration> {
         let fixture = &hang.fixture;
         std::thread::spawn(move || {
-            self.client(fixture, |client, number| {
+            self.repeat(fixture, |client, number| {
                 let at = number * 37 * BLOCK % (64 * MIB);
-                self.reads.time(|| client.read(at, BLOCK as usize)).expect("the read succeeds");
+                self.reads.measure(|| client.read(at, BLOCK as usize)).expect("the read succeeds");
             });
         });
         std::thread::spawn(move || {
-            self.client(fixture, |client, number| {
+            self.repeat(fixture, |client, number| {
                 let at = number * 41 * BLOCK % (64 * MIB);
-                self.writes.time(|| client.write(at, &[number as u8; BLOCK as usize])).expect("the write succeeds");
+                self.writes.measure(|| client.write(at, &[number as u8; BLOCK as usize])).expect("the write succeeds");
             });
         });
         std::thread::spawn(move || {
-            self.client(fixture, |client, number| {
+            self.repeat(fixture, |client, number| {
                 client.write(number % 16 * BLOCK, &[number as u8; BLOCK as usize]).expect("the write succeeds");
-                if self.flushes.time(|| client.flush()).is_err() {
+                if self.flushes.measure(|| client.flush()).is_err() {
                     self.has_failed_flush.store(true, Ordering::Relaxed);
                 }
             });
         });
         let begun = Instant::now();
-        let mut told = None;
-        while begun.elapsed() < PROBED {
-            let output = self.status.time(|| hotset(&["status", "--json", "--socket", &socket]));
+        let mut detected = None;
+        while begun.elapsed() < PROBE_TIME {
+            let output = self.status.measure(|| hotset(&["status", "--json", "--socket", &socket]));
             let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
             let kinds = status["active_alerts"].as_array().cloned().unwrap_or_default();
-            let is_it = |alert: &Value| {
+            let is_expected = |alert: &Value| {
                 alert["kind"].as_str().zip(hang.part.alert()).is_some_and(|(is, wanted)| is.starts_with(wanted))
             };
-            told = told.or_else(|| kinds.iter().any(is_it).then(|| begun.elapsed()));
+            detected = detected.or_else(|| kinds.iter().any(is_expected).then(|| begun.elapsed()));
             std::thread::sleep(Duration::from_millis(250));
         }
         self.ends.store(true, Ordering::Relaxed);
-        told
+        detected
     }
 }
 
 /// The time until the daemon has ended, or has said its last words: the kernel may keep the process.
-fn ended(daemon: &mut Daemon) -> String {
+fn wait_for_end(daemon: &mut Daemon) -> String {
     let begun = Instant::now();
     while begun.elapsed() < END_TIMEOUT {
         let log = daemon.log();
@@ -275,15 +275,15 @@ fn ended(daemon: &mut Daemon) -> String {
     format!("no end in {} s", END_TIMEOUT.as_secs())
 }
 
-fn row(part: Part) -> Option<String> {
-    // Probes that get no answer outlive the row.
+fn measure_row(part: Part) -> Option<String> {
+    // Probes that get no result outlive the row.
     let hang: &'static HangFixture = Box::leak(Box::new(HangFixture::new(part)?));
     let probes: &'static Probes = Box::leak(Box::default());
     let mut daemon = hang.fixture.start();
     let hung = hang.hang(&daemon)?;
-    let told = probes.watch(hang, hang.fixture.folder.join("control.sock").display().to_string());
+    let detected = probes.run(hang, hang.fixture.folder.join("control.sock").display().to_string());
     daemon.signal("TERM");
-    let end = ended(&mut daemon);
+    let end = wait_for_end(&mut daemon);
     hang.mounts.iter().for_each(Fuse::resume);
     drop(hung);
     drop(daemon);
@@ -296,13 +296,13 @@ fn row(part: Part) -> Option<String> {
     std::thread::sleep(Duration::from_millis(100));
     let second = if daemon.is_running() {
         daemon.signal("TERM");
-        ended(&mut daemon)
+        wait_for_end(&mut daemon)
     } else {
         "ended before".to_owned()
     };
     again.mounts.iter().for_each(Fuse::resume);
     drop(hung);
-    let alert = match (part.alert(), told) {
+    let alert = match (part.alert(), detected) {
         (None, _) => "none".to_owned(),
         (Some(kind), None) => format!("{kind}: not seen"),
         (Some(_), Some(after)) => format!("after {}", seconds(after)),
@@ -325,7 +325,7 @@ fn healthy_volume_is_served_while_any_component_hangs() {
     for part in
         Part::ALL.into_iter().filter(|part| parts.as_ref().is_none_or(|rows| rows.contains(&format!("{part:?}"))))
     {
-        let Some(row) = row(part) else { continue };
+        let Some(row) = measure_row(part) else { continue };
         println!("{row}");
         writeln!(table, "{row}").expect("a string grows");
     }

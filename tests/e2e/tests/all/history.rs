@@ -31,7 +31,7 @@ fn numbers(values: &Value) -> Vec<u64> {
 
 /// The history of the volume as soon as it contains all `reads`.
 fn history_with(http: &Http, reads: u64) -> Value {
-    wait_for("the history to have seen all reads", || {
+    wait_for("all reads in the history", || {
         let report = http.get("/api/v1/volumes/v/history?from=-10min&step=1").json();
         (report["series"]["reads"].is_object() && sum(&report, "reads") == reads).then_some(report)
     })
@@ -53,8 +53,8 @@ fn history_agrees_with_volume_counters_and_fio() {
     let read = run(&["--rw=randread", "--size=32m", "--io_size=12m", "--rate_iops=1500"]);
     let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", "v", "--json"])).expect("valid JSON");
     let (reads, writes) = (shown["reads"].as_u64().expect("a number"), shown["writes"].as_u64().expect("a number"));
-    let told = |run: &Value, kind: &str| run["jobs"][0][kind]["total_ios"].as_u64().expect("a number");
-    assert_eq!((reads, writes), (told(&read, "read"), told(&written, "write")));
+    let fio_count = |run: &Value, kind: &str| run["jobs"][0][kind]["total_ios"].as_u64().expect("a number");
+    assert_eq!((reads, writes), (fio_count(&read, "read"), fio_count(&written, "write")));
     let report = history_with(&http, reads);
     for series in
         ["reads", "writes", "read_bytes", "write_bytes", "memory_hits", "flash_hits", "partial_hits", "misses"]
@@ -77,16 +77,16 @@ fn history_agrees_with_volume_counters_and_fio() {
         let refused = daemon.try_command(&[&["report", "--out", "x.html"], args.as_slice()].concat());
         assert!(!refused.status.success() && text_of(&refused).contains(why), "{refused:?}");
     }
-    let whole = http.get("/api/v1/history?from=-10min&step=1&series=reads,write_latency,volumes").json();
-    assert_eq!((sum(&whole, "reads"), &whole["series"].as_object().map(|series| series.len())), (reads, &Some(2)));
-    assert_eq!(numbers(&whole["latency"]["write"]["count"]).iter().sum::<u64>(), writes);
+    let total = http.get("/api/v1/history?from=-10min&step=1&series=reads,write_latency,volumes").json();
+    assert_eq!((sum(&total, "reads"), &total["series"].as_object().map(|series| series.len())), (reads, &Some(2)));
+    assert_eq!(numbers(&total["latency"]["write"]["count"]).iter().sum::<u64>(), writes);
     // Coarser steps have the same sums, and a spike stays visible in them.
     let coarse = http.get("/api/v1/volumes/v/history?from=-10min&step=1min").json();
     assert_eq!(sum(&coarse, "reads"), reads);
-    let most = |report: &Value| numbers(&report["series"]["reads"]["max"]).into_iter().max();
-    assert_eq!(most(&coarse), most(&report));
+    let reads_max = |report: &Value| numbers(&report["series"]["reads"]["max"]).into_iter().max();
+    assert_eq!(reads_max(&coarse), reads_max(&report));
     // fio held 1,500 a second; the seconds of the history and those of fio begin at different moments.
-    assert!(most(&report).is_some_and(|most| (700..6_000).contains(&most)), "{:?}", most(&report));
+    assert!(reads_max(&report).is_some_and(|reads| (700..6_000).contains(&reads)), "{:?}", reads_max(&report));
     // CSV and the command show the same figures.
     let csv =
         http.request("GET", "/api/v1/volumes/v/history?from=-10min&step=1&series=reads", &["Accept: text/csv"], "");
@@ -115,9 +115,9 @@ fn datastore_history_covers_its_volumes_only() {
         (0..reads).for_each(|_| drop(client.read(0, 4096).expect("the read succeeds")));
     }
     for (datastore, reads) in [("shelf", 8), ("", 9)] {
-        let of = format!("/api/v1/history?datastore={datastore}&from=-10min&step=1&series=reads,read_latency");
-        let report = wait_for("the history to have seen all reads", || {
-            let report = http.get(&of).json();
+        let path = format!("/api/v1/history?datastore={datastore}&from=-10min&step=1&series=reads,read_latency");
+        let report = wait_for("all reads in the history", || {
+            let report = http.get(&path).json();
             (report["series"]["reads"]["sum"].is_array() && sum(&report, "reads") == reads).then_some(report)
         });
         assert_eq!(report["datastore"], datastore);
@@ -126,14 +126,14 @@ fn datastore_history_covers_its_volumes_only() {
     let command = ["volume", "history", "--datastore", "shelf", "--from", "-10min", "--series", "reads", "--json"];
     let commanded: Value = serde_json::from_str(&daemon.command(&command)).expect("valid JSON");
     assert_eq!(sum(&commanded, "reads"), 8);
-    for (question, status, word) in [
+    for (query, status, word) in [
         ("history?datastore=none", 404, "no datastore named"),
         ("history?datastore=shelf&series=volumes", 400, "volumes"),
         ("volumes/a/history?datastore=shelf", 400, "of a volume or of a datastore"),
         ("volumes/%2Fshelf/history", 404, "/shelf"),
     ] {
-        let refused = http.get(&format!("/api/v1/{question}"));
-        assert_eq!(refused.status, status, "{question}: {refused:?}");
+        let refused = http.get(&format!("/api/v1/{query}"));
+        assert_eq!(refused.status, status, "{query}: {refused:?}");
         assert!(refused.json()["detail"].as_str().is_some_and(|text| text.contains(word)), "{refused:?}");
     }
     daemon.stop();
@@ -144,7 +144,7 @@ fn invalid_history_queries_are_refused_with_a_reason() {
     let fixture = fixture();
     let daemon = fixture.start();
     let http = Http::of(&daemon);
-    for (question, word) in [
+    for (query, word) in [
         ("v/history?from=soon", "soon"),
         ("v/history?step=often", "often"),
         ("v/history?series=colour", "colour"),
@@ -153,8 +153,8 @@ fn invalid_history_queries_are_refused_with_a_reason() {
         ("v/history?colour=1", "colour"),
         ("v/history?format=xml", "xml"),
     ] {
-        let refused = http.get(&format!("/api/v1/volumes/{question}"));
-        assert_eq!(refused.status, 400, "{question}: {refused:?}");
+        let refused = http.get(&format!("/api/v1/volumes/{query}"));
+        assert_eq!(refused.status, 400, "{query}: {refused:?}");
         assert!(refused.json()["detail"].as_str().is_some_and(|text| text.contains(word)), "{refused:?}");
     }
     assert_eq!(http.get("/api/v1/volumes/none/history").status, 404);
@@ -175,8 +175,9 @@ fn kill_rounds() -> u64 {
 
 /// Seconds that the volume's history covers, in steps of a second and of a minute, and the time of the last step.
 fn covered(http: &Http) -> ([u64; 2], u64) {
-    let of = |step: u64| http.get(&format!("/api/v1/volumes/v/history?from=-50min&step={step}&series=reads")).json();
-    let (fine, coarse) = (of(1), of(60));
+    let report_with =
+        |step: u64| http.get(&format!("/api/v1/volumes/v/history?from=-50min&step={step}&series=reads")).json();
+    let (fine, coarse) = (report_with(1), report_with(60));
     let sum = |report: &Value| numbers(&report["covered_seconds"]).iter().sum();
     ([sum(&fine), sum(&coarse)], numbers(&fine["at_unix_seconds"]).last().copied().unwrap_or(0))
 }
@@ -216,17 +217,19 @@ fn kill_loses_at_most_ten_seconds_of_history() {
 pub struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {
-    pub fn mount(place: &Path) -> Option<SmallDisk> {
-        SmallDisk::of(place, "1m")
+    pub fn mount(mount_point: &Path) -> Option<SmallDisk> {
+        SmallDisk::of(mount_point, "1m")
     }
 
     /// A disk of `size`, in the notation of `mount`.
-    pub fn of(place: &Path, size: &str) -> Option<SmallDisk> {
-        std::fs::create_dir_all(place).expect("the folder can be created");
-        let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(place).output();
+    pub fn of(mount_point: &Path, size: &str) -> Option<SmallDisk> {
+        std::fs::create_dir_all(mount_point).expect("the folder can be created");
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(mount_point)
+            .output();
         if mounted.is_ok_and(|mounted| mounted.status.success()) {
-            return Some(SmallDisk(place.to_owned()));
+            return Some(SmallDisk(mount_point.to_owned()));
         }
         println!("SKIPPED: no disk may be mounted here");
         None
@@ -286,14 +289,14 @@ fn full_or_read_only_history_disk_raises_an_alert_only() {
     assert_eq!(alert(&daemon), None);
     // The write fails because the disk is full, as intended.
     assert!(std::fs::write(&filler, vec![1; 2 << 20]).is_err());
-    let told = wait_for("the alert", || alert(&daemon));
-    assert!(told.contains("full"), "{told}");
+    let alert_text = wait_for("the alert", || alert(&daemon));
+    assert!(alert_text.contains("full"), "{alert_text}");
     write(&mut client, 1);
     assert_eq!(http.get("/readyz").status, 200);
     assert_eq!(daemon.command(&["volume", "show", "v", "--json"]).matches("\"writes\": 1").count(), 1);
     std::fs::remove_file(&filler).expect("the file exists");
     wait_for("the end of the alert", || alert(&daemon).is_none().then_some(()));
-    // The batches that could not be written then were kept.
+    // The batches that could not be written stayed in memory and were written later.
     let report = http.get("/api/v1/volumes/v/history?from=-10min&step=1").json();
     assert_eq!(sum(&report, "writes"), 1);
     daemon.stop();
@@ -301,8 +304,8 @@ fn full_or_read_only_history_disk_raises_an_alert_only() {
     let daemon = fixture.start();
     let http = Http::of(&daemon);
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
-    let told = wait_for("the alert", || alert(&daemon));
-    assert!(told.contains("read-only"), "{told}");
+    let alert_text = wait_for("the alert", || alert(&daemon));
+    assert!(alert_text.contains("read-only"), "{alert_text}");
     write(&mut client, 2);
     disk.remount("rw");
     wait_for("the end of the alert", || alert(&daemon).is_none().then_some(()));

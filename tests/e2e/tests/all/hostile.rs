@@ -22,7 +22,7 @@ fn two_hundred_stalled_clients_do_not_affect_a_healthy_one() {
             0 => client.send_raw(&HALF_A_WRITE[..13]),
             1 => client.send_raw(&[HALF_A_WRITE, &[9; 300_000]].concat()),
             2 => client.send_raw(HALF_A_WRITE),
-            // Replies that the client asks for and never reads.
+            // Replies that the client requests and never reads.
             _ => (0..8).try_for_each(|_| client.send(Op::Read, 0, 0, 1 << 20, &[]).map(drop)),
         }
         .expect("the daemon reads the bytes");
@@ -41,7 +41,7 @@ fn two_hundred_stalled_clients_do_not_affect_a_healthy_one() {
     assert!(blocks.chunks(4096).all(uniform));
     assert!(blocks[300_000..].iter().all(|&byte| byte == 0));
     drop(stalled);
-    healthy.write(0, &[1; 512]).expect("it still writes");
+    healthy.write(0, &[1; 512]).expect("the write succeeds");
     drop(healthy);
     daemon.stop();
 }

@@ -1,4 +1,4 @@
-//! A hanging component stops nothing but itself: a state directory that hangs, a control thread that stands still,
+//! A hanging component stops nothing but itself: a state directory that hangs, a stopped control thread,
 //! descriptors that are all taken. Times are measured where the daemon promises a bound.
 
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 /// Longest duration of a command that writes to the state directory where that hangs: five seconds, plus a margin for a
 /// busy machine.
-const NOTE_TIME_MAX: Duration = Duration::from_secs(15);
+const STATE_WRITE_TIME_MAX: Duration = Duration::from_secs(15);
 /// Longest duration of a stop where the state directory hangs, the last batch of the history included.
 const STOP_TIME_MAX: Duration = Duration::from_secs(45);
 
@@ -28,7 +28,7 @@ fn alert(daemon: &Daemon, kind: &str) -> Option<Value> {
 }
 
 /// A daemon whose state directory can be made to hang.
-fn hanging() -> Option<(Fixture, Fuse, Daemon)> {
+fn with_state_on_fuse() -> Option<(Fixture, Fuse, Daemon)> {
     let fixture = Fixture::with_volume(16 << 20);
     let fuse = Fuse::mount(&fixture.folder.join("state"))?;
     let daemon = fixture.start();
@@ -37,21 +37,21 @@ fn hanging() -> Option<(Fixture, Fuse, Daemon)> {
 
 #[test]
 fn hung_state_directory_stalls_no_request_and_no_query() {
-    let Some((fixture, fuse, mut daemon)) = hanging() else { return };
+    let Some((fixture, fuse, mut daemon)) = with_state_on_fuse() else { return };
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     client.write(0, &[1; 4096]).expect("the write succeeds");
     fuse.hang();
     let begun = Instant::now();
     let refused = daemon.try_command(&["volume", "set", "v", "policy=write-through"]);
-    assert!(begun.elapsed() < NOTE_TIME_MAX, "it took {:?}", begun.elapsed());
+    assert!(begun.elapsed() < STATE_WRITE_TIME_MAX, "it took {:?}", begun.elapsed());
     assert!(!refused.status.success() && text_of(&refused).contains("does not answer"), "{}", text_of(&refused));
     // The next command does not wait for a state directory that is known to hang.
     let begun = Instant::now();
     assert!(!daemon.try_command(&["volume", "set", "v", "policy=none"]).status.success());
-    assert!(begun.elapsed() < state_patience(), "it took {:?}", begun.elapsed());
-    let alert_of_it = wait_for("the alert", || alert(&daemon, "state-disk"));
-    let cause = alert_of_it["cause"].as_str().expect("a cause");
-    assert!(cause.contains(&fuse.path().display().to_string()) && alert_of_it["severity"] == "critical", "{cause}");
+    assert!(begun.elapsed() < STATE_TIMEOUT, "it took {:?}", begun.elapsed());
+    let state_alert = wait_for("the alert", || alert(&daemon, "state-disk"));
+    let cause = state_alert["cause"].as_str().expect("a cause");
+    assert!(cause.contains(&fuse.path().display().to_string()) && state_alert["severity"] == "critical", "{cause}");
     for round in 2..10 {
         client.write(0, &[round; 4096]).expect("the write succeeds");
         client.flush().expect("it is flushed");
@@ -66,18 +66,16 @@ fn hung_state_directory_stalls_no_request_and_no_query() {
     daemon.stop();
     let daemon = fixture.start();
     let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", "v", "--json"])).expect("valid JSON");
-    assert_eq!(shown["policy"], "write-through", "the accepted change is kept");
+    assert_eq!(shown["policy"], "write-through", "the accepted change survives a restart");
     daemon.stop();
 }
 
-/// The daemon's own bound.
-fn state_patience() -> Duration {
-    Duration::from_secs(5)
-}
+/// The daemon's time-out of a write to the state directory.
+const STATE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[test]
 fn hung_state_directory_raises_an_alert_before_a_change() {
-    let Some((_fixture, fuse, daemon)) = hanging() else { return };
+    let Some((_fixture, fuse, daemon)) = with_state_on_fuse() else { return };
     fuse.hang();
     wait_for("the alert", || alert(&daemon, "state-disk"));
     fuse.resume();
@@ -106,7 +104,7 @@ fn hung_disks_of_history_and_events_raise_alerts() {
 
 #[test]
 fn stop_ends_with_a_hung_state_directory() {
-    let Some((fixture, fuse, mut daemon)) = hanging() else { return };
+    let Some((fixture, fuse, mut daemon)) = with_state_on_fuse() else { return };
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     client.write(0, &[5; 4096]).expect("the write succeeds");
     fuse.hang();
@@ -129,13 +127,13 @@ fn stop_ends_with_a_hung_state_directory() {
 fn second_signal_ends_a_daemon_with_a_hung_control_thread() {
     let fixture = Fixture::with_volume(16 << 20);
     let mut daemon = fixture.start();
-    let Some(held) = stopped_thread::stop_control(&daemon) else { return };
+    let Some(stopped) = stopped_thread::stop_control(&daemon) else { return };
     daemon.signal("TERM");
     daemon.signal("INT");
     let last_line = " again: ending at once; acknowledged writes stay";
     wait_for("the last log line", || daemon.log().contains(last_line).then_some(()));
     // A stopped thread has to be resumed before the process can end.
-    drop(held);
+    drop(stopped);
     let status = daemon.wait();
     assert_eq!(status.code(), Some(1), "{status}");
 }
@@ -143,23 +141,23 @@ fn second_signal_ends_a_daemon_with_a_hung_control_thread() {
 #[test]
 fn control_socket_answers_without_free_descriptors() {
     let mut fixture = Fixture::with_volume(16 << 20);
-    let few = fixture.folder.join("few");
-    std::fs::write(&few, "#!/bin/sh\nulimit -n 80\nexec \"$@\"\n").expect("the folder can be written");
-    std::fs::set_permissions(&few, std::fs::Permissions::from_mode(0o755)).expect("the file belongs to this user");
-    fixture.wrapper = Some(few);
+    let wrapper = fixture.folder.join("few");
+    std::fs::write(&wrapper, "#!/bin/sh\nulimit -n 80\nexec \"$@\"\n").expect("the folder can be written");
+    std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).expect("the file belongs to this user");
+    fixture.wrapper = Some(wrapper);
     let daemon = fixture.start();
-    let crowd: Vec<_> =
+    let connections: Vec<_> =
         (0..120).map(|_| UnixStream::connect(fixture.socket()).expect("the kernel accepts the connection")).collect();
-    let told = |text: &str| daemon.log().matches(text).count();
-    wait_for("the log line", || (told("no file descriptor is left") > 0).then_some(()));
+    let log_count = |text: &str| daemon.log().matches(text).count();
+    wait_for("the log line", || (log_count("no file descriptor is left") > 0).then_some(()));
     for _ in 0..20 {
         daemon.command(&["status"]);
     }
     // Accepts have failed many times by now.
     std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(told("no file descriptor is left"), 1);
-    drop(crowd);
-    wait_for("the log line of the end", || (told("file descriptors are available again") > 0).then_some(()));
+    assert_eq!(log_count("no file descriptor is left"), 1);
+    drop(connections);
+    wait_for("the log line of the end", || (log_count("file descriptors are available again") > 0).then_some(()));
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("a descriptor is free");
     assert_eq!(client.read(0, 512).expect("the read succeeds"), [0; 512]);
     drop(client);

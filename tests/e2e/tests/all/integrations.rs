@@ -27,25 +27,25 @@ fn proxmox_plug_in_passes_its_contract_on_a_running_daemon() {
         perl.arg(folder.join("t/lib")).arg("-I").arg(&folder).within(&folder)
     };
     let compiled = perl().args("-c PVE/Storage/Custom/HotsetPlugin.pm").output();
-    let said = String::from_utf8_lossy(&compiled.stderr);
-    assert_eq!(said, "PVE/Storage/Custom/HotsetPlugin.pm syntax OK\n", "no error, and no warning");
+    let errors = String::from_utf8_lossy(&compiled.stderr);
+    assert_eq!(errors, "PVE/Storage/Custom/HotsetPlugin.pm syntax OK\n", "no error, and no warning");
     let done = perl().arg("t/contract.t").ok();
-    assert!(done.contains("the token goes with the storage\n1.."), "it ran to its end:\n{done}");
+    assert!(done.contains("the token goes with the storage\n1.."), "the script did not complete:\n{done}");
 }
 
 #[test]
 #[ignore = "installs a Debian root: `make torture`"]
 fn ansible_role_installs_and_second_run_changes_nothing() {
-    let said = tool_within(SECONDS_INSTALLING, "packaging/ansible/t/idempotent")
+    let output = tool_within(SECONDS_INSTALLING, "packaging/ansible/t/idempotent")
         .env("HOTSET_BIN", binary())
         .within(&packaging(".."))
         .ok();
-    if let Some(skipped) = said.lines().find(|line| line.starts_with("SKIPPED")) {
+    if let Some(skipped) = output.lines().find(|line| line.starts_with("SKIPPED")) {
         eprintln!("{skipped}");
     }
-    let systems = ["offline", "booted"].iter().filter(|system| said.contains(&format!("{system}: done\n"))).count();
-    assert!(systems == 2 || said.contains("SKIPPED"), "{said}");
-    assert_eq!(said.matches("second: changed=0 failed=0\n").count(), systems, "{said}");
+    let systems = ["offline", "booted"].iter().filter(|system| output.contains(&format!("{system}: done\n"))).count();
+    assert!(systems == 2 || output.contains("SKIPPED"), "{output}");
+    assert_eq!(output.matches("second: changed=0 failed=0\n").count(), systems, "{output}");
 }
 
 #[test]

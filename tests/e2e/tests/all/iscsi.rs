@@ -29,11 +29,11 @@ fn log_in(address: SocketAddr, isid: u32) -> Initiator {
     wait_for("the portal", || match Initiator::log_in(address, HOST, isid, TARGET) {
         Ok(initiator) => Some(initiator),
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => None,
-        Err(error) => panic!("no log-in: {error}"),
+        Err(error) => panic!("the login fails: {error}"),
     })
 }
 
-fn good(done: std::io::Result<Done>) -> Done {
+fn expect_good_status(done: std::io::Result<Done>) -> Done {
     let done = done.expect("the session is open");
     assert_eq!(done.status, GOOD, "sense {:02x?}", done.sense_code());
     done
@@ -50,8 +50,8 @@ fn number(sector: &[u8]) -> u64 {
     u64::from_be_bytes(sector[..8].try_into().expect("eight bytes are eight"))
 }
 
-/// Increments to make in all: `HOTSET_COUNT_TO`, 4,000 by default.
-fn count_to() -> u64 {
+/// Total number of increments: `HOTSET_COUNT_TO`, 4,000 by default.
+fn increments() -> u64 {
     std::env::var("HOTSET_COUNT_TO").ok().and_then(|text| text.parse().ok()).unwrap_or(4000)
 }
 
@@ -61,32 +61,32 @@ fn compare_and_write_by_eight_sessions_loses_no_increment() {
     let mut fixture = Fixture::with_volume(16 << 20);
     let address = fixture.add_iscsi_target("");
     let daemon = fixture.start();
-    let each = count_to() / u64::from(SESSIONS);
-    let missed: u64 = std::thread::scope(|scope| {
+    let each = increments() / u64::from(SESSIONS);
+    let miscompares: u64 = std::thread::scope(|scope| {
         let count = |isid| {
-            let (mut session, mut missed, mut now) = (log_in(address, isid), 0, 0);
+            let (mut session, mut miscompares, mut value) = (log_in(address, isid), 0, 0);
             for _ in 0..each {
                 loop {
-                    let done = session.compare_and_write(lun(0), 8, &sector(now), &sector(now + 1));
+                    let done = session.compare_and_write(lun(0), 8, &sector(value), &sector(value + 1));
                     let done = done.expect("the session is open");
                     if done.status == GOOD {
-                        now += 1;
+                        value += 1;
                         break;
                     }
                     assert_eq!((done.status, done.sense_code().0), (CHECK_CONDITION, MISCOMPARE));
-                    missed += 1;
-                    now = number(&good(session.read(lun(0), 8, 1)).data);
+                    miscompares += 1;
+                    value = number(&expect_good_status(session.read(lun(0), 8, 1)).data);
                 }
             }
-            missed
+            miscompares
         };
         let sessions: Vec<_> = (1..=SESSIONS).map(|isid| scope.spawn(move || count(isid))).collect();
         sessions.into_iter().map(|session| session.join().expect("the session thread does not panic")).sum()
     });
-    let counted = number(&good(log_in(address, 99).read(lun(0), 8, 1)).data);
-    println!("{counted} increments, {missed} lost a race and were repeated");
+    let counted = number(&expect_good_status(log_in(address, 99).read(lun(0), 8, 1)).data);
+    println!("{counted} increments, {miscompares} lost a race and were repeated");
     assert_eq!(counted, each * u64::from(SESSIONS));
-    assert!(missed > 0, "no session lost a race");
+    assert!(miscompares > 0, "no session lost a race");
     daemon.stop();
 }
 
@@ -146,8 +146,8 @@ fn kill_loses_no_synchronized_write_and_no_reservation() {
 
         let mut stranger = log_in(address, 2);
         let done = stranger.write(lun(0), 0, &sector(1)).expect("the session is open");
-        assert_eq!(done.status, RESERVATION_CONFLICT, "the reservation is gone");
-        good(log_in(address, 1).write(lun(0), 0, &sector(1)));
+        assert_eq!(done.status, RESERVATION_CONFLICT, "the reservation was lost");
+        expect_good_status(log_in(address, 1).write(lun(0), 0, &sector(1)));
     }
     daemon.stop();
 }
@@ -182,7 +182,7 @@ fn pings_and_aborts_are_answered_while_the_backing_hangs() {
     let address = fixture.add_iscsi_target("");
     let daemon = fixture.start();
     let mut session = log_in(address, 1);
-    good(session.write(lun(0), 0, &sector(1)));
+    expect_good_status(session.write(lun(0), 0, &sector(1)));
 
     signal(backing.pid(), "STOP");
     let read = session
@@ -220,16 +220,16 @@ fn pings_and_aborts_are_answered_while_the_backing_hangs() {
         }
     }
     // The write was made or not; the content does not change afterwards.
-    let first = good(session.read(lun(0), 4096, 1)).data;
+    let first = expect_good_status(session.read(lun(0), 4096, 1)).data;
     assert!(first == sector(7) || first == vec![0; SECTOR]);
-    good(session.write(lun(0), 4096, &sector(8)));
-    assert_eq!(good(session.read(lun(0), 4096, 1)).data, sector(8));
+    expect_good_status(session.write(lun(0), 4096, &sector(8)));
+    assert_eq!(expect_good_status(session.read(lun(0), 4096, 1)).data, sector(8));
     daemon.stop();
 }
 
 /// The unit's NAA designator, from INQUIRY's page 83.
 fn designator(session: &mut Initiator, unit: [u8; 8]) -> Vec<u8> {
-    let page = good(session.retry_command(unit, &[0x12, 1, 0x83, 1, 0, 0], &[], 256)).data;
+    let page = expect_good_status(session.retry_command(unit, &[0x12, 1, 0x83, 1, 0, 0], &[], 256)).data;
     let mut rest = &page[4..];
     while rest.len() > 4 {
         let len = rest[3] as usize;
@@ -242,7 +242,8 @@ fn designator(session: &mut Initiator, unit: [u8; 8]) -> Vec<u8> {
 }
 
 fn units(session: &mut Initiator) -> Vec<u64> {
-    let list = good(session.retry_command(lun(0), &[0xa0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0], &[], 4096)).data;
+    let list =
+        expect_good_status(session.retry_command(lun(0), &[0xa0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0], &[], 4096)).data;
     list[8..].chunks_exact(8).map(|unit| u64::from(u16::from_be_bytes([unit[0], unit[1]]))).collect()
 }
 
@@ -258,7 +259,7 @@ fn reload_keeps_number_and_name_of_other_units() {
     assert_eq!(units(&mut session), [0, 1, 2]);
     let names: Vec<_> = (0..3).map(|number| designator(&mut session, lun(number))).collect();
     assert!(names[0] != names[1] && names[1] != names[2], "units share a name");
-    good(session.write(lun(2), 0, &sector(2)));
+    expect_good_status(session.write(lun(2), 0, &sector(2)));
 
     // A new volume first, one removed, the others in another order; meanwhile a session writes to a volume that stays.
     fixture.clear_volumes();
@@ -271,7 +272,7 @@ fn reload_keeps_number_and_name_of_other_units() {
         scope.spawn(|| {
             let mut session = log_in(address, 2);
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                good(session.write(lun(2), 64, &sector(64)));
+                expect_good_status(session.write(lun(2), 64, &sector(64)));
             }
         });
         let _at_end = StopAtEnd(&done);
@@ -281,7 +282,7 @@ fn reload_keeps_number_and_name_of_other_units() {
     });
     assert_eq!(designator(&mut session, lun(0)), names[0]);
     assert_eq!(designator(&mut session, lun(2)), names[2]);
-    assert_eq!(number(&good(session.read(lun(2), 64, 1)).data), 64);
+    assert_eq!(number(&expect_good_status(session.read(lun(2), 64, 1)).data), 64);
     // The number of the removed unit is not reused.
     assert!(!names.contains(&designator(&mut session, lun(3))));
     daemon.stop();
@@ -327,7 +328,7 @@ fn extended_copy_equals_its_source_and_ends_with_its_session() {
     for at in (0..bytes).step_by(chunk) {
         source.clear();
         source.extend((0..chunk / 8).flat_map(|_| random.draw().to_be_bytes()));
-        good(session.write(lun(0), at / SECTOR as u64, &source));
+        expect_good_status(session.write(lun(0), at / SECTOR as u64, &source));
     }
     let mut cdb = [0; 16];
     cdb[0] = 0x83;
@@ -335,11 +336,12 @@ fn extended_copy_equals_its_source_and_ends_with_its_session() {
     for from in (0..whole).step_by(BLOCKS as usize) {
         let list = extended_copy(&name, from, whole + from, BLOCKS.min(whole - from) as u16);
         cdb[10..14].copy_from_slice(&(list.len() as u32).to_be_bytes());
-        good(session.retry_command(lun(0), &cdb, &list, 0));
+        expect_good_status(session.retry_command(lun(0), &cdb, &list, 0));
     }
     for at in (0..bytes).step_by(chunk) {
-        let read =
-            |session: &mut Initiator, at| good(session.read(lun(0), at / SECTOR as u64, (chunk / SECTOR) as u32)).data;
+        let read = |session: &mut Initiator, at| {
+            expect_good_status(session.read(lun(0), at / SECTOR as u64, (chunk / SECTOR) as u32)).data
+        };
         let (old, new) = (read(&mut session, at), read(&mut session, bytes + at));
         assert!(old == new, "the copy differs within a mebibyte of {at}");
     }
@@ -358,9 +360,11 @@ fn extended_copy_equals_its_source_and_ends_with_its_session() {
     }
     // No copy writes there after the log-out.
     let mut session = log_in(address, 1);
-    good(session.write(lun(0), whole, &vec![0; chunk]));
+    expect_good_status(session.write(lun(0), whole, &vec![0; chunk]));
     std::thread::sleep(Duration::from_millis(500));
-    assert!(good(session.read(lun(0), whole, (chunk / SECTOR) as u32)).data.iter().all(|byte| *byte == 0));
+    assert!(
+        expect_good_status(session.read(lun(0), whole, (chunk / SECTOR) as u32)).data.iter().all(|byte| *byte == 0)
+    );
     daemon.stop();
 }
 
@@ -373,23 +377,23 @@ fn initiator_sees_only_units_of_its_acl_and_lost_unit_is_refused() {
     }
     let address = fixture.add_iscsi_target("");
     let daemon = fixture.start();
-    let mut ours = log_in(address, 1);
-    let mut theirs = Initiator::log_in(address, "iqn.2026-11.other:a", 1, TARGET).expect("the login succeeds");
-    assert_eq!((units(&mut ours), units(&mut theirs)), (vec![0], vec![1]));
-    let hidden = ours.read(lun(1), 0, 1).expect("the session is open");
+    let mut host = log_in(address, 1);
+    let mut stranger = Initiator::log_in(address, "iqn.2026-11.other:a", 1, TARGET).expect("the login succeeds");
+    assert_eq!((units(&mut host), units(&mut stranger)), (vec![0], vec![1]));
+    let hidden = host.read(lun(1), 0, 1).expect("the session is open");
     assert_eq!((hidden.status, hidden.sense_code()), (CHECK_CONDITION, (ILLEGAL_REQUEST, 0x25, 0)));
 
-    good(ours.write(lun(0), 0, &sector(1)));
+    expect_good_status(host.write(lun(0), 0, &sector(1)));
     daemon.command(&["volume", "set", "ours", "declared_lost=true"]);
-    let lost = ours.read(lun(0), 0, 1).expect("the session is open");
+    let lost = host.read(lun(0), 0, 1).expect("the session is open");
     assert_eq!((lost.status, lost.sense_code()), (CHECK_CONDITION, (ILLEGAL_REQUEST, 0x25, 0)));
     assert!(daemon.command(&["status"]).contains("declared lost"));
     daemon.stop();
     // The declaration survives a restart.
     let daemon = fixture.start();
-    let mut ours = log_in(address, 1);
-    assert_eq!(ours.read(lun(0), 0, 1).expect("the session is open").status, CHECK_CONDITION);
+    let mut host = log_in(address, 1);
+    assert_eq!(host.read(lun(0), 0, 1).expect("the session is open").status, CHECK_CONDITION);
     daemon.command(&["volume", "set", "ours", "declared_lost=false"]);
-    assert_eq!(number(&good(ours.read(lun(0), 0, 1)).data), 1);
+    assert_eq!(number(&expect_good_status(host.read(lun(0), 0, 1)).data), 1);
     daemon.stop();
 }

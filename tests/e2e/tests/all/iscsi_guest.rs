@@ -62,7 +62,7 @@ impl Served {
 }
 
 /// Settings of every session: CHAP with SHA-256 in both directions, both digests.
-fn harden(guest: &mut Linux) {
+fn set_chap_and_digests(guest: &mut Linux) {
     let settings = [
         ("node.session.auth.authmethod", "CHAP"),
         ("node.session.auth.chap_algs", "SHA256"),
@@ -97,7 +97,7 @@ fn linux_host_uses_a_lun_through_cuts_growth_and_primitives() {
     // A wrong secret, and no secret.
     let (status, output) = guest.try_run(&format!("iscsiadm -m node -T {TARGET} --login"));
     assert_ne!(status, 0, "a session without a secret: {output}");
-    harden(&mut guest);
+    set_chap_and_digests(&mut guest);
     guest.run(&format!("iscsiadm -m node -T {TARGET} -o update -n node.session.auth.password -v 'notthesecret'"));
     let (status, output) = guest.try_run(&format!("iscsiadm -m node -T {TARGET} --login"));
     assert_ne!(status, 0, "a session with a wrong secret: {output}");
@@ -162,7 +162,7 @@ fn linux_host_uses_a_lun_through_cuts_growth_and_primitives() {
 }
 
 /// Working paths in the output of `multipath -ll`, which aligns its columns.
-fn working(output: &str) -> usize {
+fn working_paths(output: &str) -> usize {
     output.lines().filter(|line| line.contains(" active ready ")).count()
 }
 
@@ -185,7 +185,7 @@ fn load_on_two_paths_survives_loss_of_one() {
          iscsiadm -m node -T {TARGET} --login; udevadm settle"
     ));
     let paths = guest.run("for i in $(seq 100); do [ -b /dev/mapper/mpatha ] && break; sleep 0.2; done; multipath -ll");
-    assert_eq!(working(&paths), 2, "{paths}");
+    assert_eq!(working_paths(&paths), 2, "{paths}");
 
     guest.start_load(
         "fio --name=v --filename=/dev/mapper/mpatha --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio \
@@ -198,7 +198,7 @@ fn load_on_two_paths_survives_loss_of_one() {
     }
     let alone =
         guest.run("for i in $(seq 300); do multipath -ll | grep -q 'failed' && break; sleep 0.2; done; multipath -ll");
-    assert_eq!(working(&alone), 1, "{alone}");
+    assert_eq!(working_paths(&alone), 1, "{alone}");
     assert!(guest.is_load_running(), "the load ended: {}", guest.wait_for_load());
     println!("fio: {}", guest.wait_for_load().lines().next_back().unwrap_or_default());
     guest.run("iptables-legacy -F");
@@ -206,7 +206,7 @@ fn load_on_two_paths_survives_loss_of_one() {
         "for i in $(seq 300); do [ $(multipath -ll | grep -c 'active ready  *running') = 2 ] && break; sleep 0.2; \
          done; multipath -ll",
     );
-    assert_eq!(working(&both), 2, "{both}");
+    assert_eq!(working_paths(&both), 2, "{both}");
     guest.run(&format!("multipath -F; iscsiadm -m node -T {TARGET} --logout"));
     served.daemon.stop();
 }

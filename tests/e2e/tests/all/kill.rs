@@ -18,7 +18,7 @@ const FLASH_BYTES: u64 = 12 << 20;
 /// Offset of the second superblock of a flash device (`docs/design/format.md`).
 const SECOND_SUPERBLOCK: u64 = 64 << 10;
 const DAMAGE_BYTES: u64 = 4096;
-const DAMAGED_PLACES: u64 = 1000;
+const DAMAGED_BLOCKS: u64 = 1000;
 
 /// Rounds to run: `HOTSET_KILL_ROUNDS`, 10 by default.
 pub fn kill_rounds() -> u64 {
@@ -26,28 +26,28 @@ pub fn kill_rounds() -> u64 {
 }
 
 /// An action that runs while no daemon runs.
-type Meanwhile = fn(&Fixture, &mut Random);
+type StoppedAction = fn(&Fixture, &mut Random);
 
-fn nothing(_: &Fixture, _: &mut Random) {}
+fn no_action(_: &Fixture, _: &mut Random) {}
 
 /// Overwrites one mirror of the flash log with random bytes, a superblock included.
 fn damage_mirror(fixture: &Fixture, random: &mut Random) {
     let file = File::options().write(true).open(fixture.folder.join("f0")).expect("the device exists");
     let mut bytes = vec![0; DAMAGE_BYTES as usize];
-    for place in 0..DAMAGED_PLACES {
+    for number in 0..DAMAGED_BLOCKS {
         bytes.iter_mut().for_each(|byte| *byte = random.draw() as u8);
-        let at = if place == 0 { 0 } else { SECOND_SUPERBLOCK + DAMAGE_BYTES + random.below(FLASH_BYTES - (1 << 18)) };
+        let at = if number == 0 { 0 } else { SECOND_SUPERBLOCK + DAMAGE_BYTES + random.below(FLASH_BYTES - (1 << 18)) };
         file.write_all_at(&bytes, at).expect("the file can be written");
     }
 }
 
 /// Writes, kills the daemon at a random moment, restarts it and reads the whole volume back.
-fn round(
+fn kill_once(
     fixture: &Fixture,
     daemon: Daemon,
     history: &Mutex<WriteHistory>,
     random: &mut Random,
-    meanwhile: Meanwhile,
+    while_stopped: StoppedAction,
 ) -> (Daemon, Vec<Fault>) {
     let (endpoint, stop) = (fixture.endpoint(), AtomicBool::new(false));
     let writer = Writer { endpoint: &endpoint, export: "v", connections: 1 + random.below(4), seed: random.draw() };
@@ -61,7 +61,7 @@ fn round(
         drop(at_end);
         run.join().expect("the writer does not panic")
     });
-    meanwhile(fixture, random);
+    while_stopped(fixture, random);
     let daemon = fixture.start();
     let image =
         Client::connect(&endpoint, "v").and_then(|mut client| client.read_all()).expect("the volume is served again");
@@ -88,13 +88,13 @@ fn fixture_with_flash() -> Fixture {
     fixture
 }
 
-fn kill_again_and_again(fixture: &Fixture, seed: u64, meanwhile: Meanwhile) {
+fn check_repeated_kills(fixture: &Fixture, seed: u64, while_stopped: StoppedAction) {
     let mut random = Random::new(seed);
     let history = Mutex::new(WriteHistory::new(BYTES, false));
     let mut daemon = fixture.start();
     for number in 0..kill_rounds() {
         let faults;
-        (daemon, faults) = round(fixture, daemon, &history, &mut random, meanwhile);
+        (daemon, faults) = kill_once(fixture, daemon, &history, &mut random, while_stopped);
         assert!(faults.is_empty(), "round {number}: {:?}", &faults[..faults.len().min(20)]);
     }
     let writes = history.lock().expect("no writer panicked").sequence();
@@ -107,21 +107,21 @@ fn kill_again_and_again(fixture: &Fixture, seed: u64, meanwhile: Meanwhile) {
 
 #[test]
 fn case_2_kill_loses_no_flushed_write_and_tears_no_block() {
-    kill_again_and_again(&fixture(), seed("kill"), nothing);
+    check_repeated_kills(&fixture(), seed("kill"), no_action);
 }
 
 #[test]
 fn case_2_kill_with_the_flash_log_loses_no_flushed_write() {
-    kill_again_and_again(&fixture_with_flash(), seed("kill_flash"), nothing);
+    check_repeated_kills(&fixture_with_flash(), seed("kill_flash"), no_action);
 }
 
 #[test]
 fn kills_with_an_overwritten_flash_mirror_lose_no_flushed_write() {
-    kill_again_and_again(&fixture_with_flash(), seed("kill_damage"), damage_mirror);
+    check_repeated_kills(&fixture_with_flash(), seed("kill_damage"), damage_mirror);
 }
 
 /// Whether data flushed just before a kill, before a destage can have begun, is there after the restart.
-fn survives(sabotage: Option<&'static str>) -> bool {
+fn flushed_data_survives(sabotage: Option<&'static str>) -> bool {
     let mut fixture = fixture_with_flash();
     fixture.sabotage = sabotage;
     let daemon = fixture.start();
@@ -139,6 +139,6 @@ fn survives(sabotage: Option<&'static str>) -> bool {
 
 #[test]
 fn flush_acknowledged_before_the_log_write_is_caught() {
-    assert!(survives(None));
-    assert!(!survives(Some("ack-before-log")));
+    assert!(flushed_data_survives(None));
+    assert!(!flushed_data_survives(Some("ack-before-log")));
 }

@@ -63,8 +63,8 @@ fn libvirt_disks_match_its_schemas() {
         // A schema that accepts anything would have accepted the valid file as well.
         fs::write(&file, domain.replace("<source", "<sauce").replace("</source", "</sauce"))
             .expect("the file can be written");
-        let said = validate().fails();
-        assert!(said.contains("fails to validate"), "{kind}: {said}");
+        let output = validate().fails();
+        assert!(output.contains("fails to validate"), "{kind}: {output}");
     }
 }
 
@@ -155,13 +155,13 @@ fn run(folder: &Folder, disk: &str, memory: &str) -> String {
     fs::write(&file, domain(disk, memory, &boot(folder), &console.to_string_lossy())).expect("the file can be written");
     let created = libvirt.virsh(&["create", &file.to_string_lossy()]);
     assert!(created.status.success(), "{}", text_of(&created));
-    let said = || fs::read_to_string(&console).unwrap_or_default();
+    let output = || fs::read_to_string(&console).unwrap_or_default();
     wait_at_most(BOOT_TIMEOUT, "the guest's end", || {
         let listed = libvirt.virsh(&["list", "--name"]);
         (listed.status.success() && listed.stdout.trim_ascii().is_empty()).then_some(())
     });
-    assert!(said().contains("GUEST-WROTE"), "{}", said());
-    said()
+    assert!(output().contains("GUEST-WROTE"), "{}", output());
+    output()
 }
 
 fn is_root() -> bool {

@@ -12,20 +12,20 @@ use e2e::server::Nbdkit;
 const MIB: u64 = 1 << 20;
 
 /// A fixture whose volume lies on another fixture's backing.
-fn thief_of(fixture: &Fixture) -> Fixture {
-    let mut thief = Fixture::new();
-    thief.add_volume_on("v", &fixture.backing("v").to_string_lossy(), "");
-    thief
+fn rival_of(fixture: &Fixture) -> Fixture {
+    let mut rival = Fixture::new();
+    rival.add_volume_on("v", &fixture.backing("v").to_string_lossy(), "");
+    rival
 }
 
 #[test]
 fn second_daemon_on_a_backing_is_refused() {
     let fixture = Fixture::with_volume(4 * MIB);
     let first = fixture.start();
-    let thief = thief_of(&fixture);
-    let second = Daemon::launch(&thief);
+    let rival = rival_of(&fixture);
+    let second = Daemon::launch(&rival);
     wait_for("the refusal", || second.log().contains("in use by another process").then_some(()));
-    assert!(Client::connect(&thief.endpoint(), "v").is_err(), "the second daemon serves the first one's backing");
+    assert!(Client::connect(&rival.endpoint(), "v").is_err(), "the second daemon serves the first one's backing");
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the first still serves");
     client.write(0, &[1; 512]).expect("the write succeeds");
     drop(client);
@@ -49,13 +49,13 @@ fn start_waits_for_a_predecessor_with_requests_in_flight() {
     let first = fixture.start();
     // A stopped process holds its backing like a killed one whose last request is not yet done.
     first.signal("STOP");
-    let thief = thief_of(&fixture);
-    let mut second = Daemon::launch(&thief);
+    let rival = rival_of(&fixture);
+    let mut second = Daemon::launch(&rival);
     std::thread::sleep(Duration::from_millis(500));
-    assert!(Client::connect(&thief.endpoint(), "v").is_err(), "the second did not wait");
+    assert!(Client::connect(&rival.endpoint(), "v").is_err(), "the second did not wait");
     first.kill();
     second.wait_until_ready();
-    Client::connect(&thief.endpoint(), "v")
+    Client::connect(&rival.endpoint(), "v")
         .and_then(|mut client| client.write(0, &[1; 512]))
         .expect("the volume is served");
     second.stop();

@@ -16,7 +16,7 @@ fn connect(fixture: &Fixture) -> Client {
 }
 
 /// A fixture whose daemons' memory ends with the process.
-fn forgetful() -> Fixture {
+fn without_persisted_memory() -> Fixture {
     let mut fixture = Fixture::with_volume(4 * MIB);
     fixture.keep_in = "none".to_owned();
     fixture
@@ -29,8 +29,8 @@ fn write_and_kill(fixture: &Fixture, daemon: Daemon) {
     daemon.kill();
 }
 
-fn errors<const N: usize>(mut ask: impl FnMut() -> io::Result<()>) -> [Option<i32>; N] {
-    std::array::from_fn(|_| ask().err().and_then(|error| error.raw_os_error()))
+fn errors<const N: usize>(mut request: impl FnMut() -> io::Result<()>) -> [Option<i32>; N] {
+    std::array::from_fn(|_| request().err().and_then(|error| error.raw_os_error()))
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn memory_outlives_a_killed_daemon_for_nbd_clients_by_default() {
 
 #[test]
 fn first_flush_of_each_nbd_client_after_a_loss_fails_once() {
-    let fixture = forgetful();
+    let fixture = without_persisted_memory();
     write_and_kill(&fixture, fixture.start());
     let daemon = fixture.start();
     let (mut first, mut second, mut third) = (connect(&fixture), connect(&fixture), connect(&fixture));
@@ -96,7 +96,7 @@ fn no_flush_fails_where_writes_are_not_deferred() {
 
 #[test]
 fn local_clients_are_new_after_a_boot() {
-    let mut fixture = forgetful();
+    let mut fixture = without_persisted_memory();
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port is free");
     fixture.listen.push(format!("tcp:{port}"));
     write_and_kill(&fixture, fixture.start());
@@ -130,8 +130,8 @@ fn first_synchronize_cache_after_a_loss_fails_once() {
     for isid in 1..3 {
         let mut session = log_in(isid);
         assert_eq!(session.write(lun(0), 8, &[1; 512]).expect("the session is open").status, 0);
-        let told = session.flush(lun(0)).expect("the session is open");
-        assert_eq!((told.status, told.sense_code()), (2, INTERNAL_TARGET_FAILURE), "session {isid}");
+        let done = session.flush(lun(0)).expect("the session is open");
+        assert_eq!((done.status, done.sense_code()), (2, INTERNAL_TARGET_FAILURE), "session {isid}");
         assert_eq!(session.flush(lun(0)).expect("the session is open").status, 0, "session {isid}");
     }
     let mut session = log_in(3);

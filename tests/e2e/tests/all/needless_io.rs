@@ -77,7 +77,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 "#;
     let fixture = Fixture::with_volume(MIB);
     std::fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
-    let said = e2e::tool::tool("python3").arg("-c").arg(script).arg(e2e::daemon::binary());
-    let said = said.args("serve --config").arg(fixture.config()).fails();
-    assert!(said.contains("io_uring") && said.contains("seccomp"), "{said}");
+    let output = e2e::tool::tool("python3").arg("-c").arg(script).arg(e2e::daemon::binary());
+    let output = output.args("serve --config").arg(fixture.config()).fails();
+    assert!(output.contains("io_uring") && output.contains("seccomp"), "{output}");
 }

@@ -1,4 +1,4 @@
-//! Memory that outlives the daemon: a kill at any moment loses no acknowledged write, flushed or not.
+//! Memory that survives the daemon: a kill at any moment loses no acknowledged write, flushed or not.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,11 @@ use crate::kill::kill_rounds;
 const BYTES: usize = 8 << 20;
 const SECTOR: usize = 512;
 
-/// Expected content of the volume, sector by sector; `other`: content of a request without an answer, which the sector
-/// may hold instead.
+/// Expected content of a sector: `byte`, or `pending` of an unanswered request that may have taken effect.
 #[derive(Clone, Copy)]
 struct Sector {
     byte: u8,
-    other: u8,
+    pending: u8,
 }
 
 fn fixture(lines: &str) -> Fixture {
@@ -31,11 +30,11 @@ fn fixture(lines: &str) -> Fixture {
 }
 
 /// Sends changes until the daemon ends. Requests without an answer may have taken effect.
-fn change(client: &mut Client, sectors: &mut [Sector], random: &mut Random) {
+fn write_until_killed(client: &mut Client, sectors: &mut [Sector], random: &mut Random) {
     loop {
         let first = random.below(sectors.len() as u64) as usize;
-        let most = if random.chance(30) { 2048 } else { 24 };
-        let count = (1 + random.below(most) as usize).min(sectors.len() - first);
+        let count_max = if random.chance(30) { 2048 } else { 24 };
+        let count = (1 + random.below(count_max) as usize).min(sectors.len() - first);
         let zeroes = random.chance(25);
         let byte = if zeroes { 0 } else { 1 + random.below(255) as u8 };
         let (at, len) = ((first * SECTOR) as u64, count * SECTOR);
@@ -44,7 +43,7 @@ fn change(client: &mut Client, sectors: &mut [Sector], random: &mut Random) {
             false => client.write(at, &vec![byte; len]),
         };
         let now = |sector: &Sector| {
-            if done.is_ok() { Sector { byte, other: byte } } else { Sector { other: byte, ..*sector } }
+            if done.is_ok() { Sector { byte, pending: byte } } else { Sector { pending: byte, ..*sector } }
         };
         sectors[first..first + count].iter_mut().for_each(|sector| *sector = now(sector));
         if done.is_err() {
@@ -61,43 +60,43 @@ fn check(client: &mut Client, sectors: &mut [Sector], round: u64) {
     for (number, (sector, found)) in sectors.iter_mut().zip(found.chunks(SECTOR)).enumerate() {
         let byte = found[0];
         assert!(found.iter().all(|other| *other == byte), "round {round}: sector {number} is torn");
-        let Sector { byte: expected, other } = *sector;
+        let Sector { byte: expected, pending } = *sector;
         assert!(
-            byte == expected || byte == other,
-            "round {round}: sector {number} holds {byte}; acknowledged was {expected}, and under way {other}"
+            byte == expected || byte == pending,
+            "round {round}: sector {number} holds {byte}; acknowledged was {expected}, in flight {pending}"
         );
-        *sector = Sector { byte, other: byte };
+        *sector = Sector { byte, pending: byte };
     }
 }
 
-/// Files with memory that outlives the daemon, as named in the fixture's state directory.
+/// Persisted-memory files that the fixture's state directory names.
 fn files(fixture: &Fixture) -> Vec<PathBuf> {
     let state = std::fs::read(fixture.folder.join("state/state.json")).expect("the state file exists");
     let state: serde_json::Value = serde_json::from_slice(&state).expect("valid JSON");
-    let kept = state["kept"].as_array().cloned().unwrap_or_default();
-    kept.iter().map(|record| record["path"].as_str().expect("a path").into()).collect()
+    let records = state["kept"].as_array().cloned().unwrap_or_default();
+    records.iter().map(|record| record["path"].as_str().expect("a path").into()).collect()
 }
 
 #[test]
 fn kill_loses_no_acknowledged_write() {
-    killed_at_any_moment(&fixture(""));
+    check_random_kills(&fixture(""));
 }
 
 #[test]
 fn kill_with_a_flash_log_loses_no_acknowledged_write() {
-    killed_at_any_moment(&fixture("[flash]\ndevices = [\"one\", \"two\"]\nsize = \"64 MiB\"\n"));
+    check_random_kills(&fixture("[flash]\ndevices = [\"one\", \"two\"]\nsize = \"64 MiB\"\n"));
 }
 
-fn killed_at_any_moment(fixture: &Fixture) {
+fn check_random_kills(fixture: &Fixture) {
     let mut random = Random::new(seed("kept"));
-    let mut sectors = vec![Sector { byte: 0, other: 0 }; BYTES / SECTOR];
+    let mut sectors = vec![Sector { byte: 0, pending: 0 }; BYTES / SECTOR];
     let mut daemon = fixture.start();
     for round in 0..kill_rounds() {
         let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
         check(&mut client, &mut sectors, round);
         let pause = Duration::from_millis(5 + random.below(300));
         std::thread::scope(|scope| {
-            scope.spawn(|| change(&mut client, &mut sectors, &mut random));
+            scope.spawn(|| write_until_killed(&mut client, &mut sectors, &mut random));
             std::thread::sleep(pause);
             daemon.kill();
         });
@@ -112,17 +111,17 @@ fn killed_at_any_moment(fixture: &Fixture) {
     }
     assert!(
         daemon.log().contains("acknowledged blocks and zero ranges"),
-        "nothing was left behind in all rounds:\n{}",
+        "no memory was recovered in any round:\n{}",
         daemon.log()
     );
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     check(&mut client, &mut sectors, kill_rounds());
     drop(client);
-    let left = files(fixture);
-    assert_eq!(left.len(), 1, "a file that is not needed stays: {left:?}");
+    let remaining = files(fixture);
+    assert_eq!(remaining.len(), 1, "an unneeded file remains: {remaining:?}");
     daemon.command(&["stop", "--destage"]);
     daemon.wait();
-    assert!(files(fixture).is_empty() && !left[0].exists(), "a clean stop leaves nothing in memory");
+    assert!(files(fixture).is_empty() && !remaining[0].exists(), "a clean stop leaves nothing in memory");
     let found = std::fs::read(fixture.backing("v")).expect("the backing exists");
     assert!(
         found.chunks(SECTOR).zip(&sectors).all(|(found, sector)| found[0] == sector.byte),
@@ -156,7 +155,7 @@ fn persisted_data_waits_for_its_volume_and_write_access() {
     let file = files(&fixture)[0].display().to_string();
     assert!(text.contains(&format!("remove {file}")), "{text}");
     daemon.stop();
-    assert_eq!(files(&fixture).len(), 2, "no start has asked for the second volume");
+    assert_eq!(files(&fixture).len(), 2, "no start has served the second volume");
     fixture.clear_volumes();
     fixture.add_volume_on("v", &backing, "");
     let other = fixture.backing("other").display().to_string();
@@ -182,11 +181,11 @@ fn keep_in_outside_a_memory_file_system_is_refused() {
 }
 
 /// The byte of a file's first word that holds the version.
-const VERSION_AT: u64 = 7;
+const VERSION_OFFSET: u64 = 7;
 
 fn set_version(file: &Path, version: u8) {
     let file = std::fs::File::options().write(true).open(file).expect("the file was left behind");
-    file.write_all_at(&[version], VERSION_AT).expect("the file can be written");
+    file.write_all_at(&[version], VERSION_OFFSET).expect("the file can be written");
 }
 
 #[test]
@@ -277,7 +276,7 @@ fn memory_persisted_on_a_full_tmpfs_is_recovered() {
     assert!(files(&fixture).is_empty(), "the recovered file is removed");
     tmpfs.empty();
     let daemon = fixture.start();
-    assert_eq!(files(&fixture).len(), 1, "with free space the memory is kept again");
+    assert_eq!(files(&fixture).len(), 1, "memory is persisted again with free space");
     assert!(alerts(&daemon).iter().all(|alert| alert["kind"] != "memory-not-kept"));
     daemon.stop();
 }

@@ -89,7 +89,7 @@ impl Prometheus {
     }
 
     /// The `queries` that fail or return nothing, with the reason.
-    fn wanting(&self, queries: &[String]) -> Vec<String> {
+    fn failing_queries(&self, queries: &[String]) -> Vec<String> {
         let wrong = |query: &String| match self.query(query) {
             Ok(0) => Some(format!("nothing: {query}")),
             Ok(_) => None,
@@ -133,7 +133,7 @@ fn rules(prometheus: &Prometheus) -> Vec<String> {
 }
 
 /// Reads and writes until `stop` is set.
-fn work(endpoint: &Endpoint, volume: &str, stop: &AtomicBool) {
+fn load(endpoint: &Endpoint, volume: &str, stop: &AtomicBool) {
     let mut client = Client::connect(endpoint, volume).expect("the volume is served");
     let mut at = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -164,7 +164,7 @@ fn dashboard_and_rules_work_on_a_real_prometheus() {
         let _at_end = StopAtEnd(&stop);
         for volume in ["web01", "db"] {
             let (endpoint, stop) = (&endpoint, &stop);
-            scope.spawn(move || work(endpoint, volume, stop));
+            scope.spawn(move || load(endpoint, volume, stop));
         }
         let scraped = fixture.folder.join("scraped");
         fs::write(&scraped, http.get("/metrics").body).expect("the folder can be written");
@@ -173,32 +173,32 @@ fn dashboard_and_rules_work_on_a_real_prometheus() {
         let prometheus = Prometheus::start(&tools, &fixture.folder, http.address());
         let queries = dashboard();
         assert!(queries.len() > 20, "{queries:?}");
-        let mut left = Vec::new();
+        let mut missing = Vec::new();
         wait_at_most(TIMEOUT, "data for every query of the dashboard", || {
-            let now = prometheus.wanting(&queries);
-            if now != left {
-                eprintln!("wanting: {now:#?}");
-                left = now;
+            let now = prometheus.failing_queries(&queries);
+            if now != missing {
+                eprintln!("failing: {now:#?}");
+                missing = now;
             }
-            left.is_empty().then_some(())
+            missing.is_empty().then_some(())
         });
-        let unread = |all: &[String]| all.iter().find_map(|rule| prometheus.query(rule).err());
-        let evaluated = wait_at_most(TIMEOUT, "every rule's turn", || {
+        let first_error = |all: &[String]| all.iter().find_map(|rule| prometheus.query(rule).err());
+        let evaluated = wait_at_most(TIMEOUT, "an evaluation of every rule", || {
             let groups = prometheus.get("/api/v1/rules").expect("the rules are listed")["groups"].to_string();
             (!groups.contains("\"health\":\"unknown\"")).then(|| rules(&prometheus))
         });
         assert!(evaluated.len() > 20, "{evaluated:?}");
-        assert_eq!(unread(&evaluated), None);
+        assert_eq!(first_error(&evaluated), None);
         // Recording rules have recorded, and no alert is raised without a fault.
         let recorded = ["instance:hotset_requests:rate5m", "datastore:hotset_latency_seconds:p99_rate5m"];
         let recorded = recorded.map(str::to_owned);
-        wait_at_most(TIMEOUT, "the recorded series", || prometheus.wanting(&recorded).is_empty().then_some(()));
+        wait_at_most(TIMEOUT, "the recorded series", || prometheus.failing_queries(&recorded).is_empty().then_some(()));
         assert_eq!(prometheus.query("ALERTS{alertstate=\"firing\"}"), Ok(0));
         // The check can fail: a name that does not exist, and an invalid expression.
         let planted = ["rate(hotset_volume_requests[10s])", "sum by (hotset_alerts", "hotset_alerts / 0"];
         let planted = planted.map(str::to_owned);
-        assert_eq!(prometheus.wanting(&planted).len(), 3);
-        assert!(unread(&planted).is_some());
+        assert_eq!(prometheus.failing_queries(&planted).len(), 3);
+        assert!(first_error(&planted).is_some());
         stop.store(true, Ordering::Relaxed);
     });
     daemon.stop();
@@ -221,10 +221,10 @@ fn rules_pass_their_tests_and_broken_rules_fail_them() {
         ("hotset.alerts.yml", "severity!=\"info\"}) > 0", "severity!=\"info\"}) > 2"),
         ("hotset.rules.yml", "source=~\"memory|flash\"", "source=~\"memory\""),
     ] {
-        let sound = read(name);
-        assert!(sound.contains(from), "{name} has no {from}");
-        fs::write(folder.join(name), sound.replace(from, to)).expect("the folder can be written");
+        let valid = read(name);
+        assert!(valid.contains(from), "{name} has no {from}");
+        fs::write(folder.join(name), valid.replace(from, to)).expect("the folder can be written");
         test().fails();
-        fs::write(folder.join(name), sound).expect("the folder can be written");
+        fs::write(folder.join(name), valid).expect("the folder can be written");
     }
 }

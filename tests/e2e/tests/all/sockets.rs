@@ -64,16 +64,16 @@ fn readable_secrets_are_reported() {
     fs::write(&secret, "0123456789abcd").expect("the folder can be written");
     fixture.add_iscsi_target(&format!("chap = {{ user = \"host\", secret_file = \"{}\" }}", secret.display()));
     fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
-    let said = format!("the CHAP secret in {} can be read by every user", secret.display());
-    for (mode, is_told) in [(0o644, true), (0o640, false)] {
+    let warning = format!("the CHAP secret in {} can be read by every user", secret.display());
+    for (mode, is_reported) in [(0o644, true), (0o640, false)] {
         fs::set_permissions(&secret, Permissions::from_mode(mode)).expect("the file belongs to this user");
         let checked = hotset(&["check-config", &fixture.config().display().to_string()]);
         assert_eq!(checked.status.code(), Some(0), "{}", text_of(&checked));
-        assert_eq!(text_of(&checked).contains(&said), is_told, "{mode:o}: {}", text_of(&checked));
+        assert_eq!(text_of(&checked).contains(&warning), is_reported, "{mode:o}: {}", text_of(&checked));
         let daemon = fixture.start();
         let log = daemon.log();
-        let last = log.rsplit("stopped;").next().expect("a part after the last stop");
-        assert_eq!(last.contains(&said), is_told, "{mode:o}: {log}");
+        let last_run = log.rsplit("stopped;").next().expect("a part after the last stop");
+        assert_eq!(last_run.contains(&warning), is_reported, "{mode:o}: {log}");
         daemon.stop();
     }
 }

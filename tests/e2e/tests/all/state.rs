@@ -1,4 +1,4 @@
-//! A state directory that cannot be written: at the record of many volumes, beside served volumes, at a stop.
+//! A state directory that cannot be written: when volumes are recorded, while volumes are served, and at a stop.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -20,7 +20,7 @@ const REFUSAL: &str = "cannot write its file: Is a directory";
 pub struct Obstacle(PathBuf);
 
 impl Obstacle {
-    pub fn put(fixture: &Fixture) -> Obstacle {
+    pub fn create(fixture: &Fixture) -> Obstacle {
         let path = fixture.folder.join("state/state.new");
         // The spare, if it exists.
         let _ = fs::remove_file(&path);
@@ -28,13 +28,13 @@ impl Obstacle {
         Obstacle(path)
     }
 
-    pub fn clear(self) {
+    pub fn remove(self) {
         fs::remove_dir(self.0).expect("the folder is empty");
     }
 }
 
 /// The state directory's record of each volume, by name.
-fn noted(fixture: &Fixture) -> Vec<(String, Value)> {
+fn volume_records(fixture: &Fixture) -> Vec<(String, Value)> {
     let text = fs::read_to_string(fixture.folder.join("state/state.json")).expect("a start has written it");
     let state: Value = serde_json::from_str(&text).expect("valid JSON");
     let named = |record: &Value| (record["name"].as_str().expect("a name").to_owned(), record.clone());
@@ -42,7 +42,7 @@ fn noted(fixture: &Fixture) -> Vec<(String, Value)> {
 }
 
 fn names(fixture: &Fixture) -> Vec<String> {
-    noted(fixture).into_iter().map(|(name, _)| name).collect()
+    volume_records(fixture).into_iter().map(|(name, _)| name).collect()
 }
 
 fn state_of(daemon: &Daemon, volume: &str) -> Value {
@@ -62,9 +62,9 @@ fn start_that_cannot_record_its_volumes_serves_none() {
     other.lock().expect("no process holds it");
     let mut daemon = Daemon::launch(&fixture);
     // The spare is created last.
-    let is_noted = || ["state/state.json", "state/state.new"].iter().all(|name| fixture.folder.join(name).exists());
-    wait_for("its first note", || is_noted().then_some(()));
-    let obstacle = Obstacle::put(&fixture);
+    let is_written = || ["state/state.json", "state/state.new"].iter().all(|name| fixture.folder.join(name).exists());
+    wait_for("the first state file", || is_written().then_some(()));
+    let obstacle = Obstacle::create(&fixture);
     drop(other);
     assert!(!daemon.wait().success());
     let log = daemon.log();
@@ -73,7 +73,7 @@ fn start_that_cannot_record_its_volumes_serves_none() {
         assert!(line.is_some_and(|line| line.contains(REFUSAL)), "{name}: {log}");
     }
     assert_eq!(names(&fixture), Vec::<String>::new(), "a failed record leaves no part");
-    obstacle.clear();
+    obstacle.remove();
     let daemon = fixture.start();
     assert_eq!(names(&fixture), ["a", "b"]);
     daemon.stop();
@@ -85,7 +85,7 @@ fn unrecordable_volume_does_not_affect_served_volumes() {
     let daemon = fixture.start();
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     client.write(0, &[1; 4096]).expect("the write succeeds");
-    let obstacle = Obstacle::put(&fixture);
+    let obstacle = Obstacle::create(&fixture);
     fixture.add_volume("later", 4 * MIB, "");
     fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
     daemon.signal("HUP");
@@ -94,7 +94,7 @@ fn unrecordable_volume_does_not_affect_served_volumes() {
     assert!(line.contains(REFUSAL), "{line}");
     assert_eq!((state_of(&daemon, "later"), state_of(&daemon, "v")), ("refused".into(), "active".into()));
     client.write(4096, &[2; 4096]).and_then(|()| client.flush()).expect("nothing has changed for it");
-    obstacle.clear();
+    obstacle.remove();
     // The daemon closed its backing, so that it can be opened again at once.
     daemon.signal("HUP");
     let mut later = wait_for("the new volume", || Client::connect(&fixture.endpoint(), "later").ok());
@@ -116,40 +116,40 @@ fn first_of_two_volumes_on_one_backing_is_served() {
         fixture.add_volume_on(name, &path.to_string_lossy(), "read_only = true");
     }
     fixture.add_volume("c", 4 * MIB, "");
-    for life in ["first", "second"] {
+    for run in ["first", "second"] {
         let daemon = fixture.start();
         let refusal = "volume b is not served: its backing is that of volume a, which is served already";
-        assert!(daemon.log().contains(refusal), "{life}: {}", daemon.log());
+        assert!(daemon.log().contains(refusal), "{run}: {}", daemon.log());
         let states = ["a", "b", "c"].map(|name| state_of(&daemon, name));
-        assert_eq!(states, ["active", "refused", "active"].map(Value::from), "{life}");
+        assert_eq!(states, ["active", "refused", "active"].map(Value::from), "{run}");
         daemon.stop();
-        assert_eq!(names(&fixture), ["a", "c"], "{life}");
+        assert_eq!(names(&fixture), ["a", "c"], "{run}");
     }
 }
 
 /// Writes to a volume and stops a daemon that cannot record the stop.
-fn stop_in_silence(fixture: &Fixture) {
+fn stop_without_record(fixture: &Fixture) {
     let mut daemon = fixture.start();
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     client.write(0, &[7; 8192]).and_then(|()| client.flush()).expect("the write succeeds");
     client.write(8192, &[8; 4096]).expect("the write succeeds");
-    let obstacle = Obstacle::put(fixture);
+    let obstacle = Obstacle::create(fixture);
     daemon.signal("TERM");
     assert!(daemon.wait().success(), "{}", daemon.log());
     assert!(daemon.log().contains(REFUSAL), "{}", daemon.log());
-    obstacle.clear();
-    assert_eq!(noted(fixture)[0].1["clean"], false, "the stop was recorded");
+    obstacle.remove();
+    assert_eq!(volume_records(fixture)[0].1["clean"], false, "the stop was recorded");
 }
 
 /// Starts the next daemon, which has all data and reports the unrecorded stop.
-fn find_everything(fixture: &Fixture) {
+fn check_all_data(fixture: &Fixture) {
     let daemon = fixture.start();
     assert!(daemon.log().contains("volume v was not cleanly stopped"), "{}", daemon.log());
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     assert_eq!(client.read(0, 12_288).expect("the read succeeds"), [vec![7; 8192], vec![8; 4096]].concat());
     drop(client);
     daemon.stop();
-    assert_eq!(noted(fixture)[0].1["clean"], true, "the stop is recorded");
+    assert_eq!(volume_records(fixture)[0].1["clean"], true, "the stop is recorded");
 }
 
 #[test]
@@ -157,10 +157,10 @@ fn unrecorded_stop_leaves_the_backing_complete() {
     let mut fixture = Fixture::with_volume(4 * MIB);
     // Memory that outlives the daemon would prove that no write was lost.
     fixture.keep_in = "none".to_owned();
-    stop_in_silence(&fixture);
+    stop_without_record(&fixture);
     let content = fs::read(fixture.backing("v")).expect("the file exists");
     assert_eq!(content[..12_288], [vec![7; 8192], vec![8; 4096]].concat());
-    find_everything(&fixture);
+    check_all_data(&fixture);
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn unrecorded_stop_keeps_dirty_data_in_the_flash_log() {
     let devices = ["f0", "f1"].map(|name| format!("\"{}\"", fixture.folder.join(name).display()));
     let flash = format!("[flash]\ndevices = [{}]\nsize = \"256 MiB\"", devices.join(", "));
     fixture.tables.clone_from(&flash);
-    stop_in_silence(&fixture);
+    stop_without_record(&fixture);
     // Without its flash the backing alone must not be taken as complete.
     fixture.tables.clear();
     let daemon = fixture.start();
@@ -178,7 +178,7 @@ fn unrecorded_stop_keeps_dirty_data_in_the_flash_log() {
     assert!(daemon.log().contains("may lie in the flash log alone"), "{}", daemon.log());
     daemon.stop();
     fixture.tables = flash;
-    find_everything(&fixture);
+    check_all_data(&fixture);
 }
 
 /// Writes to the state directory's disk until it is full.
@@ -205,16 +205,16 @@ fn full_state_disk_allows_stop_and_start() {
     client.write(0, &[7; 4096]).expect("the write succeeds");
     drop(client);
     daemon.stop();
-    assert_eq!(noted(&fixture)[0].1["clean"], true, "the stop was noted");
-    for life in 0..3 {
+    assert_eq!(volume_records(&fixture)[0].1["clean"], true, "the stop was recorded");
+    for run in 0..3 {
         let mut daemon = fixture.start();
         let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
-        assert_eq!(client.read(0, 4096).expect("the read succeeds"), [7; 4096], "life {life}");
-        assert_eq!(noted(&fixture)[0].1["clean"], false, "the start was noted");
+        assert_eq!(client.read(0, 4096).expect("the read succeeds"), [7; 4096], "run {run}");
+        assert_eq!(volume_records(&fixture)[0].1["clean"], false, "the start was recorded");
         drop(client);
         daemon.command(&["stop"]);
         assert!(daemon.wait().success(), "{}", daemon.log());
-        assert_eq!(noted(&fixture)[0].1["clean"], true, "the stop was noted");
+        assert_eq!(volume_records(&fixture)[0].1["clean"], true, "the stop was recorded");
         assert!(!daemon.log().contains("state directory"), "{}", daemon.log());
     }
     drop(disk);

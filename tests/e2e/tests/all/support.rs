@@ -53,8 +53,8 @@ fn support_archive_of_a_running_daemon_has_no_secrets() {
         .expect("the write succeeds");
     let archive = fixture.folder.join("support.tar.gz");
     let out = archive.to_string_lossy().into_owned();
-    let said = daemon.command(&["support", "--out", &out]);
-    assert!(said.contains("review it"), "{said}");
+    let message = daemon.command(&["support", "--out", &out]);
+    assert!(message.contains("review it"), "{message}");
     assert_eq!(archive.metadata().expect("the file was written").permissions().mode() & 0o777, 0o600);
     let files = unpack(&fixture, &archive);
     let state = std::fs::read_to_string(fixture.folder.join("state/state.json")).expect("the file was written");
@@ -62,7 +62,7 @@ fn support_archive_of_a_running_daemon_has_no_secrets() {
     let hash = state["tokens"][0]["hash"].as_str().expect("a hash");
     for (name, text) in &files {
         for secret in [PLANTED, &token, hash] {
-            assert!(!text.contains(secret), "{secret} stands in {name}:\n{text}");
+            assert!(!text.contains(secret), "{name} contains {secret}:\n{text}");
         }
     }
     assert_eq!(json(&files, "status.json")["volumes"][0]["writes"], 1);
@@ -81,9 +81,9 @@ fn support_archive_of_a_running_daemon_has_no_secrets() {
     let refused = daemon.try_command(&["support", "--out", &out]);
     assert!(!refused.status.success() && text_of(&refused).contains("--force"), "{refused:?}");
     assert_eq!(std::fs::read(&archive).expect("the file exists"), b"mine");
-    let told: Value =
+    let report: Value =
         serde_json::from_str(&daemon.command(&["support", "--force", "--json", "--out", &out])).expect("valid JSON");
-    assert_eq!(told["size_bytes"], archive.metadata().expect("the file was written").len());
+    assert_eq!(report["size_bytes"], archive.metadata().expect("the file was written").len());
     assert!(!unpack(&fixture, &archive).is_empty());
     daemon.stop();
 }
@@ -99,8 +99,8 @@ fn support_archive_without_a_daemon_names_missing_parts() {
         assert!(output.status.success(), "{}", text_of(&output));
         (text_of(&output), unpack(&fixture, &archive))
     };
-    let (said, files) = collect();
-    assert!(said.contains("not in it: what the daemon tells: no daemon answers"), "{said}");
+    let (message, files) = collect();
+    assert!(message.contains("not in it: what the daemon tells: no daemon answers"), "{message}");
     assert!(files.values().all(|text| !text.contains(PLANTED)), "{files:#?}");
     let events = json(&files, "events.json");
     assert!(events["events"][0]["text"].as_str().is_some_and(|text| text.starts_with("stopped")), "{events}");
@@ -109,11 +109,11 @@ fn support_archive_without_a_daemon_names_missing_parts() {
     assert!(!files.contains_key("status.json") && files["contents.txt"].contains("Could not be had"));
     // A daemon that accepts connections and never answers is a case for support.
     let silent = UnixListener::bind(fixture.folder.join("control.sock")).expect("no process listens there");
-    let (said, files) = collect();
-    assert!(said.contains("it says nothing") && files.contains_key("state.json"), "{said}");
+    let (message, files) = collect();
+    assert!(message.contains("it says nothing") && files.contains_key("state.json"), "{message}");
     drop(silent);
     std::fs::write(fixture.config(), format!("[memory\nsize = \"{PLANTED}\"")).expect("the file can be written");
-    let (said, files) = collect();
-    assert!(said.contains("configuration.toml") && said.contains("line 1 is not TOML"), "{said}");
-    assert!(files.values().all(|text| !text.contains(PLANTED)) && !said.contains(PLANTED), "{said}");
+    let (message, files) = collect();
+    assert!(message.contains("configuration.toml") && message.contains("line 1 is not TOML"), "{message}");
+    assert!(files.values().all(|text| !text.contains(PLANTED)) && !message.contains(PLANTED), "{message}");
 }

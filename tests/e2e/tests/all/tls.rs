@@ -98,7 +98,7 @@ fn reload_applies_a_changed_nbd_certificate() {
     let reload = |word: &str| {
         let before = daemon.log().len();
         daemon.signal("HUP");
-        wait_for(word, || daemon.log().get(before..).filter(|said| said.contains(word)).map(str::to_owned))
+        wait_for(word, || daemon.log().get(before..).filter(|log| log.contains(word)).map(str::to_owned))
     };
     let info = |name: &str| tool("nbdinfo").arg(encrypted(&fixture, port, &format!("/{name}")));
     info("first").ok();
@@ -115,8 +115,8 @@ fn reload_applies_a_changed_nbd_certificate() {
         let connected = scope.spawn(|| tool("nbdsh").arg("-c").arg(script).ok());
         wait_for("a client that is connected", || ready.exists().then_some(()));
         second.write(fixture.folder.path());
-        let said = reload("[nbd] the certificate in");
-        assert!(said.contains("server.crt was taken over") && !said.contains("restart"), "{said}");
+        let log = reload("[nbd] the certificate in");
+        assert!(log.contains("server.crt was taken over") && !log.contains("restart"), "{log}");
         fs::write(&go, "").expect("the folder can be written");
         connected.join().expect("it goes on");
     });

@@ -42,7 +42,7 @@ fn https(daemon: &Daemon, trusted: &Certificate) -> Http {
 fn reload(daemon: &Daemon, word: &str) -> String {
     let before = daemon.log().len();
     daemon.signal("HUP");
-    wait_for(word, || daemon.log().get(before..).filter(|said| said.contains(word)).map(str::to_owned))
+    wait_for(word, || daemon.log().get(before..).filter(|log| log.contains(word)).map(str::to_owned))
 }
 
 #[test]
@@ -84,8 +84,9 @@ fn tls_session_cookie_is_never_sent_in_the_clear() {
         http.request("POST", "/api/v1/volumes/v/pause", &[&session, &origin], "").status
     };
     assert_eq!((pause("http"), pause("https")), (403, 200));
-    let gone = http.request("POST", "/api/v1/logout", &[&session, &format!("Origin: https://{}", http.address())], "");
-    assert!(gone.header("set-cookie").ends_with("; Secure"), "{gone:?}");
+    let logged_out =
+        http.request("POST", "/api/v1/logout", &[&session, &format!("Origin: https://{}", http.address())], "");
+    assert!(logged_out.header("set-cookie").ends_with("; Secure"), "{logged_out:?}");
     let link: Value = serde_json::from_str(&daemon.command(&["token", "link", "--json"])).expect("valid JSON");
     let page = format!("https://{}/", http.address());
     assert_eq!(link["page"], page.as_str());
@@ -106,14 +107,14 @@ fn reload_applies_only_valid_api_certificates() {
     reload(&daemon, "nothing has changed");
     let [certificate, key] = second.write(fixture.folder.path());
     assert!(serves(&first) && !serves(&second), "nothing is taken over without a reload");
-    let said = reload(&daemon, "server.crt was taken over");
-    assert!(!said.contains("restart"), "{said}");
+    let log = reload(&daemon, "server.crt was taken over");
+    assert!(!log.contains("restart"), "{log}");
     assert!(serves(&second) && !serves(&first));
     assert_eq!(kept.get("/healthz").expect("connections that are open go on").status, 200);
     // The key of another certificate, an empty file, and a missing file.
     fs::write(&key, &first.pem.1).expect("the folder can be written");
-    let said = reload(&daemon, "the certificate stays the one before: the key in");
-    assert!(said.contains("name a matching pair"), "{said}");
+    let log = reload(&daemon, "the certificate stays the one before: the key in");
+    assert!(log.contains("name a matching pair"), "{log}");
     fs::write(&key, "").expect("the folder can be written");
     reload(&daemon, "holds no private key in PEM form");
     fs::remove_file(&certificate).expect("the file exists");
@@ -125,8 +126,8 @@ fn reload_applies_only_valid_api_certificates() {
     third.write(&folder);
     let text = fixture.config_text().replace("/server.", "/new/server.");
     fs::write(fixture.config(), text).expect("the folder can be written");
-    let said = reload(&daemon, "new/server.crt was taken over");
-    assert!(!said.contains("restart"), "{said}");
+    let log = reload(&daemon, "new/server.crt was taken over");
+    assert!(!log.contains("restart"), "{log}");
     assert!(serves(&third) && !serves(&second));
     // The switch to plain HTTP requires a restart: a slip in the file must not cause it.
     let plain = fixture.config_text().lines().filter(|line| !line.starts_with("tls_")).collect::<Vec<_>>().join("\n");
@@ -166,9 +167,9 @@ fn certificate_without_a_key_is_refused() {
         let text: String = fixture.config_text().lines().filter(kept).flat_map(|line| [line, "\n"]).collect();
         fs::write(fixture.config(), text).expect("the folder can be written");
         let checked = hotset(&["check-config", &fixture.config().to_string_lossy()]);
-        let said = text_of(&checked);
-        assert_eq!(checked.status.code(), Some(2), "{key}: {said}");
-        assert!(said.contains(&format!("[api] without \"{missing}\"")), "{key}: {said}");
+        let message = text_of(&checked);
+        assert_eq!(checked.status.code(), Some(2), "{key}: {message}");
+        assert!(message.contains(&format!("[api] without \"{missing}\"")), "{key}: {message}");
     }
 }
 
@@ -200,14 +201,14 @@ fn expiring_certificate_raises_an_alert_until_replaced() {
         format!("tls = \"allowed\"\ntls_certificate = \"{folder}/server.crt\"\ntls_key = \"{folder}/server.key\"\n");
     let daemon = fixture.start();
     let status = || serde_json::from_str::<Value>(&daemon.command(&["status", "--json"])).expect("valid JSON");
-    let told = |kind: &str| {
+    let alert_subjects = |kind: &str| {
         let status = status();
         let active = status["active_alerts"].as_array().expect("a list").iter().filter(|alert| alert["kind"] == kind);
         active.map(|alert| alert["subject"].as_str().expect("a subject").to_owned()).collect::<Vec<_>>()
     };
     let both = ["[api] tls_certificate", "[nbd] tls_certificate"];
-    wait_for("the warning", || (told("certificate-expires") == both).then_some(()));
-    assert_eq!(told("certificate-expired"), [""; 0]);
+    wait_for("the warning", || (alert_subjects("certificate-expires") == both).then_some(()));
+    assert_eq!(alert_subjects("certificate-expired"), [""; 0]);
     let metrics = https(&daemon, &soon).get("/metrics").body;
     let ends = status()["certificates"][1]["ends_unix_seconds"].as_u64().expect("the expiry time");
     assert!(
@@ -216,11 +217,12 @@ fn expiring_certificate_raises_an_alert_until_replaced() {
     );
     Certificate::expiring("over", DAY, true).write(fixture.folder.path());
     reload(&daemon, "[nbd] the certificate in");
-    wait_for("the alert", || (told("certificate-expired") == both).then_some(()));
+    wait_for("the alert", || (alert_subjects("certificate-expired") == both).then_some(()));
     Certificate::expiring("renewed", 90 * DAY, false).write(fixture.folder.path());
     reload(&daemon, "[nbd] the certificate in");
     wait_for("its end", || {
-        (told("certificate-expired").is_empty() && told("certificate-expires").is_empty()).then_some(())
+        (alert_subjects("certificate-expired").is_empty() && alert_subjects("certificate-expires").is_empty())
+            .then_some(())
     });
     daemon.stop();
 }

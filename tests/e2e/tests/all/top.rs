@@ -9,10 +9,10 @@ use e2e::writer::StopAtEnd;
 
 const MIB: u64 = 1 << 20;
 
-/// The number behind `label` on the screen.
+/// The number after `label` on the screen.
 fn figure(text: &str, label: &str) -> Option<u64> {
-    let behind = text.split_once(label)?.1.trim_start();
-    let digits: String = behind.chars().take_while(|c| c.is_ascii_digit() || *c == ',').collect();
+    let value = text.split_once(label)?.1.trim_start();
+    let digits: String = value.chars().take_while(|c| c.is_ascii_digit() || *c == ',').collect();
     digits.replace(',', "").parse().ok()
 }
 
@@ -48,11 +48,11 @@ fn top_shows_load_over_a_restart_and_restores_the_terminal() {
         };
         terminal.wait_for("the busiest first", |text| is_first(text, "busy", "idle"));
         terminal.press("nn");
-        terminal.wait_for("the order of names turned round", |text| is_first(text, "idle", "busy"));
+        terminal.wait_for("the reverse order of names", |text| is_first(text, "idle", "busy"));
         terminal.press("/web01\r");
         terminal.wait_for("the filter", |text| text.contains("1 of 2 match") && !text.contains("idle"));
         terminal.press("\u{1b}");
-        terminal.wait_for("all of them", |text| text.contains("idle"));
+        terminal.wait_for("all volumes", |text| text.contains("idle"));
         terminal.press("?");
         terminal.wait_for("the keys", |text| text.contains("sort by dirty"));
         terminal.press(" ");
@@ -64,14 +64,14 @@ fn top_shows_load_over_a_restart_and_restores_the_terminal() {
         terminal.resize(170, 40);
         terminal.wait_for("a larger screen", |text| text.contains("datastore") && text.contains("policy"));
         daemon.kill();
-        let text = terminal.wait_for("that it has gone", |text| text.contains("no answer from the daemon"));
-        assert!(text.contains("busy"), "what was seen is gone, too: {text}");
+        let text = terminal.wait_for("the lost daemon", |text| text.contains("no answer from the daemon"));
+        assert!(text.contains("busy"), "the last data is not shown: {text}");
         let daemon = fixture.start();
         scope.spawn(|| read(&endpoint, &stop));
         terminal.wait_for("the next daemon", |text| text.contains("live") && busy(text));
         terminal.press("q");
         assert!(terminal.wait().success());
-        assert!(!terminal.is_alternate_screen(), "the screen is not given back");
+        assert!(!terminal.is_alternate_screen(), "the alternate screen is still active");
         stop.store(true, Ordering::Relaxed);
         daemon.stop();
     });

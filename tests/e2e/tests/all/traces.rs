@@ -41,7 +41,7 @@ impl Recorder {
 }
 
 /// Runs a command that has to succeed.
-fn done(args: &[&str]) -> String {
+fn run_command(args: &[&str]) -> String {
     let output = hotset(args);
     assert!(output.status.success(), "{args:?}: {}", text_of(&output));
     String::from_utf8(output.stdout).expect("plain text")
@@ -50,7 +50,7 @@ fn done(args: &[&str]) -> String {
 /// `(Read|Write, offset, bytes)` of every request, sorted: fio logs in another order than the daemon.
 fn requests(trace: &Path) -> Vec<String> {
     let csv = trace.with_extension("msr");
-    done(&["trace", "convert", &trace.to_string_lossy(), &csv.to_string_lossy()]);
+    run_command(&["trace", "convert", &trace.to_string_lossy(), &csv.to_string_lossy()]);
     let text = fs::read_to_string(csv).expect("the file was written");
     let mut found: Vec<String> =
         text.lines().map(|line| line.split(',').skip(3).take(3).collect::<Vec<_>>().join(",")).collect();
@@ -72,11 +72,16 @@ fn recorded_trace_equals_the_requests_of_fio() {
                 --size=64m --io_size=96m";
     let log = format!("--write_iolog={}", logged.display());
     tool("fio").args(load).arg(&uri).arg(&log).within(fixture.folder.path()).ok();
-    let said = recorder.interrupt();
-    assert!(said.contains("\"lost\": 0"), "{said}");
-    let (seen, asked) = (requests(&recorded), requests(&logged));
-    assert!(asked.len() > 1_000, "{}", asked.len());
-    assert!(seen == asked, "{} recorded, {} asked", seen.len(), asked.len());
+    let output = recorder.interrupt();
+    assert!(output.contains("\"lost\": 0"), "{output}");
+    let (recorded_requests, logged_requests) = (requests(&recorded), requests(&logged));
+    assert!(logged_requests.len() > 1_000, "{}", logged_requests.len());
+    assert!(
+        recorded_requests == logged_requests,
+        "{} recorded, {} logged by fio",
+        recorded_requests.len(),
+        logged_requests.len()
+    );
 
     let recorder = Recorder::start(&fixture, &daemon, &hidden, &["--anonymise"]);
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
@@ -87,7 +92,7 @@ fn recorded_trace_equals_the_requests_of_fio() {
     drop(client);
     recorder.interrupt();
     daemon.stop();
-    let info = done(&["--json", "trace", "info", &hidden.to_string_lossy()]);
+    let info = run_command(&["--json", "trace", "info", &hidden.to_string_lossy()]);
     for count in ["\"reads\": 1", "\"writes\": 1", "\"discards\": 1", "\"flushes\": 1", "\"discard_bytes\": 1048576"] {
         assert!(info.contains(count), "{count}: {info}");
     }
@@ -120,12 +125,13 @@ fn recorded_trace_replays_to_the_live_hit_ratio() {
     daemon.stop();
     let live = hit_ratio(&shown);
     let trace = recorded.to_string_lossy().into_owned();
-    let said = done(&["--json", "simulate", &trace, "--memory", "32 MiB", "--array", "raid5?disks=5&type=ssd"]);
-    let replayed: serde_json::Value = serde_json::from_str(&said).expect("valid JSON");
+    let output =
+        run_command(&["--json", "simulate", &trace, "--memory", "32 MiB", "--array", "raid5?disks=5&type=ssd"]);
+    let replayed: serde_json::Value = serde_json::from_str(&output).expect("valid JSON");
     let with = &replayed["timed"]["with"];
-    assert_eq!(with["reads"], shown["reads"], "{said}");
-    let virtual_ = hit_ratio(with);
-    println!("live {live:.4}, replayed {virtual_:.4}, policies alone {}", replayed["total"]["hit_ratio"]);
+    assert_eq!(with["reads"], shown["reads"], "{output}");
+    let replayed_ratio = hit_ratio(with);
+    println!("live {live:.4}, replayed {replayed_ratio:.4}, policies alone {}", replayed["total"]["hit_ratio"]);
     assert!((0.2..0.8).contains(&live), "{live}: a ratio that tests no cache");
-    assert!((live - virtual_).abs() <= 0.01, "live {live:.4}, replayed {virtual_:.4}");
+    assert!((live - replayed_ratio).abs() <= 0.01, "live {live:.4}, replayed {replayed_ratio:.4}");
 }

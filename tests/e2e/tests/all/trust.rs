@@ -85,8 +85,8 @@ fn lost_state_directory_is_rebuilt_from_the_devices() {
     let daemon = fixture.start();
     volume_refusal(&fixture, &daemon, "data-unclaimed");
     daemon.stop();
-    let said = rebuild(&fixture);
-    assert!(said.contains("of dirty data on flash") && said.contains("records of 1 volumes"), "{said}");
+    let output = rebuild(&fixture);
+    assert!(output.contains("of dirty data on flash") && output.contains("records of 1 volumes"), "{output}");
     let daemon = fixture.start();
     assert_eq!(count(&read(&fixture), 2), BLOCKS, "{}", daemon.log());
     assert_eq!(show(&daemon, "v")["incarnation"], before);

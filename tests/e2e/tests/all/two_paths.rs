@@ -17,7 +17,7 @@ const VOLUME_BYTES: u64 = 64 * MIB;
 
 /// A file in the fixture's folder and a loop device of it; `None`, with a line on the terminal, where loop devices are
 /// not permitted.
-fn looped(fixture: &Fixture) -> Option<(std::path::PathBuf, LoopDevice)> {
+fn loop_device(fixture: &Fixture) -> Option<(std::path::PathBuf, LoopDevice)> {
     let file = fixture.folder.join("shared.img");
     match LoopDevice::attach(&file, VOLUME_BYTES, 512) {
         Ok(device) => Some((file, device)),
@@ -44,7 +44,7 @@ fn refusal(daemon: &Daemon, volume: &str) -> String {
 #[test]
 fn loop_device_of_a_backing_is_refused_as_backing() {
     let mut fixture = Fixture::new();
-    let Some((file, device)) = looped(&fixture) else { return };
+    let Some((file, device)) = loop_device(&fixture) else { return };
     fixture.add_volume_on("a", &shown(&file), "");
     fixture.add_volume_on("b", &shown(device.path()), "");
     let daemon = fixture.start();
@@ -63,7 +63,7 @@ fn loop_device_of_a_backing_is_refused_as_backing() {
 #[test]
 fn loop_device_of_a_backing_is_refused_as_flash_device() {
     let mut fixture = Fixture::new();
-    let Some((file, device)) = looped(&fixture) else { return };
+    let Some((file, device)) = loop_device(&fixture) else { return };
     let other = fixture.folder.join("other");
     flash_on(&mut fixture, &[device.path(), &other]);
     fixture.add_volume_on("a", &shown(&file), "");
@@ -97,7 +97,7 @@ fn second_name_of_a_backing_is_refused_at_once() {
 #[test]
 fn two_files_and_two_loop_devices_are_four_disks() {
     let mut fixture = Fixture::new();
-    let Some((_, first)) = looped(&fixture) else { return };
+    let Some((_, first)) = loop_device(&fixture) else { return };
     let Ok(second) = LoopDevice::attach(&fixture.folder.join("second.img"), VOLUME_BYTES, 512) else { return };
     fixture.add_volume("a", MIB, "");
     fixture.add_volume("b", MIB, "");
@@ -113,7 +113,7 @@ fn two_files_and_two_loop_devices_are_four_disks() {
 
 #[test]
 fn volume_on_an_export_of_its_own_daemon_is_refused() {
-    let own = "export of this daemon itself";
+    let own_export = "export of this daemon itself";
     let mut fixture = Fixture::new();
     let port =
         TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port is free").port();
@@ -129,12 +129,12 @@ fn volume_on_an_export_of_its_own_daemon_is_refused() {
         fixture.add_volume_on(name, &backing, "");
     }
     let daemon = fixture.start();
-    ["b", "c"].iter().for_each(|name| assert!(refusal(&daemon, name).contains(own), "{}", daemon.log()));
-    assert!(refusal(&daemon, "d").contains(own), "{}", daemon.log());
+    ["b", "c"].iter().for_each(|name| assert!(refusal(&daemon, name).contains(own_export), "{}", daemon.log()));
+    assert!(refusal(&daemon, "d").contains(own_export), "{}", daemon.log());
     // Another name of the same socket: only the connection itself shows the identity.
     fs::hard_link(fixture.socket(), &twin).expect("the folder can be written");
     let uri = format!("nbd+unix:///a?socket={}", twin.display());
     let added = daemon.try_command(&["volume", "add", "e", "--backing", &uri]);
-    assert!(!added.status.success() && text_of(&added).contains(own), "{}", text_of(&added));
+    assert!(!added.status.success() && text_of(&added).contains(own_export), "{}", text_of(&added));
     daemon.stop();
 }

@@ -1,4 +1,4 @@
-//! NBD clients without block-size negotiation: any offset and length, and long reads without structured replies.
+//! Unaligned requests of NBD clients that negotiate no block size, and long reads without structured replies.
 
 use std::io::Write;
 
@@ -24,7 +24,7 @@ fn fixture_on(sector: u32) -> Option<(Fixture, LoopDevice)> {
         Err(reason) => {
             let _ = writeln!(
                 std::io::stderr(),
-                "SKIPPED: requests of any byte on {sector}-byte sectors: no loop device can be made ({reason})"
+                "SKIPPED: unaligned requests on {sector}-byte sectors: no loop device can be made ({reason})"
             );
             None
         }
@@ -40,8 +40,8 @@ fn check_against_array(fixture: &Fixture) {
         let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
         assert!(client.read(0, array.len()).expect("the read succeeds") == array, "the whole volume after a start");
         for number in 0..600 {
-            let most = if number % 40 == 0 { 2 * MIB } else { 9000 };
-            let len = 1 + random.below(most) as usize;
+            let len_max = if number % 40 == 0 { 2 * MIB } else { 9000 };
+            let len = 1 + random.below(len_max) as usize;
             let at = random.below(VOLUME_BYTES - len as u64 + 1) as usize;
             let (range, flags) = (at..at + len, if random.below(8) == 0 { FUA } else { 0 });
             let done = match random.below(4) {
@@ -136,8 +136,8 @@ fn long_simple_reads_stay_inside_the_memory_bound() {
         let data = client.read(at, len).unwrap_or_else(|error| panic!("a read of {len} bytes at {at}: {error}"));
         let first = at.next_multiple_of(MIB);
         for mark in (first..at + len as u64 - 4096).step_by(MIB as usize) {
-            let place = (mark - at) as usize;
-            assert!(data[place..place + 4096] == [(mark / MIB) as u8 + 1; 4096], "{len} at {at}: {mark}");
+            let start = (mark - at) as usize;
+            assert!(data[start..start + 4096] == [(mark / MIB) as u8 + 1; 4096], "{len} at {at}: {mark}");
         }
     }
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).expect("the daemon runs");

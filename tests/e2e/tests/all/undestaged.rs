@@ -53,11 +53,11 @@ fn stop_returns_when_the_process_has_ended() {
 #[test]
 fn stopping_daemon_is_not_complete() {
     let mut fixture = Fixture::new();
-    let (socket, disk) = (fixture.folder.join("below"), fixture.folder.join("disk"));
+    let (socket, disk) = (fixture.folder.join("backing"), fixture.folder.join("disk"));
     File::create(&disk).and_then(|file| file.set_len(32 * MIB)).expect("the folder can be written");
     let args = format!("--filter=error --filter=noparallel file {} error-pwrite-rate=100%", disk.display());
-    let below = Nbdkit::start(&socket, &args);
-    fixture.add_volume_on("v", &below.uri(), "");
+    let backing_server = Nbdkit::start(&socket, &args);
+    fixture.add_volume_on("v", &backing_server.uri(), "");
     fixture.add_volume("whole", MIB, "");
     let daemon = fixture.start();
     drop(write(&fixture));
@@ -68,7 +68,7 @@ fn stopping_daemon_is_not_complete() {
     assert!(names.lines().any(|name| name == "v") && text.contains("is stopping"), "{text}");
     // The volume without dirty data is recorded as clean by then.
     assert!(!names.lines().any(|name| name == "whole"), "{text}");
-    drop((daemon, below));
+    drop((daemon, backing_server));
 }
 
 #[test]
@@ -86,15 +86,15 @@ fn state_directory_is_found_from_the_socket() {
     assert_eq!((code, names.as_str()), (Some(0), ""), "{text}");
     daemon.command(&["stop"]);
     let (code, names, text) = undestaged(&["--socket", &socket]);
-    assert_eq!((code, names.as_str()), (Some(1), ""), "a silent socket proves nothing: {text}");
+    assert_eq!((code, names.as_str()), (Some(1), ""), "a socket without a daemon is no proof: {text}");
     assert!(text.contains("--state") && text.contains("--config"), "{text}");
 }
 
 #[test]
 fn daemon_with_another_state_directory_is_no_proof() {
-    let (held, other) = (fixture_with_flash(), Fixture::with_volume(MIB));
-    let (first, second) = (held.start(), other.start());
-    let state = held.folder.join("state").display().to_string();
+    let (owner, other) = (fixture_with_flash(), Fixture::with_volume(MIB));
+    let (first, second) = (owner.start(), other.start());
+    let state = owner.folder.join("state").display().to_string();
     let socket = other.folder.join("control.sock").display().to_string();
     let (code, names, text) = undestaged(&["--state", &state, "--socket", &socket]);
     assert_eq!((code, names.as_str()), (Some(1), ""), "{text}");

@@ -73,7 +73,7 @@ fn guest_disk_supports_all_features() {
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
 fn repeated_kills_under_a_guest_lose_nothing() {
-    killed_again_and_again(&fixture(&["v"]));
+    check_repeated_kills(&fixture(&["v"]));
 }
 
 #[test]
@@ -81,10 +81,10 @@ fn repeated_kills_under_a_guest_lose_nothing() {
 fn repeated_kills_with_flash_under_a_guest_lose_nothing() {
     let mut fixture = fixture(&["v"]);
     fixture.tables += "[flash]\ndevices = [\"one\", \"two\"]\nsize = \"256 MiB\"\n";
-    killed_again_and_again(&fixture);
+    check_repeated_kills(&fixture);
 }
 
-fn killed_again_and_again(fixture: &Fixture) {
+fn check_repeated_kills(fixture: &Fixture) {
     let mut daemon = fixture.start();
     let mut guest = Linux::boot_as(&machine(fixture, &["v"]));
     guest.start_load(&verified("/dev/vdb", 5 * KILLS as u64 + 30, 32));

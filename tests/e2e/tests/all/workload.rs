@@ -49,8 +49,8 @@ fn iometer_and_fio_files_run_and_a_bad_line_is_named() {
     assert!((number(&json, "read_ratio") - 0.75).abs() < 0.1, "{json}");
     let wrong = write("wrong.fio", "[data]\nrw=randrw\nzonemode=zbd\n");
     let output = hotset(&["workload", "run", &wrong, "--to", &fixture.uri("v")]);
-    let said = e2e::daemon::text_of(&output);
-    assert!(output.status.code() == Some(2) && said.contains("line 3"), "{said}");
+    let message = e2e::daemon::text_of(&output);
+    assert!(output.status.code() == Some(2) && message.contains("line 3"), "{message}");
     let output = hotset(&["workload", "run", "databse", "--to", &fixture.uri("v")]);
     assert!(output.status.code() == Some(2), "{}", e2e::daemon::text_of(&output));
     daemon.stop();

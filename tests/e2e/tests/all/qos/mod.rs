@@ -15,7 +15,7 @@ use e2e::load::Log;
 use serde_json::Value;
 
 /// Length of a volume on the shelf: far more than the memory, and so long that disks have to seek.
-const GIB_OF_A_VOLUME: u64 = 200;
+const VOLUME_GIB: u64 = 200;
 /// Disks with a longer latency than this are congested.
 const POOL: Option<&str> = Some("congestion_threshold = \"15ms\"");
 /// Small reads that miss memory.
@@ -38,7 +38,7 @@ fn shelf(memory: &str, datastore: Option<&str>, volumes: &[(&str, &str)]) -> Fix
     }
     for (name, keys) in volumes {
         let pool = if datastore.is_some() { "datastore = \"pool\"\n" } else { "" };
-        fixture.add_volume_on(name, "sim://shelf", &format!("size = \"{GIB_OF_A_VOLUME} GiB\"\n{pool}{keys}"));
+        fixture.add_volume_on(name, "sim://shelf", &format!("size = \"{VOLUME_GIB} GiB\"\n{pool}{keys}"));
     }
     fixture
 }
@@ -50,12 +50,12 @@ fn windows(from_ms: u64, to_ms: u64, width_ms: u64) -> impl Iterator<Item = (u64
 }
 
 /// Compares the rates of several clients with their shares in every window of ten seconds.
-fn hold_against_shares(logs: &[&Log], shares: &[f64], from_ms: u64, to_ms: u64) {
+fn assert_shares(logs: &[&Log], shares: &[f64], from_ms: u64, to_ms: u64) {
     for (from, to) in windows(from_ms, to_ms, 10_000) {
         let rates: Vec<f64> = logs.iter().map(|log| log.rate(from, to)).collect();
         let (all, entitled): (f64, f64) = (rates.iter().sum(), shares.iter().sum());
-        let told: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();
-        println!("{from} to {to} ms: {} a second for shares of {shares:?}", told.join(", "));
+        let formatted: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();
+        println!("{from} to {to} ms: {} a second for shares of {shares:?}", formatted.join(", "));
         for (rate, share) in rates.iter().zip(shares) {
             let ratio = rate / all / (share / entitled);
             assert!((0.95..=1.05).contains(&ratio), "{rates:?} for {shares:?} between {from} and {to} ms");

@@ -6,7 +6,7 @@ use e2e::fixture::Fixture;
 use e2e::load::{Job, run};
 use e2e::server::Nbdkit;
 
-use super::{POOL, RANDOM, SETTLED_MS, hold_against_shares, seconds, shelf};
+use super::{POOL, RANDOM, SETTLED_MS, assert_shares, seconds, shelf};
 
 /// Rate limit of the file of this machine, in requests of 4 KiB a second.
 const FILE_IOPS: u64 = 800;
@@ -27,7 +27,7 @@ fn idle_client_yields_its_share_and_regains_it() {
     let logs = run(fixture.folder.path(), &jobs);
     let [a, b, c, again] = ["a", "b", "c", "a-again"].map(|name| &logs[name]);
     let idle_ms = a.end_ms();
-    hold_against_shares(&[a, b, c], &[2000.0, 1000.0, 500.0], SETTLED_MS, idle_ms);
+    assert_shares(&[a, b, c], &[2000.0, 1000.0, 500.0], SETTLED_MS, idle_ms);
     // The idle client's part goes to the others within a second, in the ratio of their shares.
     let all = |from, to| a.rate(from, to) + b.rate(from, to) + c.rate(from, to);
     let (before, taken) = (all(SETTLED_MS, idle_ms), all(idle_ms + 1000, idle_ms + 4000));
@@ -70,7 +70,7 @@ fn congested_local_file_is_shared_by_shares() {
     let logs = run(fixture.folder.path(), &jobs);
     let logs = shares.map(|(name, _)| &logs[name]);
     let end = logs.iter().map(|log| log.end_ms()).min().expect("three logs");
-    hold_against_shares(&logs, &[1000.0, 500.0, 500.0], SETTLED_MS, end);
+    assert_shares(&logs, &[1000.0, 500.0, 500.0], SETTLED_MS, end);
     daemon.stop();
     drop(below);
 }
