@@ -1,8 +1,8 @@
 //! Golden files: each format as each release wrote it, read by the tests of every later release.
 //!
 //! Release RELEASE wrote `files/RELEASE/NAME`; a file whose name ends in `.zst` is compressed. A line per file in
-//! `files/RELEASE/CHECKSUMS` has CRC32C in eight hexadecimal digits, two spaces and the name. With `UPDATE_GOLDEN=1` the
-//! test that reads a file creates it once, for the version in `Cargo.toml`. It is never overwritten.
+//! `files/RELEASE/CHECKSUMS` has CRC32C in eight hexadecimal digits, two spaces and the name. With `UPDATE_GOLDEN=1`
+//! the test that reads a file creates it once, for the version in `Cargo.toml`. It is never overwritten.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;

@@ -45,7 +45,7 @@ pub fn on_slow_disks(devices: &[&str], lines: &str) -> Fixture {
     fixture
 }
 
-/// Content of the disks of [`on_slow_disks`].
+/// Content of the modelled disks of [`on_slow_disks`].
 pub fn slow_disks(fixture: &Fixture) -> Vec<u8> {
     fs::read(path(fixture, "state/sim/v.img")).expect("the backing exists")
 }
@@ -305,7 +305,7 @@ pub const EXPORTED_BLOCKS: Range<u64> = 0..50;
 
 /// A volume on an export of another server, whose disk can be exchanged between starts.
 pub struct ExportedDisk {
-    /// Fixture whose next start finds another disk, or one that cannot be proven.
+    /// Fixture whose next start finds another disk, or a disk without proof of identity.
     pub fixture: Fixture,
     server: Option<Nbdkit>,
 }

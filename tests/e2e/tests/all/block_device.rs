@@ -11,7 +11,7 @@ use e2e::tool::tool;
 const MIB: u64 = 1 << 20;
 const VOLUME_BYTES: u64 = 48 * MIB;
 
-/// A loop device in the fixture's folder; `None` and a note on the terminal if none can be made.
+/// A loop device in the fixture's folder; prints `SKIPPED` and returns `None` if none can be created.
 fn device(fixture: &Fixture, sector: u32) -> Option<LoopDevice> {
     match LoopDevice::attach(&fixture.folder.join("device.img"), VOLUME_BYTES, sector) {
         Ok(device) => Some(device),

@@ -12,7 +12,7 @@ use e2e::http::Http;
 use e2e::loop_device::LoopDevice;
 use serde_json::Value;
 
-use crate::flash::{failing, flash_on};
+use crate::flash::{failing_devices, flash_on};
 
 const SATA: &str = include_str!("../../../../crates/daemon/src/flash/fixtures/sata.json");
 const WORN: &str = include_str!("../../../../crates/daemon/src/flash/fixtures/nvme-failing.json");
@@ -20,7 +20,7 @@ const WORN: &str = include_str!("../../../../crates/daemon/src/flash/fixtures/nv
 /// A fixture whose flash devices are two drives; `None` if none can be made.
 fn fixture() -> Option<(Fixture, [LoopDevice; 2])> {
     let mut fixture = Fixture::with_volume(4 << 20);
-    let drives: [LoopDevice; 2] = failing(&fixture, &["one", "two"])?.try_into().ok()?;
+    let drives: [LoopDevice; 2] = failing_devices(&fixture, &["one", "two"])?.try_into().ok()?;
     flash_on(&mut fixture, &[drives[0].path(), drives[1].path()]);
     fixture.tables = format!("[api]\nlisten = \"127.0.0.1:0\"\n{}", fixture.tables);
     Some((fixture, drives))

@@ -15,7 +15,7 @@ use e2e::fixture::Fixture;
 use e2e::http::Http;
 use serde_json::{Value, json};
 
-use crate::flash::{failing, flash_on};
+use crate::flash::{failing_devices, flash_on};
 use crate::history::SmallDisk;
 
 const MIB: u64 = 1 << 20;
@@ -216,7 +216,7 @@ fn missing_flash_device_raises_alerts_until_replaced() {
 #[test]
 fn failed_flash_device_raises_an_alert_until_replaced() {
     let mut fixture = Fixture::with_volume(16 * MIB);
-    let Some(devices) = failing(&fixture, &["loop"]) else { return };
+    let Some(devices) = failing_devices(&fixture, &["loop"]) else { return };
     let (file, spare) = (fixture.folder.join("f1"), fixture.folder.join("f2"));
     flash_on(&mut fixture, &[devices[0].path(), &file]);
     fixture.tables += "[api]\nlisten = \"127.0.0.1:0\"\n";
@@ -421,7 +421,7 @@ fn full_or_read_only_event_disk_raises_an_alert_only() {
     disk.remount("ro");
     let daemon = fixture.start();
     let http = Http::of(&daemon);
-    // Events that could not be written were kept in memory.
+    // Events that could not be written are still in memory.
     assert!(events(&http, "&subject=v").len() >= recorded);
     wait_for("the alert", || has(&http, "events-disk", "-").then_some(()));
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");

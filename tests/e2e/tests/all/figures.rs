@@ -21,7 +21,7 @@ type Figures = BTreeMap<&'static str, u64>;
 /// A run of fio: pattern, bytes per request, number of requests, and writes between two flushes.
 struct Run(&'static str, u64, u64, u64);
 
-/// Several sizes, both directions, flushes, and a mix whose composition only fio knows.
+/// Several sizes, both directions, flushes, and a read-write mix whose counts only fio reports.
 const RUNS: [(&str, Run); 6] = [
     ("v", Run("write", 65_536, 128, 16)),
     ("v", Run("randwrite", 4_096, 1_024, 0)),

@@ -33,7 +33,8 @@ fn run(command: &mut Command) -> bool {
     command.env("PATH", format!("/usr/sbin:/sbin:{path}")).output().is_ok_and(|output| output.status.success())
 }
 
-/// A mounted XFS file system in a file on a loop device; `None` and a note on the terminal where that is impossible.
+/// A mounted XFS file system in a file on a loop device; prints `SKIPPED` and returns
+/// `None` where that is impossible.
 fn xfs(fixture: &Fixture, file: &Path, place: &Path) -> Option<(LoopDevice, Mounted)> {
     // The smallest file system that `mkfs.xfs` creates.
     let made = LoopDevice::attach(file, 320 * MIB, 512).ok();

@@ -21,26 +21,27 @@ use crate::kill::kill_rounds;
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
-/// Number of written blocks, one in sixteen of the volume: more than the disks of [`slow`] can take during a stop.
+/// Number of written blocks, one in sixteen of the volume: more than the disks of [`on_slow_disks`] can write during a
+/// stop.
 const BLOCKS: u64 = 2048;
 
 /// A fixture with a volume on slow disks, whose log lies on `devices`; `lines` are further keys.
-fn slow(devices: &[&str], lines: &str) -> Fixture {
+fn on_slow_disks(devices: &[&str], lines: &str) -> Fixture {
     let mut fixture = Fixture::new();
     // Surviving memory would make the log unnecessary.
     fixture.keep_in = "none".to_owned();
     fixture.add_volume_on("v", "sim://raid5?disks=3&type=nlsas", "size = \"128 MiB\"");
-    flash(&mut fixture, devices, lines);
+    set_flash(&mut fixture, devices, lines);
     fixture
 }
 
-fn flash(fixture: &mut Fixture, devices: &[&str], lines: &str) {
+fn set_flash(fixture: &mut Fixture, devices: &[&str], lines: &str) {
     let devices: Vec<_> = devices.iter().map(|name| format!("\"{}\"", fixture.folder.join(name).display())).collect();
     fixture.tables = format!("[flash]\ndevices = [{}]\nsize = \"64 MiB\"\n{lines}\n", devices.join(", "));
 }
 
-fn two() -> Fixture {
-    slow(&["f0", "f1"], "")
+fn with_two_devices() -> Fixture {
+    on_slow_disks(&["f0", "f1"], "")
 }
 
 fn block(number: u64, generation: u8) -> Vec<u8> {
@@ -85,7 +86,7 @@ fn path(fixture: &Fixture, name: &str) -> PathBuf {
 }
 
 /// Leaves a stopped daemon with data on flash that its backing lacks.
-fn stopped_dirty(fixture: &Fixture) {
+fn stop_dirty(fixture: &Fixture) {
     let daemon = fixture.start();
     write(fixture, BLOCKS, 1);
     daemon.stop();
@@ -94,7 +95,7 @@ fn stopped_dirty(fixture: &Fixture) {
 
 #[test]
 fn stop_leaves_dirty_data_on_flash_for_the_next_start() {
-    let fixture = two();
+    let fixture = with_two_devices();
     let daemon = fixture.start();
     assert!(daemon.log().contains("made now: its devices were empty"), "{}", daemon.log());
     write(&fixture, BLOCKS, 1);
@@ -125,9 +126,9 @@ fn stop_leaves_dirty_data_on_flash_for_the_next_start() {
 
 #[test]
 fn missing_devices_refuse_only_volumes_with_data_on_flash() {
-    let mut fixture = two();
+    let mut fixture = with_two_devices();
     fixture.add_volume("other", 4 * MIB, "");
-    stopped_dirty(&fixture);
+    stop_dirty(&fixture);
     fs::rename(path(&fixture, "f1"), path(&fixture, "away")).expect("the file exists");
     let daemon = fixture.start();
     assert_eq!(json(&daemon, &["volume", "show", "v"])["state"], "refused");
@@ -146,10 +147,10 @@ fn missing_devices_refuse_only_volumes_with_data_on_flash() {
 
 #[test]
 fn lost_device_is_dropped_by_configuring_the_other_alone() {
-    let mut fixture = two();
-    stopped_dirty(&fixture);
+    let mut fixture = with_two_devices();
+    stop_dirty(&fixture);
     fs::remove_file(path(&fixture, "f0")).expect("the file exists");
-    flash(&mut fixture, &["f1"], "allow_single_copy = true");
+    set_flash(&mut fixture, &["f1"], "allow_single_copy = true");
     let daemon = fixture.start();
     assert_eq!(count(&read(&fixture), 1), BLOCKS);
     let list = json(&daemon, &["flash", "list"]);
@@ -159,19 +160,19 @@ fn lost_device_is_dropped_by_configuring_the_other_alone() {
 
 #[test]
 fn single_copy_forces_write_through_unless_allowed() {
-    let mut fixture = two();
-    stopped_dirty(&fixture);
-    flash(&mut fixture, &["f1"], "allow_single_copy = true");
+    let mut fixture = with_two_devices();
+    stop_dirty(&fixture);
+    set_flash(&mut fixture, &["f1"], "allow_single_copy = true");
     let daemon = fixture.start();
     assert_eq!(json(&daemon, &["volume", "show", "v"])["policy"], "write-back");
     daemon.stop();
-    // The other device is stale now, even when it is configured alone.
-    flash(&mut fixture, &["f0"], "allow_single_copy = true");
+    // The other device is stale now, also as the only configured one.
+    set_flash(&mut fixture, &["f0"], "allow_single_copy = true");
     let daemon = fixture.start();
     assert_eq!(json(&daemon, &["volume", "show", "v"])["state"], "refused");
     assert!(daemon.log().contains("hold an older copy of flash store"), "{}", daemon.log());
     daemon.stop();
-    flash(&mut fixture, &["f0", "f1"], "");
+    set_flash(&mut fixture, &["f0", "f1"], "");
     let daemon = fixture.start();
     wait_for("write-through", || (json(&daemon, &["volume", "show", "v"])["policy"] == "write-through").then_some(()));
     assert_eq!(count(&read(&fixture), 1), BLOCKS);
@@ -188,14 +189,14 @@ fn single_copy_forces_write_through_unless_allowed() {
 
 #[test]
 fn single_device_is_unused_unless_allowed() {
-    let mut fixture = slow(&["f0"], "");
+    let mut fixture = on_slow_disks(&["f0"], "");
     let daemon = fixture.start();
     let status = text_of(&daemon.try_command(&["status"]));
     assert!(status.contains("allow_single_copy is not set"), "{status}");
     write(&fixture, 4, 1);
     daemon.stop();
     assert_eq!(count(&backing(&fixture), 1), 4, "without flash a stop destages");
-    flash(&mut fixture, &["f0"], "allow_single_copy = true");
+    set_flash(&mut fixture, &["f0"], "allow_single_copy = true");
     let daemon = fixture.start();
     let status = text_of(&daemon.try_command(&["status"]));
     assert!(status.contains("acknowledged with a single copy"), "{status}");
@@ -204,7 +205,7 @@ fn single_device_is_unused_unless_allowed() {
 
 #[test]
 fn devices_with_foreign_content_are_not_written() {
-    let fixture = two();
+    let fixture = with_two_devices();
     fs::write(path(&fixture, "f1"), vec![7; 1 << 23]).expect("the folder can be written");
     let daemon = fixture.start();
     let log = daemon.log();
@@ -213,18 +214,18 @@ fn devices_with_foreign_content_are_not_written() {
     daemon.stop();
     assert!(
         fs::read(path(&fixture, "f1")).expect("the file exists").iter().all(|byte| *byte == 7),
-        "it was written to"
+        "the device was written to"
     );
     assert!(
         fs::read(path(&fixture, "f0")).expect("the file exists").iter().all(|byte| *byte == 0),
-        "it was written to"
+        "the device was written to"
     );
 }
 
 #[test]
 fn accepted_loss_never_returns_over_newer_data() {
-    let fixture = two();
-    stopped_dirty(&fixture);
+    let fixture = with_two_devices();
+    stop_dirty(&fixture);
     for name in ["f0", "f1"] {
         fs::rename(path(&fixture, name), path(&fixture, &format!("{name}.away"))).expect("the file exists");
     }
@@ -250,8 +251,8 @@ fn accepted_loss_never_returns_over_newer_data() {
 
 #[test]
 fn volume_with_data_on_flash_stays_write_back_until_destaged() {
-    let fixture = two();
-    stopped_dirty(&fixture);
+    let fixture = with_two_devices();
+    stop_dirty(&fixture);
     let text = fixture.config_text().replace("name = \"v\"", "name = \"v\"\npolicy = \"none\"");
     fs::write(path(&fixture, "none.toml"), &text).expect("the folder can be written");
     let refused = Daemon::launch_with(&fixture, &path(&fixture, "none.toml"));
@@ -269,7 +270,7 @@ fn volume_with_data_on_flash_stays_write_back_until_destaged() {
 
 #[test]
 fn nonexistent_flash_device_is_named_with_a_remedy() {
-    let mut fixture = two();
+    let mut fixture = with_two_devices();
     fixture.tables = fixture.tables.replace("size = \"64 MiB\"", "");
     File::create(path(&fixture, "f0")).and_then(|file| file.set_len(64 * MIB)).expect("the folder can be written");
     fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
@@ -284,8 +285,8 @@ fn nonexistent_flash_device_is_named_with_a_remedy() {
     daemon.stop();
 }
 
-/// Loop devices that can be made to fail; `None` and a note on the terminal where loop devices are not permitted.
-pub fn failing(fixture: &Fixture, names: &[&str]) -> Option<Vec<LoopDevice>> {
+/// Loop devices that can fail. Prints `SKIPPED` and returns `None` where loop devices are not permitted.
+pub fn failing_devices(fixture: &Fixture, names: &[&str]) -> Option<Vec<LoopDevice>> {
     let made = names.iter().map(|name| LoopDevice::attach(&path(fixture, name), 64 * MIB, 512)).collect();
     if let Err(reason) = &made {
         // Written to the real stderr, past the capture of a passing test's output, because the skip must be visible.
@@ -300,12 +301,12 @@ pub fn flash_on(fixture: &mut Fixture, devices: &[&Path]) {
 }
 
 /// One device fails every request from a random time on, the daemon is killed, and the device is missing at the next
-/// start. False if no device can be made to fail.
-fn fails_and_is_missing(random: &mut Random) -> bool {
+/// start. Returns false if no device can be made to fail.
+fn check_failed_device(random: &mut Random) -> bool {
     const BYTES: u64 = 16 * MIB;
     let mut fixture = Fixture::with_volume(BYTES);
     fixture.keep_in = "none".to_owned();
-    let Some(devices) = failing(&fixture, &["loop"]) else { return false };
+    let Some(devices) = failing_devices(&fixture, &["loop"]) else { return false };
     let file = path(&fixture, "f1");
     flash_on(&mut fixture, &[devices[0].path(), &file]);
     let (history, stop, endpoint) =
@@ -340,7 +341,7 @@ fn fails_and_is_missing(random: &mut Random) -> bool {
 fn failed_and_missing_device_loses_no_flushed_write() {
     let mut random = Random::new(seed("flash_device_fails"));
     for round in 0..kill_rounds() {
-        if !fails_and_is_missing(&mut random) {
+        if !check_failed_device(&mut random) {
             return;
         }
         println!("round {round}: nothing was lost");
@@ -349,8 +350,8 @@ fn failed_and_missing_device_loses_no_flushed_write() {
 
 #[test]
 fn stop_without_flash_devices_destages_everything() {
-    let mut fixture = two();
-    let Some(devices) = failing(&fixture, &["l0", "l1"]) else { return };
+    let mut fixture = with_two_devices();
+    let Some(devices) = failing_devices(&fixture, &["l0", "l1"]) else { return };
     flash_on(&mut fixture, &[devices[0].path(), devices[1].path()]);
     let daemon = fixture.start();
     write(&fixture, BLOCKS / 2, 1);
@@ -359,7 +360,7 @@ fn stop_without_flash_devices_destages_everything() {
     client.write((BLOCKS - 1) * 16 * BLOCK, &block(BLOCKS - 1, 1)).expect("memory has space");
     // The flush may succeed or fail, but its result must be true.
     let flushed = client.flush();
-    println!("a flush with no device left: {flushed:?}");
+    println!("a flush without devices: {flushed:?}");
     drop(client);
     daemon.stop();
     assert_eq!(count(&backing(&fixture), 1), BLOCKS / 2 + 1);
@@ -384,7 +385,7 @@ fn device_changes_under_load_survive_a_kill() {
     const BYTES: u64 = 16 * MIB;
     let mut fixture = Fixture::with_volume(BYTES);
     fixture.keep_in = "none".to_owned();
-    flash(&mut fixture, &["f0", "f1"], "");
+    set_flash(&mut fixture, &["f0", "f1"], "");
     let seed = seed("flash_devices_come_and_go");
     let (history, stop, endpoint) =
         (Mutex::new(WriteHistory::new(BYTES, false)), AtomicBool::new(false), fixture.endpoint());
@@ -424,8 +425,8 @@ fn device_changes_under_load_survive_a_kill() {
 
 #[test]
 fn replacement_device_restores_write_back() {
-    let mut fixture = two();
-    let Some(devices) = failing(&fixture, &["loop"]) else { return };
+    let mut fixture = with_two_devices();
+    let Some(devices) = failing_devices(&fixture, &["loop"]) else { return };
     let file = path(&fixture, "f1");
     flash_on(&mut fixture, &[devices[0].path(), &file]);
     let daemon = fixture.start();
@@ -446,7 +447,7 @@ fn replacement_device_restores_write_back() {
     daemon.kill();
     // Either copy alone is complete.
     fs::remove_file(&file).expect("the file exists");
-    flash(&mut fixture, &["f2"], "allow_single_copy = true");
+    set_flash(&mut fixture, &["f2"], "allow_single_copy = true");
     let daemon = fixture.start();
     assert_eq!(count(&read(&fixture), 2), BLOCKS);
     daemon.stop();
@@ -454,8 +455,8 @@ fn replacement_device_restores_write_back() {
 
 #[test]
 fn third_device_takes_over_from_a_failed_log_device() {
-    let mut fixture = two();
-    let Some(devices) = failing(&fixture, &["loop"]) else { return };
+    let mut fixture = with_two_devices();
+    let Some(devices) = failing_devices(&fixture, &["loop"]) else { return };
     let (second, third) = (path(&fixture, "f1"), path(&fixture, "f2"));
     flash_on(&mut fixture, &[devices[0].path(), &second, &third]);
     let daemon = fixture.start();
@@ -466,7 +467,7 @@ fn third_device_takes_over_from_a_failed_log_device() {
     wait_for("write-back", || (json(&daemon, &["volume", "show", "v"])["policy"] == "write-back").then_some(()));
     daemon.kill();
     fs::remove_file(&second).expect("the file exists");
-    flash(&mut fixture, &["f2"], "allow_single_copy = true");
+    set_flash(&mut fixture, &["f2"], "allow_single_copy = true");
     let daemon = fixture.start();
     assert_eq!(count(&read(&fixture), 1), BLOCKS);
     daemon.stop();
@@ -483,7 +484,7 @@ fn offline(fixture: &Fixture, args: &[&str], devices: &[&str]) -> (bool, Value) 
 }
 
 /// Content of a rescued volume: the rescued ranges laid over its backing.
-fn laid_over(report: &Value, mut image: Vec<u8>) -> Vec<u8> {
+fn apply_rescued(report: &Value, mut image: Vec<u8>) -> Vec<u8> {
     let volume = &report["volumes"][0];
     let rescued = fs::read(volume["file"].as_str().expect("a path")).expect("the image exists");
     for run in volume["present"].as_array().expect("a list") {
@@ -496,8 +497,8 @@ fn laid_over(report: &Value, mut image: Vec<u8>) -> Vec<u8> {
 
 #[test]
 fn offline_check_and_rescue_handle_damaged_devices() {
-    let fixture = two();
-    stopped_dirty(&fixture);
+    let fixture = with_two_devices();
+    stop_dirty(&fixture);
     let (whole, report) = offline(&fixture, &["check"], &["f0", "f1"]);
     assert!(whole && report["whole"] == true, "{report}");
     assert_eq!(report["volumes"][0]["incarnation"].as_str().map(str::len), Some(16), "{report}");
@@ -509,7 +510,7 @@ fn offline_check_and_rescue_handle_damaged_devices() {
     assert!(!whole && report["missing"][0] == 0, "{report}");
     let (complete, report) = offline(&fixture, &["rescue", "--to", &to("one")], &["f1"]);
     assert!(complete, "{report}");
-    assert_eq!(count(&laid_over(&report, backing(&fixture)), 1), BLOCKS);
+    assert_eq!(count(&apply_rescued(&report, backing(&fixture)), 1), BLOCKS);
     let again = e2e::daemon::hotset(&["flash", "rescue", &to("f1"), "--to", &to("one")]);
     assert!(!again.status.success() && text_of(&again).contains("exists"), "{}", text_of(&again));
 
@@ -525,7 +526,7 @@ fn offline_check_and_rescue_handle_damaged_devices() {
     fs::write(path(&fixture, "f0"), &damaged).expect("the folder can be written");
     let (complete, report) = offline(&fixture, &["rescue", "--to", &to("two")], &["f0", "f1"]);
     assert!(complete, "{report}");
-    assert_eq!(count(&laid_over(&report, backing(&fixture)), 1), BLOCKS);
+    assert_eq!(count(&apply_rescued(&report, backing(&fixture)), 1), BLOCKS);
 
     // The same damage in the logs of both devices, with intact superblocks: lost data is listed, all other data is
     // there.
@@ -542,7 +543,7 @@ fn offline_check_and_rescue_handle_damaged_devices() {
     let (whole, _) = offline(&fixture, &["check"], &["f0", "f1"]);
     let (complete, report) = offline(&fixture, &["rescue", "--to", &to("three")], &["f0", "f1"]);
     assert!(!whole && !complete, "the damage went unnoticed");
-    let rescued = count(&laid_over(&report, backing(&fixture)), 1);
+    let rescued = count(&apply_rescued(&report, backing(&fixture)), 1);
     // Lost data may be on the backing by chance, but data not listed as lost must be there.
     let lost = report["volumes"][0]["lost"].as_array().expect("a list").len() as u64;
     let unknown = report["lost_batches"].as_array().expect("a list").len();

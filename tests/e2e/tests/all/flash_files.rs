@@ -8,7 +8,7 @@ use e2e::client::Client;
 use e2e::daemon::{text_of, wait_for};
 use e2e::fixture::Fixture;
 
-use crate::flash::{failing, flash_on};
+use crate::flash::{failing_devices, flash_on};
 use crate::history::SmallDisk;
 use crate::state::Obstacle;
 
@@ -64,7 +64,7 @@ fn oversized_flash_file_is_refused_before_a_write_fails() {
 #[test]
 fn flush_on_one_copy_fails_until_the_state_records_it() {
     let mut fixture = Fixture::with_volume(16 * MIB);
-    let Some(devices) = failing(&fixture, &["l0", "l1"]) else { return };
+    let Some(devices) = failing_devices(&fixture, &["l0", "l1"]) else { return };
     flash_on(&mut fixture, &[devices[0].path(), devices[1].path()]);
     fixture.tables += "allow_single_copy = true\n";
     let daemon = fixture.start();

@@ -14,7 +14,7 @@ const MIB: u64 = 1 << 20;
 /// Two flash files.
 const FLASH: &str = "[flash]\ndevices = [\"one\", \"two\"]\nsize = \"64 MiB\"\n";
 
-/// A fixture whose daemons are started by a service manager.
+/// A fixture with a service manager that starts its daemons.
 fn managed() -> Fixture {
     let mut fixture = Fixture::with_volume(64 * MIB);
     fixture.service_manager = Some(Manager::start(fixture.folder.path()));

@@ -24,13 +24,13 @@ use crate::vhost_user::Guest;
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
-/// How long the probes look at a daemon beside something that hangs.
+/// Duration of the probes while a component hangs.
 const PROBE_TIME: Duration = Duration::from_secs(40);
-/// How long the end of a daemon is waited for.
+/// Time-out of the end of a daemon.
 const END_TIMEOUT: Duration = Duration::from_secs(120);
 /// Backings that hang at once: more than a ring has workers on two processors.
 const HUNG_BACKINGS: usize = 9;
-/// Requests that a client has under way on each volume that hangs.
+/// Writes by a client to each volume on a hung backing.
 const HUNG_VOLUME_WRITES: u64 = 64;
 
 /// A row of the table.
@@ -74,7 +74,7 @@ impl Part {
         }
     }
 
-    /// The alert that tells of it.
+    /// Beginning of the kind of the alert that reports the hang.
     fn alert(self) -> Option<&'static str> {
         match self {
             Part::OneMirror | Part::BothMirrors => Some("flash"),
@@ -86,18 +86,18 @@ impl Part {
     }
 }
 
-/// A daemon with something that can be made to hang.
+/// Configuration and files of a daemon with a component that can hang.
 struct HangFixture {
     part: Part,
     fixture: Fixture,
     mounts: Vec<Fuse>,
     hung_volumes: Vec<String>,
-    /// The memory that is shared with the guest.
+    /// Memory shared with the guest.
     memory: Option<Memory>,
 }
 
 impl HangFixture {
-    /// None where file systems may not be mounted.
+    /// `None` where file systems may not be mounted.
     fn new(part: Part) -> Option<HangFixture> {
         let mut fixture = Fixture::new();
         let mount = |fixture: &Fixture, name: &str| Fuse::mount(&fixture.folder.join(name));
@@ -138,7 +138,7 @@ impl HangFixture {
         Some(HangFixture { part, fixture, mounts, hung_volumes, memory })
     }
 
-    /// Makes it hang under load; the end of the returned value lets a held thread go.
+    /// Makes the component hang under load; dropping the returned value resumes a stopped thread.
     fn hang(&self, daemon: &Daemon) -> Option<Box<dyn Any>> {
         if self.part == Part::ControlThread {
             return Some(Box::new(stopped_thread::stop_control(daemon)?));
@@ -166,7 +166,7 @@ impl HangFixture {
     }
 }
 
-/// The longest wait of one kind of request, the one under way included.
+/// Longest latency of one kind of request, including the request in flight.
 #[derive(Default)]
 struct Probe {
     longest: Mutex<(Duration, Option<Instant>)>,
@@ -182,7 +182,7 @@ impl Probe {
         result
     }
 
-    /// As a cell: an unanswered request is one that has waited for so long at least.
+    /// Cell of the table; for an unanswered request, the time that it has waited.
     fn cell(&self) -> String {
         let (longest, in_flight) = *self.longest.lock().expect("no probe panics");
         match in_flight.map(|begun| begun.elapsed()).filter(|waited| *waited > longest) {
@@ -262,7 +262,7 @@ impl Probes {
     }
 }
 
-/// The time until the daemon has ended, or has said its last words: the kernel may keep the process.
+/// Time until the daemon has ended or logged its last line: the kernel may keep the process.
 fn wait_for_end(daemon: &mut Daemon) -> String {
     let begun = Instant::now();
     while begun.elapsed() < END_TIMEOUT {
@@ -276,7 +276,7 @@ fn wait_for_end(daemon: &mut Daemon) -> String {
 }
 
 fn measure_row(part: Part) -> Option<String> {
-    // Probes that get no result outlive the row.
+    // Threads of unanswered probes survive the row.
     let hang: &'static HangFixture = Box::leak(Box::new(HangFixture::new(part)?));
     let probes: &'static Probes = Box::leak(Box::default());
     let mut daemon = hang.fixture.start();
@@ -332,6 +332,6 @@ fn healthy_volume_is_served_while_any_component_hangs() {
     println!("{table}");
     for row in table.lines().skip(2) {
         let others: Vec<&str> = row.split('|').skip(2).take(3).collect();
-        assert!(others.iter().all(|cell| !cell.contains("no answer")), "a volume that is well waits: {row}");
+        assert!(others.iter().all(|cell| !cell.contains("no answer")), "a healthy volume waits: {row}");
     }
 }

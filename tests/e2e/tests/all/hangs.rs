@@ -142,7 +142,7 @@ fn stop_with_a_hung_backing_ends_and_next_start_has_its_data() {
     daemon.signal("TERM");
     wait_for("the end of the stop", || daemon.log().contains("stopped, but a backing did not answer").then_some(()));
     assert!(daemon.log().contains("volume hung: its backing has not answered"), "{}", daemon.log());
-    // The kernel keeps the process until the file system is back.
+    // The kernel keeps the process until the file system has thawed.
     drop(frozen);
     assert_eq!(daemon.wait().code(), Some(1));
     let daemon = fixture.start();

@@ -1,4 +1,4 @@
-//! Figures over time: they agree with the requests made, survive kills, and delay no request when their disk fails.
+//! The history: it agrees with the requests sent, survives kills, and delays no request when its disk fails.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! A hanging component stops nothing but itself: a state directory that hangs, a stopped control thread,
-//! descriptors that are all taken. Times are measured where the daemon promises a bound.
+//! Hung parts of the control side stall no volume: a hung state directory, a stopped control thread, exhausted file
+//! descriptors. Durations are measured where the daemon guarantees a bound.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -27,7 +27,7 @@ fn alert(daemon: &Daemon, kind: &str) -> Option<Value> {
     alerts(daemon).into_iter().find(|alert| alert["kind"] == kind)
 }
 
-/// A daemon whose state directory can be made to hang.
+/// A daemon whose state directory can hang.
 fn with_state_on_fuse() -> Option<(Fixture, Fuse, Daemon)> {
     let fixture = Fixture::with_volume(16 << 20);
     let fuse = Fuse::mount(&fixture.folder.join("state"))?;

@@ -219,7 +219,7 @@ fn pings_and_aborts_are_answered_while_the_backing_hangs() {
             other => panic!("{other:?}"),
         }
     }
-    // The write was made or not; the content does not change afterwards.
+    // The write has taken effect or not; the content does not change afterwards.
     let first = expect_good_status(session.read(lun(0), 4096, 1)).data;
     assert!(first == sector(7) || first == vec![0; SECTOR]);
     expect_good_status(session.write(lun(0), 4096, &sector(8)));
@@ -346,7 +346,7 @@ fn extended_copy_equals_its_source_and_ends_with_its_session() {
         assert!(old == new, "the copy differs within a mebibyte of {at}");
     }
 
-    // A copy that is under way when its session logs out ends.
+    // The logout of its session ends a copy in progress.
     let list = extended_copy(&name, 0, whole, BLOCKS.min(whole) as u16);
     cdb[10..14].copy_from_slice(&(list.len() as u32).to_be_bytes());
     session.send_command(lun(0), &cdb, &list, 0).expect("the request is sent");

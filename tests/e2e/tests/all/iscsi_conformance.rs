@@ -24,7 +24,7 @@ struct SuiteResult {
     skipped: Vec<String>,
 }
 
-/// The tool prefers no header digests, whatever its URL says; this library makes it ask for CRC32C.
+/// The tool disables header digests whatever its URL requests; this preloaded library makes it request CRC32C.
 const REQUEST_DIGESTS: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>

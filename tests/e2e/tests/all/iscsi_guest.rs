@@ -16,7 +16,7 @@ const BYTES: u64 = 256 << 20;
 /// How often the connection is cut under a verified load.
 const CUTS: usize = 10;
 
-/// A daemon with one LUN behind relays; it announces the relays' ports alone.
+/// A daemon with one LUN behind relays; it announces only the relays' ports.
 struct Served {
     fixture: Fixture,
     daemon: Daemon,

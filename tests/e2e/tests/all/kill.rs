@@ -75,7 +75,7 @@ fn kill_once(
 fn fixture() -> Fixture {
     let mut fixture = Fixture::with_volume(BYTES);
     fixture.memory = "20 MiB".to_owned();
-    // With memory that outlives the daemon no data would depend on flushes.
+    // With persisted memory no data would depend on flushes.
     fixture.keep_in = "none".to_owned();
     fixture
 }
@@ -120,7 +120,7 @@ fn kills_with_an_overwritten_flash_mirror_lose_no_flushed_write() {
     check_repeated_kills(&fixture_with_flash(), seed("kill_damage"), damage_mirror);
 }
 
-/// Whether data flushed just before a kill, before a destage can have begun, is there after the restart.
+/// True if data flushed just before a kill, before destage can have begun, is readable after the restart.
 fn flushed_data_survives(sabotage: Option<&'static str>) -> bool {
     let mut fixture = fixture_with_flash();
     fixture.sabotage = sabotage;

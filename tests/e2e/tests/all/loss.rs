@@ -1,4 +1,4 @@
-//! Acknowledged, unflushed writes, and then a kill: the writes survive, or the next flush of each client fails once.
+//! A kill after acknowledged, unflushed writes: the writes survive, or the next flush of each client fails once.
 
 use std::io;
 use std::net::TcpListener;
@@ -15,7 +15,7 @@ fn connect(fixture: &Fixture) -> Client {
     Client::connect(&fixture.endpoint(), "v").expect("the volume is served")
 }
 
-/// A fixture whose daemons' memory ends with the process.
+/// A fixture without persisted memory.
 fn without_persisted_memory() -> Fixture {
     let mut fixture = Fixture::with_volume(4 * MIB);
     fixture.keep_in = "none".to_owned();

@@ -36,7 +36,7 @@ const REQUESTS: u64 = 40_000;
 /// Bound on the daemon's resident memory.
 const BOUND_KIB: u64 = (CONFIGURED_MIB + OVERHEAD_MIB) * 1024;
 
-/// Requests to make in all: `HOTSET_MEMORY_REQUESTS`, or the number of the short form. An hour of 2,000 a second is
+/// Total number of requests: `HOTSET_MEMORY_REQUESTS`, or the number of the short form. An hour of 2,000 a second is
 /// 7,200,000.
 fn requests() -> u64 {
     std::env::var("HOTSET_MEMORY_REQUESTS").ok().and_then(|text| text.parse().ok()).unwrap_or(REQUESTS)
@@ -75,7 +75,7 @@ fn load(endpoint: &Endpoint, volume_bytes: u64, left: &AtomicU64, data: &[u8], s
                 break;
             }
             let len = draw_len(&mut random);
-            // A client that sends much while large replies are under way would deadlock with the server.
+            // A client that sends large requests while large replies are in flight would deadlock with the server.
             let is_exclusive = len > EXCLUSIVE_BYTES;
             while is_exclusive && !in_flight.is_empty() {
                 moved += receive(&mut client, &mut in_flight);

@@ -81,13 +81,13 @@ fn limit_disk(guest: &Linux, bytes: u64) {
     assert!(!output.contains("rror"), "{output}");
 }
 
-fn no_error_in_the_kernels_log(guest: &mut Linux) {
+fn assert_no_kernel_errors(guest: &mut Linux) {
     let found = guest.run("dmesg | grep -E 'I/O error|EXT4-fs error|Buffer I/O|Remounting' || true");
     assert_eq!(found, "", "requests failed");
 }
 
-/// Removal has to be refused, and the machine keeps running. Returns the output.
-fn refused(guest: &mut Linux, how: &str) -> String {
+/// Checks that removal is refused and the package stays installed. Returns the output.
+fn assert_removal_refused(guest: &mut Linux, how: &str) -> String {
     let (status, output) = guest.try_run(&format!("dpkg --{how} hotset"));
     assert_ne!(status, 0, "the package was removed: {output}");
     println!("refused: {output}");
@@ -146,7 +146,7 @@ fn package_installs_survives_reboot_and_upgrade_and_is_removed() {
         // Promotion to flash runs when the backing is idle.
         guest.run("sleep 3");
     }
-    let before = shown(&mut guest)["flash"]["pages"].as_u64().expect("a number");
+    let pages_before = shown(&mut guest)["flash"]["pages"].as_u64().expect("a number");
 
     // The command may or may not answer before the machine stops.
     guest.run("(sleep 1; systemctl reboot) >/dev/null 2>&1 &");
@@ -168,15 +168,18 @@ fn package_installs_survives_reboot_and_upgrade_and_is_removed() {
     let shown_before = shown(&mut guest);
     guest.run(READ_HOT);
     let shown_after = shown(&mut guest);
-    let kept = shown_before["flash"]["pages"].as_u64().expect("a number");
-    let ((had, all), (hits, reads)) = (read(&shown_before), read(&shown_after));
-    let (hits, reads) = (hits - had, reads - all);
-    println!("after the reboot flash has {kept} pages of {before}, and answers {hits} of {reads} reads");
-    assert!(before > 0 && kept * 10 >= before * 9, "of {before} pages on flash {kept} are left");
+    let pages_after = shown_before["flash"]["pages"].as_u64().expect("a number");
+    let ((hits_before, reads_before), (hits_after, reads_after)) = (read(&shown_before), read(&shown_after));
+    let (hits, reads) = (hits_after - hits_before, reads_after - reads_before);
+    println!("after the reboot flash has {pages_after} of {pages_before} pages and serves {hits} of {reads} reads");
+    assert!(
+        pages_before > 0 && pages_after * 10 >= pages_before * 9,
+        "{pages_after} of {pages_before} pages are left on flash"
+    );
     // Blocks hot enough to stay in memory were not on flash.
     assert!(reads > 0 && hits * 2 >= reads, "the cache is cold: {hits} hits of {reads} reads");
     guest.run("sha256sum -c /opt/sum");
-    no_error_in_the_kernels_log(&mut guest);
+    assert_no_kernel_errors(&mut guest);
 
     // A newer package under load.
     let pids = pids(&mut guest);
@@ -194,24 +197,24 @@ fn package_installs_survives_reboot_and_upgrade_and_is_removed() {
     for (old, new) in pids.iter().zip(self::pids(&mut guest)) {
         assert_ne!(*old, new, "an old process of {UNITS} still runs");
     }
-    no_error_in_the_kernels_log(&mut guest);
+    assert_no_kernel_errors(&mut guest);
 
-    // Removal is refused while dirty data lies in the cache alone, with the daemon running or stopped.
+    // Removal is refused while dirty data exists only in the cache, with the daemon running or stopped.
     limit_disk(&guest, SLOW_BYTES);
     guest.run("dd if=/dev/urandom of=/data/h bs=1M count=16 conv=fsync 2>&1; sha256sum /data/h >>/opt/sum");
-    refused(&mut guest, "remove");
+    assert_removal_refused(&mut guest, "remove");
     guest.run(&format!("systemctl is-active {UNITS}; echo works >/data/works; sync; umount /data"));
     guest.run("hotset detach raw; hotset detach web01");
-    let output = refused(&mut guest, "purge");
+    let output = assert_removal_refused(&mut guest, "purge");
     assert!(
         output.contains("hotset stop --destage") && output.contains("web01"),
-        "it does not say how to go on: {output}"
+        "the refusal names no remedy: {output}"
     );
     guest.run("systemctl stop hotset");
-    let output = refused(&mut guest, "purge");
+    let output = assert_removal_refused(&mut guest, "purge");
     assert!(
         output.contains("hotset stop --destage") && output.contains("web01"),
-        "it does not say how to go on: {output}"
+        "the refusal names no remedy: {output}"
     );
     limit_disk(&guest, 0);
     guest.run("systemctl start hotset && hotset stop --destage");

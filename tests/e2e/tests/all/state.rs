@@ -109,7 +109,7 @@ fn first_of_two_volumes_on_one_backing_is_served() {
     let mut fixture = Fixture::new();
     let (first, second) = (fixture.backing("a"), fixture.backing("b"));
     File::create(&first).and_then(|file| file.set_len(4 * MIB)).expect("the folder can be written");
-    // The configuration's check compares paths, and both volumes get a read lock: the backing's identity alone shows
+    // The configuration's check compares paths, and both volumes get a read lock: only the backing's identity shows
     // the conflict.
     fs::hard_link(&first, &second).expect("both are in one folder");
     for (name, path) in [("a", &first), ("b", &second)] {
@@ -155,7 +155,7 @@ fn check_all_data(fixture: &Fixture) {
 #[test]
 fn unrecorded_stop_leaves_the_backing_complete() {
     let mut fixture = Fixture::with_volume(4 * MIB);
-    // Memory that outlives the daemon would prove that no write was lost.
+    // Persisted memory would prove that no write was lost.
     fixture.keep_in = "none".to_owned();
     stop_without_record(&fixture);
     let content = fs::read(fixture.backing("v")).expect("the file exists");
@@ -171,7 +171,7 @@ fn unrecorded_stop_keeps_dirty_data_in_the_flash_log() {
     let flash = format!("[flash]\ndevices = [{}]\nsize = \"256 MiB\"", devices.join(", "));
     fixture.tables.clone_from(&flash);
     stop_without_record(&fixture);
-    // Without its flash the backing alone must not be taken as complete.
+    // Without its flash log the backing must not be treated as complete.
     fixture.tables.clear();
     let daemon = fixture.start();
     assert_eq!(state_of(&daemon, "v"), "refused", "{}", daemon.log());

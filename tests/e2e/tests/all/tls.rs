@@ -89,7 +89,7 @@ fn reload_applies_a_changed_nbd_certificate() {
     for (name, certificate) in [("first", &first), ("second", &second)] {
         let folder = fixture.folder.join(name);
         fs::create_dir(&folder).expect("the folder can be created");
-        // A client that is given its own authority trusts that one alone.
+        // A client with its own authority file trusts only that authority.
         fs::write(folder.join("ca-cert.pem"), &certificate.pem.0).expect("the folder can be written");
     }
     fixture.nbd = fixture.nbd.replace("server-cert.pem", "server.crt").replace("server-key.pem", "server.key");
@@ -102,7 +102,7 @@ fn reload_applies_a_changed_nbd_certificate() {
     };
     let info = |name: &str| tool("nbdinfo").arg(encrypted(&fixture, port, &format!("/{name}")));
     info("first").ok();
-    // A client that is connected meanwhile keeps its session.
+    // A connected client keeps its session.
     let (ready, go) = (fixture.folder.join("ready"), fixture.folder.join("go"));
     let script = format!(
         "import os, time\nh.set_uri_allow_local_file(True)\nh.connect_uri('{}')\nopen('{}', 'w').close()\n\

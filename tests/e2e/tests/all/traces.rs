@@ -1,4 +1,4 @@
-//! A trace recorded of a live volume has every request of its client.
+//! A trace recorded on a live volume has every request of its client.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use e2e::tool::tool;
 
 const MIB: u64 = 1 << 20;
 
-/// `trace record` under way.
+/// A running `trace record`.
 struct Recorder(Child);
 
 impl Recorder {

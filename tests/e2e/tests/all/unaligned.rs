@@ -10,8 +10,8 @@ use e2e::random::Random;
 const MIB: u64 = 1 << 20;
 const VOLUME_BYTES: u64 = 48 * MIB;
 
-/// A fixture with a volume `v` on a loop device with this sector size; `None` and a note on the terminal if no device
-/// can be made.
+/// A fixture with a volume `v` on a loop device with this sector size. Prints `SKIPPED` and returns `None` if no device
+/// can be created.
 fn fixture_on(sector: u32) -> Option<(Fixture, LoopDevice)> {
     let mut fixture = Fixture::new();
     // Memory is smaller than the volume, so blocks are evicted and read again from the device.

@@ -69,7 +69,7 @@ fn guest_disk_supports_all_features() {
     daemon.stop();
 }
 
-/// No other vhost-user-blk server keeps requests in flight: its end is an I/O error in the guest, or a disk that hangs.
+/// Other vhost-user-blk servers do not keep requests in flight: their end is an I/O error or a hung disk in the guest.
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
 fn repeated_kills_under_a_guest_lose_nothing() {

@@ -17,13 +17,13 @@ const STEADY_RATE: &str = "iodepth=4 rate_iops=250";
 const FILLED_S: u64 = 6;
 /// More than four times the memory, with no block read twice.
 const STREAM: &str = "rw=read bs=256k iodepth=8 size=100g";
-/// The clients with most blocks in memory must see congestion early: fewer requests may be under way.
+/// The clients with most blocks in memory must see congestion early: fewer requests may be in flight.
 const EARLY_CONGESTION: Option<&str> = Some("congestion_threshold = \"5ms\"");
 /// Four times the memory, again and again.
 const LOOP_SCAN: &str = "rw=read bs=256k iodepth=8 size=64m";
 const WRITES: &str = "rw=randwrite bs=64k iodepth=32 size=1g";
 
-/// Figures of the steady clients together: hit ratio, and p99 latency.
+/// Hit ratio and p99 latency of all steady clients.
 #[derive(Clone, Copy, Debug)]
 struct SteadyFigures {
     hit_ratio: f64,

@@ -1,4 +1,4 @@
-//! Neighbours: a reservation beside flooding clients, and small requests beside large ones.
+//! Isolation from neighbours: a reservation with flooding clients, and latency of small requests with large ones.
 
 use e2e::load::{Job, run};
 
