@@ -79,7 +79,7 @@ pub async fn detach(session: &Session, subject: &Subject) -> bool {
     if ok {
         check_drained(session, subject, op);
         if session.core.find(&name).is_some() {
-            let what = format!("volume {name} is still there after it was detached");
+            let what = format!("volume {name} is still attached after a detach");
             session.report(subject, Err(Finding { what, sector: None }));
         }
     } else {
