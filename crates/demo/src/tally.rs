@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use engine::Histogram;
-use lab::scenario::bed::QUICK;
+use lab::scenario::test_bed::FAST_WRITE;
 use seam::Nanos;
 
 /// Completed requests.
@@ -26,7 +26,7 @@ impl Tally {
     pub fn note(&mut self, write: bool, latency: Nanos) {
         if write {
             self.writes.add(latency);
-            self.quick_writes += u64::from(latency < QUICK);
+            self.quick_writes += u64::from(latency < FAST_WRITE);
         } else {
             self.reads.add(latency);
         }

@@ -9,10 +9,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
-use lab::scenario::bed::Plan;
+use lab::scenario::test_bed::Plan;
 use lab::scenario::{Act, Setup};
-use lab::workload::row::Row;
-use lab::workload::{Crowd, Ended, Job};
+use lab::workload::address_space::AddressSpace;
+use lab::workload::{Completion, Job, RunningJobs};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, Nanos, Seam};
 
@@ -46,7 +46,7 @@ pub struct Clients {
 /// The work of a thread of clients.
 struct Orders {
     socket: PathBuf,
-    row: Row,
+    addresses: AddressSpace,
     exports: usize,
     acts: Vec<(Vec<Job>, Duration)>,
     meter: Meter,
@@ -60,7 +60,7 @@ impl Clients {
         let time = |act: &Act| scale.minute * u32::try_from(act.minutes).expect("minutes can be counted");
         let orders = Orders {
             socket: stage.socket(),
-            row: plan.row(),
+            addresses: plan.address_space(),
             exports: plan.arrays.len(),
             acts: setup.acts.iter().map(|act| (act.jobs.clone(), time(act))).collect(),
             meter: meter.clone(),
@@ -118,8 +118,8 @@ impl Orders {
             }
             exports.push(disks);
         }
-        let door = Exports::new(self.row.clone(), exports);
-        let (mut end, mut at_work) = (seam.now(), None::<Crowd>);
+        let target = Exports::new(self.addresses.clone(), exports);
+        let (mut end, mut at_work) = (seam.now(), None::<RunningJobs>);
         let playing = Rc::new(Cell::new(SEED));
         for (seed, (jobs, time)) in (SEED..).zip(&self.acts) {
             if self.stop.load(Ordering::Relaxed) {
@@ -127,8 +127,8 @@ impl Orders {
             }
             playing.set(seed);
             let (meter, playing) = (self.meter.clone(), Rc::clone(&playing));
-            let note = move |ended: Ended| match ended.ok {
-                true if playing.get() == seed => meter.note(ended.access.write, ended.waited),
+            let note = move |completion: Completion| match completion.ok {
+                true if playing.get() == seed => meter.note(completion.access.write, completion.latency),
                 // The latency of an earlier act's request does not belong to this act.
                 true => meter.note_late(),
                 false => meter.note_error(),
@@ -136,11 +136,11 @@ impl Orders {
             if let Some(before) = at_work.take() {
                 // With overloaded storage the next act does not wait for all outstanding requests.
                 tokio::select! {
-                    () = before.dismiss(seam) => {}
+                    () = before.stop(seam) => {}
                     () = seam.sleep(CHANGE_OVER) => {}
                 }
             }
-            at_work = Some(Crowd::start(seam, &door, jobs, seed, note));
+            at_work = Some(RunningJobs::start(seam, &target, jobs, seed, note));
             end += Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
             while seam.now() < end && !self.stop.load(Ordering::Relaxed) {
                 seam.sleep_until(end.min(seam.now() + LOOK_PAUSE)).await;
@@ -150,8 +150,8 @@ impl Orders {
         while !self.stop.load(Ordering::Relaxed) {
             seam.sleep(LOOK_PAUSE).await;
         }
-        if let Some(crowd) = at_work {
-            crowd.dismiss(seam).await;
+        if let Some(jobs) = at_work {
+            jobs.stop(seam).await;
         }
         Ok(())
     }

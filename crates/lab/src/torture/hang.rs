@@ -15,7 +15,7 @@ use flash::{FormatOptions, OpenOptions, Store};
 use seam::sim::{CrashMode, DiskControl, Fault, Ops, Rule, SimDiskSpec, SimSeam, Timing, When, WorldSpec, WriteCache};
 use seam::{Nanos, Seam};
 
-use crate::fixture::{Fixture, lively_disk, read, spec, write};
+use crate::fixture::{Fixture, out_of_order_disk, read, spec, write};
 use crate::random::Random;
 
 const MIB: u64 = 1 << 20;
@@ -213,7 +213,7 @@ pub fn run(options: &HangOptions) -> Result<(), ViolationText> {
 fn first_session(options: &HangOptions) -> (Fixture, Vec<Rc<Subject>>) {
     let fixture = fixture(options.seed);
     for index in 0..options.volumes {
-        fixture.add_disk(&name(index), lively_disk(32 * MIB));
+        fixture.add_disk(&name(index), out_of_order_disk(32 * MIB));
     }
     if let Some(segments) = options.segments {
         let timing = Timing::between(Nanos::from_micros(20), Nanos::from_micros(200));

@@ -2,7 +2,7 @@
 //! fixed division, and hardly ever fewer than without a division. Reservations and limits of a volume hold.
 
 use engine::{CoreSpec, MemoryShare, Volume, VolumeSpec, WriteFlags};
-use lab::fixture::{Fixture, SameTag, Target, lively_disk};
+use lab::fixture::{Fixture, SameTag, Target, out_of_order_disk};
 use lab::random::Random;
 use seam::Nanos;
 use seam::sim::{Content, SimSeam, WorldSpec};
@@ -70,7 +70,7 @@ fn two_volumes(blocks: u64, divide_every: Nanos, edit: impl Fn(usize, &mut Volum
     let fixture = Fixture::new(world, CoreSpec { readahead_max_bytes: 0, divide_every, ..CoreSpec::default() });
     let volumes = [0, 1].map(|number| {
         let name = ["one", "other"][number];
-        fixture.add_disk(name, lively_disk(sizes[number]));
+        fixture.add_disk(name, out_of_order_disk(sizes[number]));
         fixture.attach(name, |spec| edit(number, spec)).expect("names differ")
     });
     TwoVolumes { fixture, volumes }

@@ -1,4 +1,4 @@
-//! The engine in a simulated world with faults and crashes: many seeds violate no promise, and every seed is repeatable.
+//! The engine in a simulated world with faults and crashes: no seed violates a promise, and every seed is repeatable.
 
 use engine::spec::Sabotage;
 use lab::torture::{Campaign, Options, campaign, run};

@@ -8,8 +8,8 @@ use std::sync::Mutex;
 
 use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
 use engine::{Histogram, LatencySummary};
-use lab::workload::row::{Layout, Row};
-use lab::workload::{Crowd, Ended, Spec, Step};
+use lab::workload::address_space::{AddressSpace, Layout};
+use lab::workload::{Completion, RunningJobs, Spec, Step};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 use serde::Serialize;
@@ -70,16 +70,16 @@ struct Tally {
 }
 
 impl Tally {
-    fn note(&mut self, ended: &Ended) {
-        if !ended.ok {
+    fn note(&mut self, completion: &Completion) {
+        if !completion.ok {
             self.errors += 1;
             return;
         }
-        self.latencies.add(ended.waited);
+        self.latencies.add(completion.latency);
         self.requests += 1;
-        self.waited += ended.waited;
-        self.bytes += u64::from(ended.access.len);
-        self.reads += u64::from(!ended.access.write);
+        self.waited += completion.latency;
+        self.bytes += u64::from(completion.access.len);
+        self.reads += u64::from(!completion.access.write);
     }
 
     fn figures(&self, seconds: f64) -> Figures {
@@ -144,8 +144,8 @@ async fn on_core(
         let text = format!("{} MiB in flight at once; at most {} MiB are possible", most >> 20, POOL_BYTES_MAX >> 21);
         return Err(Failure::usage(text));
     }
-    let row = Row::new(Layout::EndToEnd, std::iter::once(geometry.size_bytes));
-    let export = Exports::new(row, vec![vec![disk]]);
+    let addresses = AddressSpace::new(Layout::Concatenated, std::iter::once(geometry.size_bytes));
+    let export = Exports::new(addresses, vec![vec![disk]]);
     let mut steps = Vec::new();
     for (number, step) in spec.steps.iter().enumerate() {
         let figures = one_step(seam, &export, step, seed + number as u64).await;
@@ -160,16 +160,16 @@ async fn one_step(seam: &RealSeam, export: &Exports, step: &Step, seed: u64) -> 
     let names: Vec<String> = step.jobs.iter().map(|job| job.name.clone()).collect();
     let counted = Rc::clone(&tallies);
     let begun = seam.now();
-    let crowd = Crowd::start(seam, export, &step.jobs, seed, move |ended| {
+    let jobs = RunningJobs::start(seam, export, &step.jobs, seed, move |completion| {
         let (all, jobs) = &mut *counted.borrow_mut();
-        all.note(&ended);
-        match jobs.get_mut(&names[ended.job]) {
-            Some(tally) => tally.note(&ended),
-            None => jobs.entry(names[ended.job].clone()).or_default().note(&ended),
+        all.note(&completion);
+        match jobs.get_mut(&names[completion.job]) {
+            Some(tally) => tally.note(&completion),
+            None => jobs.entry(names[completion.job].clone()).or_default().note(&completion),
         }
     });
     seam.sleep(step.time.expect("each step was given a time")).await;
-    crowd.dismiss(seam).await;
+    jobs.stop(seam).await;
     let seconds = seam.now().since(begun).as_secs_f64();
     let (all, jobs) = tallies.take();
     let jobs = jobs.into_iter().map(|(name, tally)| (name, tally.figures(seconds))).collect();

@@ -1,7 +1,7 @@
 //! A backing dies with dirty data in the cache. Requests fail or data stays dirty, but no write succeeds and is lost.
 //! Other volumes are unaffected. When the backing returns, destage continues and all data arrives.
 
-use lab::fixture::{Fixture, lively_disk, read, write};
+use lab::fixture::{Fixture, out_of_order_disk, read, write};
 use seam::Nanos;
 
 const MIB: u64 = 1 << 20;
@@ -9,8 +9,8 @@ const MIB: u64 = 1 << 20;
 #[test]
 fn case_15_dead_backing_loses_no_dirty_data_and_affects_no_other() {
     let fixture = Fixture::with_memory(1, 4 * MIB);
-    let sick = fixture.add_disk("sick", lively_disk(4 * MIB));
-    let well = fixture.add_disk("well", lively_disk(4 * MIB));
+    let sick = fixture.add_disk("sick", out_of_order_disk(4 * MIB));
+    let well = fixture.add_disk("well", out_of_order_disk(4 * MIB));
     let volume = fixture.attach("sick", |_| ()).unwrap();
     let other = fixture.attach("well", |_| ()).unwrap();
     for place in 0..64 {

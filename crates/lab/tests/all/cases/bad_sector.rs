@@ -1,6 +1,6 @@
 //! Bad sectors of the backing affect their own blocks only, not the speed of other writes.
 
-use lab::fixture::{Fixture, durable, read, write};
+use lab::fixture::{Fixture, durable_tags, read, write};
 use seam::Nanos;
 use seam::sim::{Ops, Rule, SimDiskSpec};
 
@@ -28,7 +28,7 @@ fn unwritable_sector_does_not_slow_other_writes() {
     assert!(sick.0 < 2 * well.0, "{sick} instead of {well}");
     assert!(fixture.world.block_on(volume.flush()).is_err(), "a block is not on the backing");
     assert_eq!(volume.stats().dirty_bytes, 4096, "only the bad block is dirty");
-    assert_eq!(durable(&disk, 33 * 32, 8), [34; 8]);
+    assert_eq!(durable_tags(&disk, 33 * 32, 8), [34; 8]);
     assert_eq!(fixture.world.block_on(read(&volume, 4 * 32, 8)).unwrap(), [5; 8]);
     assert!(!volume.stats().problems.is_empty(), "no alert was raised");
     disk.clear_faults();
@@ -38,5 +38,5 @@ fn unwritable_sector_does_not_slow_other_writes() {
         (0, 0),
         "the write is retried once the sector is writable"
     );
-    assert_eq!(durable(&disk, 4 * 32, 8), [5; 8]);
+    assert_eq!(durable_tags(&disk, 4 * 32, 8), [5; 8]);
 }

@@ -53,10 +53,10 @@ fn play(seed: u64, policy: WritePolicy) -> Side {
     let fixture = Fixture::new(WorldSpec { blocks, keep: Content::None, ..WorldSpec::new(seed) }, CoreSpec::default());
     fixture.open_flash(&FlashPlan { devices: 2, bytes: 512 * MIB, iops: 20_000 });
     let array = ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k);
-    let disk = fixture.on_array(array, &[VOLUME_BYTES]).remove(0);
+    let disk = fixture.add_disks_on_array(array, &[VOLUME_BYTES]).remove(0);
     let edit = |spec: &mut VolumeSpec| spec.policy = policy;
     let volume = fixture.attach_disk("volume", disk, edit).expect("a new volume");
-    fixture.until_checked(std::slice::from_ref(&volume));
+    fixture.wait_until_checked(std::slice::from_ref(&volume));
     let side = Rc::new(RefCell::new(Side::default()));
     let (begun, end) = (fixture.seam.now(), fixture.seam.now() + Nanos::from_secs(SECONDS));
     for lane in 0..16 {

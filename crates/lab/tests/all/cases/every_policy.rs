@@ -1,7 +1,7 @@
 //! Reads return the written data under every policy, with all kinds of operations mixed, and all dirty data drains.
 
 use engine::{WriteFlags, WritePolicy, ZeroFlags};
-use lab::fixture::{Fixture, SameTag, lively_disk, read, write};
+use lab::fixture::{Fixture, SameTag, out_of_order_disk, read, write};
 use lab::random::Random;
 use seam::Nanos;
 
@@ -12,7 +12,7 @@ const SECTORS: u64 = 8 * MIB / 512;
 fn written_data_reads_back_and_drains_under_every_policy() {
     for (name, policy) in WritePolicy::ALL {
         let fixture = Fixture::with_memory(1, MIB);
-        fixture.add_disk(name, lively_disk(8 * MIB));
+        fixture.add_disk(name, out_of_order_disk(8 * MIB));
         let volume = fixture.attach(name, |spec| spec.policy = policy).unwrap();
         let mut expected = vec![0; SECTORS as usize];
         let mut random = Random::new(7, 0);

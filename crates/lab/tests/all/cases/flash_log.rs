@@ -2,7 +2,7 @@
 //! or must not return.
 
 use engine::{CoreSpec, Volume, VolumeId, VolumeSpec, WriteFlags, WritePolicy};
-use lab::fixture::{Fixture, durable, read, write};
+use lab::fixture::{Fixture, durable_tags, read, write};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, Timing, When, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
@@ -67,9 +67,9 @@ fn flush_succeeds_without_the_backing_and_survives_a_power_cut() {
         let content = fixture.world.block_on(read(&volume, block * 24, 8)).unwrap();
         assert_eq!(content, [7; 8], "block {block}: the flushed content, without the unflushed write");
     }
-    assert_eq!(durable(&disk, 0, 8), [0; 8], "the backing failed all writes");
+    assert_eq!(durable_tags(&disk, 0, 8), [0; 8], "the backing failed all writes");
     fixture.world.block_on(volume.destage_all()).unwrap();
-    assert_eq!(durable(&disk, 0, 8), [7; 8]);
+    assert_eq!(durable_tags(&disk, 0, 8), [7; 8]);
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn log_filled_by_another_volume_fails_no_flush() {
             write(&volume, 0, 8, 50).await.unwrap();
         });
         let disk = fixture.world.disk("disk").unwrap();
-        assert_eq!(durable(&disk, 0, 8), [39; 8], "data without space in the log is on the backing");
+        assert_eq!(durable_tags(&disk, 0, 8), [39; 8], "data without space in the log is on the backing");
         drop((volume, other));
         let (fixture, volume) = next_session(fixture, CrashMode::LoseAll, 40 + round, 30);
         assert_eq!(fixture.world.block_on(read(&volume, 0, 8)).unwrap(), [39; 8], "no older record is recovered");
@@ -256,7 +256,7 @@ fn drain_empties_the_log_and_park_keeps_dirty_data_in_it() {
         });
         drop(volume);
         let fixture = fixture.crash(CrashMode::LoseAll, spec(10));
-        let content = durable(&fixture.world.disk("disk").unwrap(), 0, 16);
+        let content = durable_tags(&fixture.world.disk("disk").unwrap(), 0, 16);
         let complete = [[1; 8], [2; 8]].concat();
         assert_eq!(content == complete, !parked, "{content:?}");
         let volume = serve(&fixture, 16, false);

@@ -1,9 +1,9 @@
 //! Clean pages on flash under the engine: when they serve reads, and when they must not.
 
 use engine::{CoreSpec, Volume, VolumeId, VolumeSpec};
-use lab::fixture::{Fixture, FlashPlan, Target, lively_disk, read, write};
+use lab::fixture::{Fixture, FlashPlan, Target, out_of_order_disk, read, write};
 use lab::torture::flash::FlashOptions;
-use lab::workload::{Load, Pattern, Skew, play};
+use lab::workload::{Load, Pattern, Skew, run_load};
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, When, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
 
@@ -26,7 +26,7 @@ fn core() -> CoreSpec {
 /// Creates a world with a disk of 16 MiB filled with its sector numbers, flash, and a volume over both.
 fn first_session(seed: u64) -> (Fixture, Volume<SimSeam>) {
     let fixture = Fixture::new(spec(seed), core());
-    let disk = fixture.add_disk("disk", lively_disk(16 * MIB));
+    let disk = fixture.add_disk("disk", out_of_order_disk(16 * MIB));
     disk.set_tags(0, &(0..16 * MIB / 512).map(|sector| sector + 1).collect::<Vec<_>>());
     devices().add_disks(&fixture.world);
     let volume = serve(&fixture, true);
@@ -64,10 +64,10 @@ fn load(millis: u64, seed: u64) -> Load {
 /// Reads at random until the whole hot region is on flash.
 fn warm(fixture: &Fixture, volume: &Volume<SimSeam>) {
     for round in 0..20 {
-        fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &load(300, round)));
+        fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &load(300, round)));
         fixture.world.run_for(Nanos::from_secs(2)).expect("no task is stuck");
         let before = volume.stats().backing_reads;
-        fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &load(300, 1_000 + round)));
+        fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &load(300, 1_000 + round)));
         if volume.stats().backing_reads == before {
             return;
         }
@@ -91,11 +91,11 @@ fn hot_reads_as(fixture: &Fixture, volume: &Volume<SimSeam>, expected: impl Fn(u
 #[test]
 fn admitted_page_is_read_whole_by_the_admitting_miss() {
     let fixture = Fixture::new(WorldSpec { blocks: 512, ..spec(7) }, core());
-    fixture.add_disk("disk", lively_disk(16 * MIB));
+    fixture.add_disk("disk", out_of_order_disk(16 * MIB));
     devices().add_disks(&fixture.world);
     let volume = serve(&fixture, true);
     // Clients keep the backing busy, so that only their own reads go to it.
-    fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &load(2_000, 1)));
+    fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &load(2_000, 1)));
     let stats = volume.stats();
     let whole = stats.flash.promoted_bytes as f64 / stats.flash.promotions as f64 / 65_536.0;
     assert!(whole > 0.9, "{whole:.2} of a page on average, {:?}", stats.flash);
@@ -117,14 +117,14 @@ fn repeated_reads_are_served_by_flash() {
 fn flash_hits_reach_the_device_limit() {
     const IOPS: u64 = 20_000;
     let fixture = Fixture::new(spec(33), core());
-    fixture.add_disk("disk", lively_disk(16 * MIB));
+    fixture.add_disk("disk", out_of_order_disk(16 * MIB));
     fixture.open_flash(&FlashPlan { devices: 1, bytes: 64 * MIB, iops: IOPS });
     let volume = fixture.attach("disk", |_| ()).expect("the first volume");
-    fixture.until_checked(std::slice::from_ref(&volume));
+    fixture.wait_until_checked(std::slice::from_ref(&volume));
     warm(&fixture, &volume);
     let before = volume.stats();
     let all = Load { depth: 32, ..load(2_000, 78) };
-    fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &all));
+    fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &all));
     let after = volume.stats();
     assert_eq!(after.backing_reads, before.backing_reads);
     let rate = (after.flash_hits - before.flash_hits) / 2;
@@ -145,7 +145,7 @@ fn overwritten_flash_pages_are_updated_without_backing_reads() {
     fixture.world.run_for(Nanos::from_secs(5)).unwrap();
     let before = volume.stats().backing_reads;
     // Evicts all of it from memory.
-    fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &load(500, 77)));
+    fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &load(500, 77)));
     hot_reads_as(&fixture, &volume, |sector| if written(sector / 8) { 1_000_000 } else { sector + 1 });
     let (reads, writes) = (volume.stats().backing_reads - before, volume.stats().writes);
     assert!(reads * 10 < writes, "{reads} reads of the backing for {writes} writes: {:?}", volume.stats());
@@ -156,7 +156,7 @@ fn concurrent_reads_and_writes_find_no_bad_flash_copy() {
     let (fixture, volume) = first_session(32);
     warm(&fixture, &volume);
     let mixed = Load { pattern: Pattern::random(HOT, 16_384, 80), depth: 16, time: Nanos::from_secs(5), seed: 3 };
-    fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &mixed));
+    fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &mixed));
     let stats = volume.stats();
     assert!(stats.flash_hits > 1_000 && stats.writes > 1_000, "{stats:?}");
     assert_eq!(stats.flash.bad_blocks, 0, "{:?}", stats.flash);
@@ -277,7 +277,7 @@ fn case_12_flash_failures_return_all_counters_to_zero() {
         assert_eq!(pages.free, pages.slots, "every slot is free again: {pages:?}");
         // Used pages are promoted to flash again.
         for round in 0..10 {
-            fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &load(300, round)));
+            fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &load(300, round)));
         }
         let pages = volume.stats().flash.pages;
         assert!(pages >= 24, "{pages} pages of 48 were promoted again");
@@ -363,7 +363,7 @@ fn case_24_scan_of_ten_times_the_flash_evicts_almost_nothing() {
         assert!(wrote * 100 < 256 * MIB, "{skew:?}: {wrote} bytes written to flash");
         assert!((after.evictions - pages.evictions) * 50 < pages.pages.max(1), "{skew:?}: {after:?}");
         let before = volume.stats();
-        fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &load(300, 9)));
+        fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &load(300, 9)));
         let after = volume.stats();
         let (reads, misses) = (after.reads - before.reads, after.misses - before.misses);
         assert!(misses * 50 <= reads, "{skew:?}: {misses} misses of {reads}");

@@ -1,9 +1,9 @@
 //! Flash shares: a reserved minimum holds beside a greedy neighbour, and a maximum is never exceeded.
 
 use engine::{Amount, CoreSpec, FlashShare, PageNo, ShareError, Volume};
-use lab::fixture::{Fixture, Target, lively_disk, read, write};
+use lab::fixture::{Fixture, Target, out_of_order_disk, read, write};
 use lab::torture::flash::FlashOptions;
-use lab::workload::{Load, Pattern, play};
+use lab::workload::{Load, Pattern, run_load};
 use seam::Nanos;
 use seam::sim::{SimSeam, WorldSpec};
 
@@ -18,7 +18,7 @@ fn two_volumes(seed: u64, shares: [FlashShare; 2]) -> (Fixture, [Volume<SimSeam>
     let opened = fixture.world.block_on(devices.open(&fixture.seam, &fixture.core, true, true));
     opened.expect("the devices are empty");
     let volumes = ["small", "greedy"].map(|name| {
-        fixture.add_disk(name, lively_disk(64 * MIB));
+        fixture.add_disk(name, out_of_order_disk(64 * MIB));
         let share = shares[usize::from(name == "greedy")].clone();
         fixture.attach(name, |spec| spec.flash = share).expect("the log has no data of it")
     });
@@ -30,7 +30,7 @@ fn two_volumes(seed: u64, shares: [FlashShare; 2]) -> (Fixture, [Volume<SimSeam>
 fn read_rounds(fixture: &Fixture, volume: &Volume<SimSeam>, bytes: u64, rounds: u64, mut look: impl FnMut()) {
     for seed in 0..rounds {
         let load = Load { pattern: Pattern::random(bytes, 4096, 100), depth: 4, time: Nanos::from_millis(150), seed };
-        fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &load));
+        fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &load));
         fixture.world.run_for(Nanos::from_millis(500)).expect("no task is stuck");
         look();
     }

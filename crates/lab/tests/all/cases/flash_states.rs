@@ -3,7 +3,7 @@
 //! discard and destage.
 
 use engine::{CoreSpec, FlashShare, PageNo, Volume, VolumeId, VolumeSpec, WriteFlags, WritePolicy};
-use lab::fixture::{Fixture, durable, lively_disk, read, write};
+use lab::fixture::{Fixture, durable_tags, out_of_order_disk, read, write};
 use lab::random::Random;
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, SimSeam, WorldSpec};
@@ -70,8 +70,8 @@ fn attach(fixture: Fixture, policy: WritePolicy, first: bool) -> Volumes {
 fn first_session(seed: u64, policy: WritePolicy, expected: &[u64]) -> Volumes {
     let core = CoreSpec { readahead_max_bytes: 0, rest_percent: devices().rest_percent, ..CoreSpec::default() };
     let fixture = Fixture::new(world(seed), core);
-    fixture.add_disk("disk", lively_disk(SECTORS * 512)).set_tags(0, expected);
-    fixture.add_disk("scan", lively_disk(4 * MIB));
+    fixture.add_disk("disk", out_of_order_disk(SECTORS * 512)).set_tags(0, expected);
+    fixture.add_disk("scan", out_of_order_disk(4 * MIB));
     devices().add_disks(&fixture.world);
     attach(fixture, policy, true)
 }
@@ -196,6 +196,6 @@ fn case_22_every_flash_state_reads_back_under_races() {
         assert!(!all || seen.iter().all(|seen| *seen > 100), "a state was hardly ever reached: {seen:?}");
         volumes.fixture.world.block_on(volumes.volume.destage_all()).expect("a disk without faults");
         let disk = volumes.fixture.world.disk("disk").expect("it is there");
-        assert_eq!(durable(&disk, 0, SECTORS), expected, "{name}: the backing afterwards");
+        assert_eq!(durable_tags(&disk, 0, SECTORS), expected, "{name}: the backing afterwards");
     }
 }

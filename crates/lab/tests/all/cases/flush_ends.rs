@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use lab::fixture::{Fixture, durable, lively_disk, write};
+use lab::fixture::{Fixture, durable_tags, out_of_order_disk, write};
 use lab::random::Random;
 use seam::sim::{Fault, Latency, Ops, Rule, SimDiskSpec, Timing, When};
 use seam::{Nanos, Seam};
@@ -57,7 +57,7 @@ fn case_20_two_flushes_end_under_full_write_load() {
 #[test]
 fn case_20_failed_flush_reports_and_the_next_rewrites_all() {
     let fixture = Fixture::with_memory(1, 4 * MIB);
-    let disk = fixture.add_disk("disk", lively_disk(4 * MIB));
+    let disk = fixture.add_disk("disk", out_of_order_disk(4 * MIB));
     let volume = fixture.attach("disk", |_| ()).unwrap();
     for block in 0..32 {
         fixture.world.block_on(write(&volume, block * 8, 8, 9)).unwrap();
@@ -68,13 +68,13 @@ fn case_20_failed_flush_reports_and_the_next_rewrites_all() {
     let writes = disk.counts().writes;
     fixture.world.block_on(volume.flush()).unwrap();
     assert!(disk.counts().writes > writes, "the data is written again");
-    assert_eq!(durable(&disk, 0, 256), [9; 256]);
+    assert_eq!(durable_tags(&disk, 0, 256), [9; 256]);
 }
 
 #[test]
 fn case_20_flush_cut_off_by_a_reconnect_is_repeated_silently() {
     let fixture = Fixture::with_memory(1, 4 * MIB);
-    let mut spec = lively_disk(4 * MIB);
+    let mut spec = out_of_order_disk(4 * MIB);
     spec.timing.flush = Latency::fixed(Nanos::from_millis(50));
     let disk = fixture.add_disk("disk", spec);
     let volume = fixture.attach("disk", |_| ()).unwrap();
@@ -88,7 +88,7 @@ fn case_20_flush_cut_off_by_a_reconnect_is_repeated_silently() {
     });
     fixture.world.block_on(volume.flush()).unwrap();
     assert!(disk.counts().flushes > 1, "the interrupted flush was not repeated");
-    assert_eq!(durable(&disk, 0, 128), [3; 128]);
+    assert_eq!(durable_tags(&disk, 0, 128), [3; 128]);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn case_20_large_flush_yields_the_core_and_ends() {
         let fixture = Fixture::with_memory(1, 64 * MIB);
         let timing = Timing::between(Nanos::from_micros(5), Nanos::from_micros(15));
         fixture.add_disk("dirty", SimDiskSpec { timing, ..SimDiskSpec::new(64 * MIB) });
-        fixture.add_disk("hit", lively_disk(MIB));
+        fixture.add_disk("hit", out_of_order_disk(MIB));
         let (dirty, hit) = (fixture.attach("dirty", |_| ()).unwrap(), fixture.attach("hit", |_| ()).unwrap());
         fixture.world.block_on(async {
             for block in 0..2500 {

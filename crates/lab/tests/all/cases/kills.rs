@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 
 use engine::{AttachError, Backing, CoreSpec, Volume, VolumeSpec, WriteFlags, WriteSource};
-use lab::fixture::{Fixture, lively_disk, read, spec, write};
+use lab::fixture::{Fixture, out_of_order_disk, read, spec, write};
 use seam::sim::{CrashMode, Fault, LeftBehind, Ops, Rule, SimBlockMut, SimDiskSpec, SimSeam, When, WorldSpec};
 use seam::{Nanos, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 
@@ -85,7 +85,7 @@ fn zeroes_and_a_write_into_them_survive_a_kill() {
 /// A clean block belongs to the backing: an old tag must not bring older content back over it.
 #[test]
 fn destaged_data_leaves_no_tag() {
-    let (fixture, volume) = fixture(lively_disk(MIB));
+    let (fixture, volume) = fixture(out_of_order_disk(MIB));
     fixture.world.block_on(async {
         write(&volume, 0, 64, 7).await.unwrap();
         volume.discard(0, 32 * 512, WriteFlags::default()).await.unwrap();
@@ -107,7 +107,7 @@ fn write_through_volume_destages_recovered_data_before_serving() {
     fixture.world.block_on(write(&volume, 0, 8, 7)).unwrap();
     let (fixture, _volume, _) = kill(fixture, volume, |spec| spec.policy = engine::WritePolicy::WriteThrough);
     let disk = fixture.world.disk("disk").expect("the world was adopted");
-    assert_eq!(lab::fixture::durable(&disk, 0, 8), [7; 8]);
+    assert_eq!(lab::fixture::durable_tags(&disk, 0, 8), [7; 8]);
 }
 
 /// A second recovery writes tags of its own. Tags of the first recovery beside them would bring old content back later.
@@ -129,7 +129,7 @@ fn failed_recovery_leaves_tags_in_the_old_image_only() {
 
 #[test]
 fn volume_is_invisible_until_recovery_is_complete() {
-    let (fixture, volume) = fixture(lively_disk(MIB));
+    let (fixture, volume) = fixture(out_of_order_disk(MIB));
     fixture.world.block_on(write(&volume, 0, 64, 7)).unwrap();
     let left = fixture.world.left_behind();
     drop(volume);

@@ -3,7 +3,7 @@
 
 use engine::spec::Sabotage;
 use engine::{AttachError, Backing, CoreSpec, Volume, VolumeId, VolumeSpec, WriteFlags, WriteSource};
-use lab::fixture::{Fixture, durable, read, write};
+use lab::fixture::{Fixture, durable_tags, read, write};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, Fault, LeftBehind, Ops, Rule, SimBlockMut, SimDiskSpec, SimSeam, When, WorldSpec};
 use seam::{Nanos, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
@@ -83,7 +83,7 @@ fn rewrite_and_destage(sabotage: Sabotage) -> [Vec<u64>; 2] {
         volume.discard(16 * 512, 8 * 512, WriteFlags::default()).await.unwrap();
         destaged_by_age(&fixture, &volume).await;
     });
-    assert_eq!(durable(&fixture.world.disk("disk").unwrap(), 0, 32), [[1; 8], [2; 8], [0; 8], [1; 8]].concat());
+    assert_eq!(durable_tags(&fixture.world.disk("disk").unwrap(), 0, 32), [[1; 8], [2; 8], [0; 8], [1; 8]].concat());
     let (fixture, volume) = kill(fixture, volume, 4096);
     let first = fixture.world.block_on(read(&volume, 0, 32)).unwrap();
     let (fixture, volume) = kill(fixture, volume, 4096);

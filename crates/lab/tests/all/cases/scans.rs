@@ -1,7 +1,7 @@
 //! Scans beside a hot set: one volume reads ten times the cache, and its neighbour keeps 95 % of its hits.
 
 use lab::fixture::{Fixture, Target};
-use lab::workload::{Load, Pattern, Skew, play};
+use lab::workload::{Load, Pattern, Skew, run_load};
 use seam::sim::{Latency, SimDiskSpec, Timing};
 use seam::{Nanos, Seam};
 
@@ -28,7 +28,7 @@ fn scanned(skew: Skew) {
     let hits = |seconds| {
         let before = hot.stats();
         let load = Load { time: Nanos::from_secs(seconds), ..reads.clone() };
-        fixture.world.block_on(play(&fixture.seam, &Target::Volume(hot.clone()), &load));
+        fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(hot.clone()), &load));
         let after = hot.stats();
         (after.memory_hits - before.memory_hits) as f64 / (after.reads - before.reads) as f64
     };
@@ -38,7 +38,7 @@ fn scanned(skew: Skew) {
     let pattern = Pattern::random(320 * MIB, 64 << 10, 100).with_skew(skew);
     let load = Load { pattern, depth: 1, time: Nanos::from_secs(2), seed: 2 };
     let (seam, target) = (fixture.seam.clone(), Target::Volume(scan.clone()));
-    fixture.seam.spawn(async move { drop(play(&seam, &target, &load).await) });
+    fixture.seam.spawn(async move { drop(run_load(&seam, &target, &load).await) });
     let beside = hits(2);
     assert!(scan.stats().read_bytes >= 320 * MIB, "the scan read {} bytes", scan.stats().read_bytes);
     assert!(beside >= 0.95 * alone, "{:.1} % hits beside a scan, {:.1} % alone", beside * 100.0, alone * 100.0);

@@ -4,9 +4,9 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use lab::fixture::{Fixture, Target, lively_disk, read, write};
+use lab::fixture::{Fixture, Target, out_of_order_disk, read, write};
 use lab::random::Random;
-use lab::workload::{Load, Pattern, play, quantile};
+use lab::workload::{Load, Pattern, quantile, run_load};
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 use seam::sim::{SimDiskSpec, Timing};
 use seam::{Nanos, Seam};
@@ -21,21 +21,21 @@ fn load(seed: u64, read_percent: u32, depth: u32, seconds: u64) -> Load {
 #[test]
 fn case_23_throttling_is_smooth_and_spares_other_volumes() {
     let fixture = Fixture::with_memory(1, 32 * MIB);
-    let slow = fixture.on_array(ArraySpec::new(RaidLevel::Raid0, 1, DiskType::NlSas), &[64 * MIB]).remove(0);
+    let slow = fixture.add_disks_on_array(ArraySpec::new(RaidLevel::Raid0, 1, DiskType::NlSas), &[64 * MIB]).remove(0);
     let writer = fixture.attach_disk("slow", slow, |_| ()).unwrap();
     fixture.add_disk("fast", SimDiskSpec::new(64 * MIB));
     let reader = fixture.attach("fast", |_| ()).unwrap();
-    let alone = fixture.world.block_on(play(&fixture.seam, &Target::Volume(reader.clone()), &load(1, 100, 2, 1)));
+    let alone = fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(reader.clone()), &load(1, 100, 2, 1)));
     // Writes until the dirty bound is reached.
-    fixture.world.block_on(play(&fixture.seam, &Target::Volume(writer.clone()), &load(2, 0, 4, 30)));
+    fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(writer.clone()), &load(2, 0, 4, 30)));
     let (seam, target) = (fixture.seam.clone(), Target::Volume(reader));
     let beside = Rc::new(RefCell::new(None));
     let kept = Rc::clone(&beside);
     fixture.seam.spawn(async move {
-        let figures = play(&seam, &target, &load(3, 100, 2, 1)).await;
+        let figures = run_load(&seam, &target, &load(3, 100, 2, 1)).await;
         *kept.borrow_mut() = Some(figures);
     });
-    let figures = fixture.world.block_on(play(&fixture.seam, &Target::Volume(writer.clone()), &load(4, 0, 4, 60)));
+    let figures = fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(writer.clone()), &load(4, 0, 4, 60)));
     assert_eq!(figures.errors, 0);
     let (median, worst) = (quantile(&figures.write_us, 500), quantile(&figures.write_us, 999));
     assert!(writer.stats().throttled_us > 0, "no writer was throttled: the bound was never reached");
@@ -49,8 +49,8 @@ fn case_23_throttling_is_smooth_and_spares_other_volumes() {
 #[test]
 fn case_23_throttled_writers_get_the_destage_rate_fairly() {
     let fixture = Fixture::with_memory(1, 8 * MIB);
-    let disk = fixture.add_disk("slow", lively_disk(64 * MIB));
-    fixture.add_disk("quick", lively_disk(64 * MIB));
+    let disk = fixture.add_disk("slow", out_of_order_disk(64 * MIB));
+    fixture.add_disk("quick", out_of_order_disk(64 * MIB));
     let volume = fixture.attach("slow", |_| ()).unwrap();
     let quick = fixture.attach("quick", |_| ()).unwrap();
     for block in 0..256 {

@@ -2,7 +2,7 @@
 //! content never replaces it.
 
 use engine::{CoreSpec, Volume, VolumeId, VolumeSpec};
-use lab::fixture::{Fixture, durable, read, write};
+use lab::fixture::{Fixture, durable_tags, read, write};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, Stop, When, WorldSpec};
 use seam::{DiskOpen, Seam};
@@ -66,8 +66,8 @@ fn flash_not_memory_bounds_dirty_data() {
         let disk = fixture.world.disk("disk").unwrap();
         disk.clear_faults();
         volume.destage_all().await.unwrap();
-        assert_eq!(durable(&disk, 2_999 * 8, 8), [3_009; 8]);
-        assert_eq!(durable(&disk, 8 * 8, 8), [18, 18, 18, 7, 7, 18, 18, 18]);
+        assert_eq!(durable_tags(&disk, 2_999 * 8, 8), [3_009; 8]);
+        assert_eq!(durable_tags(&disk, 8 * 8, 8), [18, 18, 18, 7, 7, 18, 18, 18]);
     });
     let stats = volume.stats();
     assert_eq!((stats.resting_bytes, stats.dirty_bytes, stats.flash_dirty_bytes), (0, 0, 0), "{stats:?}");
@@ -89,7 +89,7 @@ fn volume_serves_before_recovery_reads_and_destages_later() {
         fixture.seam.sleep(seam::Nanos::from_secs(30)).await;
     });
     let disk = fixture.world.disk("disk").unwrap();
-    assert_eq!((volume.stats().resting_bytes, durable(&disk, 2_000 * 8, 8)), (0, vec![2_010; 8]));
+    assert_eq!((volume.stats().resting_bytes, durable_tags(&disk, 2_000 * 8, 8)), (0, vec![2_010; 8]));
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn block_without_an_intact_copy_fails_only_its_own_reads() {
         assert!(volume.destage_all().await.is_err(), "one block cannot be destaged");
         fixture.seam.sleep(seam::Nanos::from_secs(30)).await;
         let disk = fixture.world.disk("disk").unwrap();
-        let there = (0..1_000).filter(|block| durable(&disk, block * 8, 8) == [block + 10; 8]).count();
+        let there = (0..1_000).filter(|block| durable_tags(&disk, block * 8, 8) == [block + 10; 8]).count();
         assert_eq!(there, 999, "all other blocks are destaged");
         assert!(!volume.stats().problems.is_empty());
     });

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use engine::{CoreSpec, RequestError, Volume, WriteFlags, WritePolicy, ZeroFlags};
-use lab::fixture::{Fixture, SameTag, durable, read, write};
+use lab::fixture::{Fixture, SameTag, durable_tags, read, write};
 use seam::sim::{DiskControl, Fault, Ops, Rule, SimDiskSpec, SimSeam, TaskOrder, When, WorldSpec};
 use seam::{Nanos, Seam};
 
@@ -181,7 +181,7 @@ fn write_under_a_failed_discard_survives_a_reconnect() {
         disk.clear_faults();
         disk.reconnect();
         fixture.world.block_on(volume.destage_all()).unwrap();
-        let found = durable(&disk, 0, 128);
+        let found = durable_tags(&disk, 0, 128);
         assert!(!found.contains(&1), "seed {seed}: the acknowledged write is lost: {found:?}");
     }
 }
@@ -199,7 +199,7 @@ fn discard_under_a_failed_write_survives_a_reconnect() {
         disk.clear_faults();
         disk.reconnect();
         fixture.world.block_on(volume.destage_all()).unwrap();
-        let found = durable(&disk, 0, 128);
+        let found = durable_tags(&disk, 0, 128);
         assert!(!found.contains(&1), "seed {seed}: the acknowledged discard is undone: {found:?}");
     }
 }
@@ -279,5 +279,5 @@ fn fua_zeroes_wait_for_everything_that_replaced_them() {
         fixture.world.run_for(Nanos::from_millis(10)).unwrap();
     }
     assert_eq!(zeroed.take(), Some(Ok(())));
-    assert_eq!(durable(&disk, 24, 88), [vec![3; 8], vec![0; 80]].concat(), "acknowledged, but not on the backing");
+    assert_eq!(durable_tags(&disk, 24, 88), [vec![3; 8], vec![0; 80]].concat(), "acknowledged, but not on the backing");
 }

@@ -29,7 +29,7 @@ fn crashed_busy_world_is_freed() {
     for mode in CrashMode::ALL {
         let (fixture, remains) = busy();
         assert!(remains.world() > 0 && remains.buffers() > 256, "nothing is in flight");
-        let images = fixture.end(mode);
+        let images = fixture.crash_disks(mode);
         assert_eq!(remains.buffers(), 0, "{mode:?}");
         let next = Fixture::with_memory(2, MIB);
         next.world.adopt(images);
@@ -53,7 +53,7 @@ fn dropped_world_is_freed_in_any_drop_order() {
 fn held_volume_keeps_its_buffers() {
     let (fixture, remains) = busy();
     let volume = fixture.core.find("one").unwrap();
-    drop(fixture.end(CrashMode::KeepAll));
+    drop(fixture.crash_disks(CrashMode::KeepAll));
     assert!(remains.buffers() > 256);
     drop(volume);
     assert_eq!((remains.world(), remains.buffers()), (0, 0));
