@@ -36,7 +36,7 @@ fn lab_policies_match_the_published_miss_ratios() {
         let pages = traces.pages(&row);
         assert_eq!(pages.share(row.percent), row.slots, "{} has a different footprint than published", row.trace);
         for (column, policy) in policies {
-            let (ours, published) = (policy.play(row.slots, pages).miss_ratio(), row.miss_ratio(column));
+            let (ours, published) = (policy.run(row.slots, pages).miss_ratio(), row.miss_ratio(column));
             let off = (ours - published).abs();
             assert!(
                 off <= 0.001,
@@ -54,7 +54,7 @@ fn memory_replacement_beats_the_best_of_nine_policies_per_row() {
     let mut all = Vec::new();
     println!("{:28} {:>4} {:>8} {:>8} {:>8} {:>8}", "4 KiB", "size", "default", "S3-FIFO", "LRU", "Belady");
     for row in traces.published().into_iter().filter(|row| !row.large) {
-        let ours = Replacement::Default.play(row.slots, traces.pages(&row)).miss_ratio();
+        let ours = Replacement::Default.run(row.slots, traces.pages(&row)).miss_ratio();
         let [s3, lru, belady] = ["S3FIFO", "LRU", "Belady"].map(|column| row.miss_ratio(column));
         println!("{:28} {:>2} % {ours:>8.4} {s3:>8.4} {lru:>8.4} {belady:>8.4}", row.trace, row.percent);
         assert!(ours <= s3 + 0.01, "{} at {} %: {ours:.4}, S3-FIFO {s3:.4}", row.trace, row.percent);
@@ -93,7 +93,7 @@ fn flash_beats_lru_hits_with_an_eighth_of_its_writes() {
     let rows: Vec<_> = rows
         .into_iter()
         .map(|row| {
-            let lru = Replacement::Lru.play(row.slots, traces.pages(&row));
+            let lru = Replacement::Lru.run(row.slots, traces.pages(&row));
             (row, lru)
         })
         .collect();
@@ -102,12 +102,12 @@ fn flash_beats_lru_hits_with_an_eighth_of_its_writes() {
         move |row: &Row| {
             let pages: &Pages = traces.pages(row);
             let stage = row.slots * percent / 100;
-            lab::replay::play(&mut *Replacement::Default.flash(row.slots, stage, 0, pages), &pages.accesses)
+            lab::replay::run_accesses(&mut *Replacement::Default.flash(row.slots, stage, 0, pages), &pages.accesses)
         }
     };
     let plain = |policy: Replacement| {
         let traces = &traces;
-        move |row: &Row| policy.play(row.slots, traces.pages(row))
+        move |row: &Row| policy.run(row.slots, traces.pages(row))
     };
     let ways = [
         way("default, stage 10 %", &rows, staged(10)),
@@ -129,7 +129,7 @@ fn flash_beats_lru_hits_with_an_eighth_of_its_writes() {
             let Way { miss_ratio, written, worse_than_lru, .. } = way("", &rows, |row| {
                 let pages: &Pages = traces.pages(row);
                 let stage = row.slots * percent / 100;
-                lab::replay::play(&mut *policy.flash(row.slots, stage, 0, pages), &pages.accesses)
+                lab::replay::run_accesses(&mut *policy.flash(row.slots, stage, 0, pages), &pages.accesses)
             });
             println!("{name:24} {miss_ratio:>10.4} {:>20.1} % {worse_than_lru:>+22.4}", written * 100.0);
         }
@@ -169,10 +169,10 @@ fn simulated_layers_match_the_policies_alone() {
     let (none, tenth) = (Amount::Bytes(0), Amount::Share(10_000));
     let memory = simulate(&recording, &plan(tenth, none)).memory;
     let slots = recording.blocks.share(10);
-    assert_eq!(memory.outcome, Replacement::Default.play(slots, &recording.blocks));
+    assert_eq!(memory.outcome, Replacement::Default.run(slots, &recording.blocks));
     let flash = simulate(&recording, &plan(none, tenth)).flash;
     let (slots, stage) = (recording.pages.share(10), recording.pages.share(10) / 10);
     let admission = engine::policy::promotion::LateReturn::new(slots as u64, stage as u64);
     let mut staged = Staged::new(admission, stage, slots, recording.pages.distinct);
-    assert_eq!(flash.outcome, lab::replay::play(&mut staged, &recording.pages.accesses));
+    assert_eq!(flash.outcome, lab::replay::run_accesses(&mut staged, &recording.pages.accesses));
 }
