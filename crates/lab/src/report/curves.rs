@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_of_one_block_is_drawn_too() {
+    fn trace_of_one_block_is_drawn() {
         let one = || side(&[(4_096, 0.0)], None);
         let picture = draw("one", &one(), &one());
         assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn report_without_reads_says_so() {
+    fn report_without_reads_states_it() {
         let gain = Gain { covered_seconds: 60, ..Gain::default() };
         assert!(sentence(&gain).starts_with("nothing was read in "));
     }

@@ -50,10 +50,10 @@ fn hot_region_runs_ten_times_faster_than_raid5_and_drains() {
     println!("uncached {:.0} IOPS, cached {:.0} IOPS", bare.iops(), cached.iops());
     assert!(cached.iops() >= 10.0 * bare.iops(), "{:.0} IOPS cached, {:.0} uncached", cached.iops(), bare.iops());
     assert!(volume.stats().dirty_bytes > 0, "nothing was dirty: every write waited for the array");
-    let begun = fixture.world.now();
+    let start = fixture.world.now();
     while volume.stats().dirty_bytes + volume.stats().written_bytes > 0 {
         fixture.world.run_for(Nanos::from_secs(1)).unwrap();
-        let waited = fixture.world.now().since(begun);
+        let waited = fixture.world.now().since(start);
         assert!(waited < Nanos::from_secs(600), "{} bytes still dirty after {waited}", volume.stats().dirty_bytes);
     }
 }
@@ -74,8 +74,8 @@ fn sustained_iops(policy: WritePolicy) -> u64 {
                 seam.sleep(Nanos::from_millis(4)).await;
                 let first = random.below((64 * MIB - (16 << 10)) / 512);
                 match random.percent(85) {
-                    true => write(&volume, first, 24, 1).await.expect("an array without faults"),
-                    false => drop(read(&volume, first, 28).await.expect("an array without faults")),
+                    true => write(&volume, first, 24, 1).await.expect("an array without faults does not fail"),
+                    false => drop(read(&volume, first, 28).await.expect("an array without faults does not fail")),
                 }
                 done.set(done.get() + 1);
             }

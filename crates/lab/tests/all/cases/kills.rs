@@ -33,14 +33,14 @@ impl WriteSource<SimSeam> for Tags {
 /// Attaches the disk with the recovered memory image.
 fn attach_left(
     fixture: &Fixture,
-    left: &LeftBehind,
+    image: &LeftBehind,
     edit: fn(&mut VolumeSpec),
 ) -> impl Future<Output = Result<(Volume<SimSeam>, u64), AttachError>> + use<> {
-    let (core, left) = (fixture.core.clone(), left.clone());
+    let (core, image) = (fixture.core.clone(), image.clone());
     let (spec, backing) = (spec("disk", edit), Backing::plain(fixture.open("disk")));
     async move {
-        let one = left.sorted().into_values().next().expect("an image of one volume");
-        core.attach_left(spec, backing, &one, |place| Tags(left.tags(place))).await
+        let one = image.sorted().into_values().next().expect("the image has one volume");
+        core.attach_left(spec, backing, &one, |position| Tags(image.tags(position))).await
     }
 }
 
@@ -50,11 +50,12 @@ fn kill(
     volume: Volume<SimSeam>,
     edit: fn(&mut VolumeSpec),
 ) -> (Fixture, Volume<SimSeam>, LeftBehind) {
-    let left = fixture.world.left_behind();
+    let image = fixture.world.left_behind();
     drop(volume);
     let fixture = fixture.crash(CrashMode::Kill, world());
-    let (volume, _) = fixture.world.block_on(attach_left(&fixture, &left, edit)).expect("a backing without faults");
-    (fixture, volume, left)
+    let (volume, _) =
+        fixture.world.block_on(attach_left(&fixture, &image, edit)).expect("a backing without faults does not fail");
+    (fixture, volume, image)
 }
 
 #[test]
@@ -76,8 +77,8 @@ fn zeroes_and_a_write_into_them_survive_a_kill() {
     fixture.world.block_on(volume.flush()).unwrap();
     fixture.world.block_on(volume.discard(0, 64 * 512, WriteFlags::default())).unwrap();
     fixture.world.block_on(write(&volume, 17, 1, 9)).unwrap();
-    let (fixture, volume, left) = kill(fixture, volume, |_| ());
-    assert!(left.is_whole());
+    let (fixture, volume, image) = kill(fixture, volume, |_| ());
+    assert!(image.is_whole());
     let expected = [vec![0; 17], vec![9], vec![0; 46]].concat();
     assert_eq!(fixture.world.block_on(read(&volume, 0, 64)).unwrap(), expected);
 }
@@ -106,7 +107,7 @@ fn write_through_volume_destages_recovered_data_before_serving() {
     let (fixture, volume) = fixture(SimDiskSpec::new(MIB));
     fixture.world.block_on(write(&volume, 0, 8, 7)).unwrap();
     let (fixture, _volume, _) = kill(fixture, volume, |spec| spec.policy = engine::WritePolicy::WriteThrough);
-    let disk = fixture.world.disk("disk").expect("the world was adopted");
+    let disk = fixture.world.disk("disk").expect("the disks were adopted");
     assert_eq!(lab::fixture::durable_tags(&disk, 0, 8), [7; 8]);
 }
 
@@ -115,13 +116,13 @@ fn write_through_volume_destages_recovered_data_before_serving() {
 fn failed_recovery_leaves_tags_in_the_old_image_only() {
     let (fixture, volume) = fixture(SimDiskSpec::new(MIB));
     fixture.world.block_on(write(&volume, 0, 8, 7)).unwrap();
-    let left = fixture.world.left_behind();
+    let image = fixture.world.left_behind();
     drop(volume);
     let fixture = fixture.crash(CrashMode::Kill, world());
     let through = |spec: &mut VolumeSpec| spec.policy = engine::WritePolicy::WriteThrough;
-    let disk = fixture.world.disk("disk").expect("the world was adopted");
+    let disk = fixture.world.disk("disk").expect("the disks were adopted");
     disk.add_fault(Rule::new(Fault::Error, Ops::CHANGE | Ops::FLUSH, When::Always));
-    let attached = fixture.world.block_on(attach_left(&fixture, &left, through));
+    let attached = fixture.world.block_on(attach_left(&fixture, &image, through));
     assert!(matches!(attached, Err(AttachError::LeftInMemory(..))));
     assert!(fixture.core.find("disk").is_none());
     assert!(fixture.world.left_behind().sorted().is_empty(), "{:?}", fixture.world.left_behind());
@@ -131,22 +132,22 @@ fn failed_recovery_leaves_tags_in_the_old_image_only() {
 fn volume_is_invisible_until_recovery_is_complete() {
     let (fixture, volume) = fixture(out_of_order_disk(MIB));
     fixture.world.block_on(write(&volume, 0, 64, 7)).unwrap();
-    let left = fixture.world.left_behind();
+    let image = fixture.world.left_behind();
     drop(volume);
     let fixture = fixture.crash(CrashMode::Kill, world());
-    let attaching = attach_left(&fixture, &left, |spec| spec.policy = engine::WritePolicy::WriteThrough);
+    let attaching = attach_left(&fixture, &image, |spec| spec.policy = engine::WritePolicy::WriteThrough);
     fixture.world.block_on(async {
         let mut attaching = pin!(attaching);
-        let mut looks = 0;
+        let mut polls = 0;
         let (volume, _) = poll_fn(|context| {
             let polled = attaching.as_mut().poll(context);
-            looks += usize::from(polled.is_pending());
+            polls += usize::from(polled.is_pending());
             assert_eq!(fixture.core.find("disk").is_some(), polled.is_ready());
             polled
         })
         .await
         .unwrap();
-        assert!(looks > 0, "the backing is slow");
+        assert!(polls > 0, "the backing is slow");
         assert_eq!(read(&volume, 0, 64).await.unwrap(), [7; 64]);
     });
 }
@@ -155,23 +156,23 @@ fn volume_is_invisible_until_recovery_is_complete() {
 fn block_past_a_moved_end_is_not_recovered() {
     let (fixture, volume) = fixture(SimDiskSpec::new(MIB));
     fixture.world.block_on(write(&volume, 0, 2048, 7)).unwrap();
-    let left = fixture.world.left_behind();
+    let image = fixture.world.left_behind();
     drop(volume);
     let fixture = fixture.crash(CrashMode::Kill, world());
     let volume = fixture.attach("disk", |_| ()).unwrap();
     fixture.world.block_on(volume.resize(Some(MIB / 2), false)).unwrap();
     drop(volume);
     let fixture = fixture.crash(CrashMode::Kill, world());
-    let (volume, taken) = fixture.world.block_on(attach_left(&fixture, &left, |_| ())).unwrap();
-    assert_eq!(taken, 256, "all blocks were examined");
+    let (volume, examined) = fixture.world.block_on(attach_left(&fixture, &image, |_| ())).unwrap();
+    assert_eq!(examined, 256, "all blocks were examined");
     assert_eq!(fixture.world.block_on(read(&volume, 1016, 8)).unwrap(), [7; 8]);
 }
 
 #[test]
 fn zero_ranges_without_tags_mark_the_image_incomplete() {
     let (fixture, volume) = fixture(SimDiskSpec::new(64 * MIB));
-    for place in 0..200 {
-        fixture.world.block_on(volume.discard(place * 16_384, 4096, WriteFlags::default())).unwrap();
+    for position in 0..200 {
+        fixture.world.block_on(volume.discard(position * 16_384, 4096, WriteFlags::default())).unwrap();
     }
     assert!(!fixture.world.left_behind().is_whole());
 }

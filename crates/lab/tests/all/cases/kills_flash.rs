@@ -34,32 +34,32 @@ fn first_session(blocks: usize, sabotage: Sabotage) -> (Fixture, Volume<SimSeam>
     log().add_disks(&fixture.world);
     let backing = Backing::plain(fixture.open("disk"));
     let volume = fixture.world.block_on(async {
-        log().open(&fixture.seam, &fixture.core, true, false).await.expect("new devices");
+        log().open(&fixture.seam, &fixture.core, true, false).await.expect("healthy devices can be formatted");
         fixture.core.attach_recovered(VolumeSpec::new("disk", VolumeId(1)), backing).await
     });
-    (fixture, volume.expect("new devices"))
+    (fixture, volume.expect("healthy devices can be formatted"))
 }
 
 /// Kills the process and attaches the volume in the next one.
 fn kill(fixture: Fixture, volume: Volume<SimSeam>, blocks: usize) -> (Fixture, Volume<SimSeam>) {
     assert!(fixture.world.violations().is_empty(), "{:?}", fixture.world.violations());
-    let kept = fixture.world.left_behind();
-    assert!(kept.is_whole());
+    let image = fixture.world.left_behind();
+    assert!(image.is_whole());
     drop(volume);
     let fixture = fixture.crash(CrashMode::Kill, world(blocks));
-    let volume = attach(&fixture, &kept).expect("a backing without faults");
+    let volume = attach(&fixture, &image).expect("a backing without faults does not fail");
     (fixture, volume)
 }
 
-/// Attaches the volume with its data from the log and from `kept`.
-fn attach(fixture: &Fixture, kept: &LeftBehind) -> Result<Volume<SimSeam>, AttachError> {
-    let left = kept.sorted().remove(&1).unwrap_or_default();
+/// Attaches the volume with its data from the log and from `image`.
+fn attach(fixture: &Fixture, image: &LeftBehind) -> Result<Volume<SimSeam>, AttachError> {
+    let left = image.sorted().remove(&1).unwrap_or_default();
     let backing = Backing::plain(fixture.open("disk"));
     let attached = fixture.world.block_on(async {
         log().open(&fixture.seam, &fixture.core, false, false).await.expect("the devices are intact");
         fixture
             .core
-            .attach_left(VolumeSpec::new("disk", VolumeId(1)), backing, &left, |place| Tags(kept.tags(place)))
+            .attach_left(VolumeSpec::new("disk", VolumeId(1)), backing, &left, |position| Tags(image.tags(position)))
             .await
     });
     attached.map(|(volume, _)| volume)
@@ -94,8 +94,8 @@ fn rewrite_and_destage(sabotage: Sabotage) -> [Vec<u64>; 2] {
 fn old_record_does_not_replace_destaged_data() {
     let expected = [[1; 8], [2; 8], [0; 8], [1; 8]].concat();
     assert_eq!(rewrite_and_destage(Sabotage::None), [expected.clone(), expected.clone()]);
-    let caught = rewrite_and_destage(Sabotage::OldRecords);
-    assert_eq!(caught[0], [[1; 8]; 4].concat(), "only the tag keeps the old record away");
+    let sabotaged = rewrite_and_destage(Sabotage::OldRecords);
+    assert_eq!(sabotaged[0], [[1; 8]; 4].concat(), "without its tag the old record is recovered");
 }
 
 #[test]
@@ -135,8 +135,8 @@ fn spilled_blocks_survive_a_destage_of_older_versions() {
         for block in 0..200 {
             write(&volume, block * 8, 8, 30_000 + block).await.unwrap();
         }
-        let rested = volume.stats().resting_bytes / 4096;
-        assert!((50..200).contains(&rested), "{rested} blocks are spilled");
+        let spilled = volume.stats().resting_bytes / 4096;
+        assert!((50..200).contains(&spilled), "{spilled} blocks are spilled");
         // Overwrites some blocks in part after the log has them.
         for block in 0..20 {
             write(&volume, block * 8, 1, 40_000 + block).await.unwrap();
@@ -164,14 +164,14 @@ fn outdated_records_stay_retired_without_surviving_memory() {
         write(&volume, 8, 8, 2).await.unwrap();
         destaged_by_age(&fixture, &volume).await;
     });
-    let kept = fixture.world.left_behind();
-    assert!(!kept.sorted()[&1].has_content(), "the image holds only tags about the log");
+    let image = fixture.world.left_behind();
+    assert!(!image.sorted()[&1].has_content(), "the image holds only tags about the log");
     drop(volume);
-    let forgetful = WorldSpec { keeps: false, ..world(4096) };
-    let fixture = fixture.crash(CrashMode::Kill, forgetful.clone());
-    drop(attach(&fixture, &kept).expect("a backing without faults"));
+    let without_memory = WorldSpec { keeps: false, ..world(4096) };
+    let fixture = fixture.crash(CrashMode::Kill, without_memory.clone());
+    drop(attach(&fixture, &image).expect("a backing without faults does not fail"));
     // The tags no longer exist in this session.
-    let fixture = fixture.crash(CrashMode::Kill, forgetful);
-    let volume = attach(&fixture, &LeftBehind::default()).expect("a backing without faults");
+    let fixture = fixture.crash(CrashMode::Kill, without_memory);
+    let volume = attach(&fixture, &LeftBehind::default()).expect("a backing without faults does not fail");
     assert_eq!(fixture.world.block_on(read(&volume, 0, 24)).unwrap(), [[1; 8], [2; 8], [1; 8]].concat());
 }

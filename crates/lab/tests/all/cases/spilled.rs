@@ -32,7 +32,11 @@ fn serve(fixture: &Fixture, first: bool) -> Volume<SimSeam> {
     fixture.world.block_on(async {
         log().open(&fixture.seam, &fixture.core, first, false).await.expect("the devices are intact");
         let disk = engine::Backing::plain(fixture.seam.open_disk(&open).await.expect("the disk exists"));
-        fixture.core.attach_recovered(VolumeSpec::new("disk", VolumeId(1)), disk).await.expect("the log is readable")
+        fixture
+            .core
+            .attach_recovered(VolumeSpec::new("disk", VolumeId(1)), disk)
+            .await
+            .expect("an intact log is readable")
     })
 }
 
@@ -98,7 +102,7 @@ fn block_without_an_intact_copy_fails_only_its_own_reads() {
     drop(volume);
     let fixture = fixture.crash(CrashMode::LoseAll, world(5));
     let volume = serve(&fixture, false);
-    // Corrupts a place inside the log on both devices: the data of at least one block.
+    // Corrupts a position inside the log on both devices: the data of at least one block.
     for name in ["flash1", "flash2"] {
         (0..8).for_each(|sector| fixture.world.disk(name).unwrap().flip_bit((MIB + 40 * 4096) / 512 + sector, 3));
     }

@@ -99,8 +99,8 @@ fn case_22_every_state_reads_back_under_races() {
         for pattern in 0..81_u64 {
             // Four blocks at the border of two pages take each combination of states; the others are drawn at random.
             for block in 0..BLOCKS {
-                let place = block.wrapping_sub(14);
-                let state = if place < 4 { pattern / 3_u64.pow(place as u32) % 3 } else { random.below(3) };
+                let position = block.wrapping_sub(14);
+                let state = if position < 4 { pattern / 3_u64.pow(position as u32) % 3 } else { random.below(3) };
                 let sectors = block as usize * 8..block as usize * 8 + 8;
                 match state {
                     0 => discard(block * 8, 8),
@@ -119,7 +119,7 @@ fn case_22_every_state_reads_back_under_races() {
             }
             if pattern % 5 == 2 {
                 let volume = volume.clone();
-                fixture.seam.spawn(async move { volume.flush().await.expect("a disk without faults") });
+                fixture.seam.spawn(async move { volume.flush().await.expect("a disk without faults does not fail") });
             }
             for _ in 0..24 {
                 let first = random.below(BLOCKS * 8 - 1);

@@ -129,11 +129,16 @@ fn run(seed: u64, with_datastore: bool, zipf: f64, stalls: Option<Stalls>) -> Ru
 fn costs_nothing(seed: u64, zipf: f64, stalls: Option<Stalls>) {
     let (without, with) = (run(seed, false, zipf, stalls), run(seed, true, zipf, stalls));
     let (worst, second) = with.worst_second(&without);
-    let (ours, bare) = (with.p999_us(), without.p999_us());
-    let congested = with.datastore.as_ref().expect("it has a datastore").congested_time;
-    println!("seed {seed}, zipf {zipf}: second {second} at {worst:.2}, p99.9 of reads {ours} us, {bare} us without");
+    let (with_us, without_us) = (with.p999_us(), without.p999_us());
+    let congested = with.datastore.as_ref().expect("the run has a datastore").congested_time;
+    println!(
+        "seed {seed}, zipf {zipf}: second {second} at {worst:.2}, p99.9 of reads {with_us} us, {without_us} us without"
+    );
     assert!(worst >= 0.9, "second {second} has {worst:.2} of its requests; congested for {congested}");
-    assert!(u64::from(ours) * 10 <= u64::from(bare) * 11, "p99.9 of reads: {ours} us, {bare} us without");
+    assert!(
+        u64::from(with_us) * 10 <= u64::from(without_us) * 11,
+        "p99.9 of reads: {with_us} us, {without_us} us without"
+    );
 }
 
 #[test]
