@@ -21,7 +21,7 @@ const IN_FLIGHT_MAX: usize = 1_024;
 const DEVICES_MAX: usize = 256;
 /// Volume sizes are multiples of this.
 const ALIGN_BYTES: u64 = 1 << 20;
-/// Buffer memory for requests when no memory cache is wanted.
+/// Buffer memory for requests when there is no memory cache.
 const TRANSIT_BYTES: u64 = 64 << 20;
 /// Smallest buffer pool that serves requests of any size.
 const POOL_BYTES_MIN: u64 = 4 << 20;

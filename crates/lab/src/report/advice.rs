@@ -129,10 +129,16 @@ mod tests {
 
     #[test]
     fn default_assumptions_are_the_same_everywhere() {
-        let (here, there) = (assumed(&Assumptions::default()), crate::advice::Assumptions::default());
+        let (messages_default, lab_default) =
+            (to_assumptions(&Assumptions::default()), crate::advice::Assumptions::default());
         assert_eq!(
-            (here.spindle_rate, here.array_ns, here.flash_ns, here.memory_ns),
-            (there.spindle_rate, there.array_ns, there.flash_ns, there.memory_ns)
+            (
+                messages_default.spindle_rate,
+                messages_default.array_ns,
+                messages_default.flash_ns,
+                messages_default.memory_ns
+            ),
+            (lab_default.spindle_rate, lab_default.array_ns, lab_default.flash_ns, lab_default.memory_ns)
         );
     }
 }

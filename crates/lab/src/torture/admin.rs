@@ -71,7 +71,7 @@ pub async fn destage_all(session: &Session, subject: &Subject) -> bool {
     ok
 }
 
-/// Detaches the volume and checks the backing against the model; true when the volume is gone.
+/// Detaches the volume and checks the backing against the model; true when it succeeded.
 pub async fn detach(session: &Session, subject: &Subject) -> bool {
     let name = subject.volume().name().to_owned();
     subject.detaching.set(true);

@@ -16,7 +16,7 @@ const FAULTS_MAX: u32 = 60;
 /// Injects faults into the backing of subject `index` until the clients have no operations left.
 pub async fn run(session: Rc<Session>, index: usize, mut random: Random) {
     let subject = &session.subjects[index];
-    // A backing that reconnects faster than it answers would make no progress, nor would a cache in front of it.
+    // A backing that reconnects before it completes a request makes no progress, nor does a cache in front of it.
     let pause_max = session.options.fault_pause.0.max(subject.options.latency.1.0 * 4);
     for _ in 0..FAULTS_MAX {
         if session.is_exhausted() {
