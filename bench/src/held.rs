@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
-use held::Held;
+use held::StoppedThread;
 
 use crate::cells::Cell;
 use crate::fio;
@@ -31,11 +31,11 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     for _ in 0..effort.rounds {
         let running = CELLS.iter().map(run).collect::<io::Result<Vec<_>>>()?;
         // The first thread of the daemon is its control thread.
-        let held = Held::thread(process.id(), process.id());
+        let held = StoppedThread::stop(process.id(), process.id());
         let held =
             held.map_err(|error| io::Error::other(format!("cannot stop the control thread ({error}): run as root")))?;
         let stopped = CELLS.iter().map(run).collect::<io::Result<Vec<_>>>()?;
-        if !held.stands_still() {
+        if !held.is_stopped() {
             return Err(io::Error::other("the control thread ran while it should have been stopped"));
         }
         drop(held);

@@ -54,8 +54,8 @@ impl Client {
         let mut front_end = FrontEnd::connect(socket, FEATURES, wanted)?;
         let memory = Memory::new(Queue::bytes(SIZE, 1 << 16).next_multiple_of(4096))?;
         let queue = Queue::new(&memory, 0, SIZE, 1 << 16, true, true)?;
-        front_end.share(&memory)?;
-        front_end.start(0, &queue, None)?;
+        front_end.share_memory(&memory)?;
+        front_end.start_queue(0, &queue, None)?;
         Ok(Client::Guest { _front_end: front_end, queue })
     }
 
@@ -75,7 +75,7 @@ impl Client {
                     while is_running && in_flight < depth {
                         let at = random_offset();
                         let request = if writes { Request::Write(at, data.clone()) } else { Request::Read(at, LEN) };
-                        queue.ask(&request).ok_or_else(|| io::Error::other("the queue is full"))?;
+                        queue.submit(&request).ok_or_else(|| io::Error::other("the queue is full"))?;
                         in_flight += 1;
                     }
                     if in_flight == 0 {
@@ -127,7 +127,9 @@ impl Client {
     fn fill(&mut self, bytes: u64) -> io::Result<()> {
         let Client::Guest { queue, .. } = self else { return Ok(()) };
         for at in (0..bytes).step_by(1 << 16) {
-            queue.ask(&Request::Write(at, vec![0xa5; 1 << 16])).ok_or_else(|| io::Error::other("the queue is full"))?;
+            queue
+                .submit(&Request::Write(at, vec![0xa5; 1 << 16]))
+                .ok_or_else(|| io::Error::other("the queue is full"))?;
             queue.wait(READY_TIMEOUT)?;
         }
         Ok(())

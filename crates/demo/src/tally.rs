@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use engine::Histogram;
-use lab::scenario::bed::QUICK;
+use lab::scenario::test_bed::FAST_WRITE;
 use seam::Nanos;
 
 /// Completed requests.
@@ -26,7 +26,7 @@ impl Tally {
     pub fn record(&mut self, write: bool, latency: Nanos) {
         if write {
             self.writes.add(latency);
-            self.fast_writes += u64::from(latency < QUICK);
+            self.fast_writes += u64::from(latency < FAST_WRITE);
         } else {
             self.reads.add(latency);
         }

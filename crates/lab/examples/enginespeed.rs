@@ -4,7 +4,7 @@ use engine::CoreSpec;
 use engine::policy::curve::Curves;
 use lab::fixture::{Fixture, Target};
 use lab::random::Random;
-use lab::workload::{Load, Pattern, play};
+use lab::workload::{Load, Pattern, run_load};
 use seam::Nanos;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 use seam::sim::{Content, SimDiskSpec, WorldSpec};
@@ -29,11 +29,11 @@ fn fixture(memory_bytes: u64) -> Fixture {
 fn hits() -> f64 {
     let fixture = fixture(96 * MIB);
     fixture.add_disk("disk", SimDiskSpec::new(64 * MIB));
-    let volume = fixture.attach("disk", |_| ()).expect("the first volume");
-    fixture.world.block_on(volume.prefetch(0, 64 * MIB)).expect("a disk without faults");
+    let volume = fixture.attach("disk", |_| ()).expect("the first volume can be attached");
+    fixture.world.block_on(volume.prefetch(0, 64 * MIB)).expect("a disk without faults does not fail");
     let load = Load { pattern: Pattern::random(64 * MIB, 4096, 100), depth: 16, time: Nanos::from_secs(4), seed: 1 };
     let (figures, seconds) =
-        timed(|| fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &load)));
+        timed(|| fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &load)));
     let stats = volume.stats();
     assert!(stats.memory_hits * 100 >= stats.reads * 99, "{} hits of {} reads", stats.memory_hits, stats.reads);
     figures.requests() as f64 / seconds
@@ -44,16 +44,17 @@ fn misses(modelled: bool) -> f64 {
     let fixture = fixture(64 * MIB);
     let size = 16 << 30;
     let volume = if modelled {
-        let disk = fixture.on_array(ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k), &[size]).remove(0);
+        let disk = fixture.add_disks_on_array(ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k), &[size]).remove(0);
         fixture.attach_disk("disk", disk, |_| ())
     } else {
         fixture.add_disk("disk", SimDiskSpec::new(size));
         fixture.attach("disk", |_| ())
     };
-    let volume = volume.expect("the first volume");
+    let volume = volume.expect("the first volume can be attached");
     let seconds = if modelled { 600 } else { 6 };
     let load = Load { pattern: Pattern::random(size, 4096, 100), depth: 32, time: Nanos::from_secs(seconds), seed: 1 };
-    let (_, seconds) = timed(|| fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &load)));
+    let (_, seconds) =
+        timed(|| fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &load)));
     volume.stats().backing_reads as f64 / seconds
 }
 

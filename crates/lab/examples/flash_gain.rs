@@ -10,7 +10,7 @@ use lab::workload::gain::{GainSpec, Minute, capacity_pages, minutes};
 const MIB: u64 = 1 << 20;
 
 fn main() {
-    let mut numbers = std::env::args().skip(1).map(|text| text.parse::<u64>().expect("numbers"));
+    let mut numbers = std::env::args().skip(1).map(|text| text.parse::<u64>().expect("every argument is a number"));
     let (time, percent, seed) =
         (numbers.next().unwrap_or(75), numbers.next().unwrap_or(150), numbers.next().unwrap_or(1));
     let (gib, depth) = (numbers.next().unwrap_or(32), numbers.next().unwrap_or(16) as u32);
@@ -28,7 +28,8 @@ fn main() {
     };
     let without = run(GainSpec { flash_bytes: 0, ..gain.clone() });
     let with = run(gain);
-    let (with, without): (Vec<Minute>, Vec<Minute>) = (with.join().expect("it ran"), without.join().expect("it ran"));
+    let (with, without): (Vec<Minute>, Vec<Minute>) =
+        (with.join().expect("a run does not panic"), without.join().expect("a run does not panic"));
     for (minute, (with, without)) in with.iter().zip(&without).enumerate() {
         println!(
             "minute {minute:>3}: {:>7.0} IOPS with flash, {:>7.0} without ({:.3}); {:.3} hits, {:.3} without; {} pages",

@@ -105,7 +105,7 @@ struct SizeResult {
 pub fn of_trace(recording: &Recording, assumptions: &Assumptions) -> Advice {
     let seconds = recording.span_ns as f64 / 1e9;
     let rate = (recording.span_ns > 0).then(|| recording.requests.len() as f64 / seconds);
-    let play = |pages: &Pages, unit_bytes: u64, plan: &dyn Fn(Amount) -> Plan, layer: fn(&Report) -> Layer| {
+    let evaluate = |pages: &Pages, unit_bytes: u64, plan: &dyn Fn(Amount) -> Plan, layer: fn(&Report) -> Layer| {
         let exact = LruCurve::of(pages);
         let units = SHARES.map(|share| Amount::Share(share).units(pages.distinct, unit_bytes).max(1));
         let found = units.into_iter().map(|units| {
@@ -122,8 +122,8 @@ pub fn of_trace(recording: &Recording, assumptions: &Assumptions) -> Advice {
     };
     let none = Amount::Bytes(0);
     let plan = |memory, flash| Plan { memory, flash, stage_share: STAGE_SHARE, policy: Replacement::Default };
-    let memory = play(&recording.blocks, BLOCK_BYTES, &|size| plan(size, none), |report| report.memory);
-    let flash = play(&recording.pages, PAGE_BYTES, &|size| plan(none, size), |report| report.flash);
+    let memory = evaluate(&recording.blocks, BLOCK_BYTES, &|size| plan(size, none), |report| report.memory);
+    let flash = evaluate(&recording.pages, PAGE_BYTES, &|size| plan(none, size), |report| report.flash);
     advise(rate, (memory, None), (flash, None), assumptions)
 }
 
@@ -181,11 +181,11 @@ mod tests {
         });
         let advice = of_trace(&Recording::of(requests).0, &Assumptions::default());
         for side in [&advice.memory, &advice.flash] {
-            let knee = side.steps[side.knee.expect("there is a hot set")];
-            let footprint = side.steps.last().expect("sizes were tried").size_bytes;
+            let knee = side.steps[side.knee.expect("a load with a hot set has a knee")];
+            let footprint = side.steps.last().expect("every side has steps").size_bytes;
             assert!((9..=20).contains(&(knee.size_bytes * 100 / footprint)), "{knee:?}");
             assert!(knee.hit_ratio > 0.75 && knee.latency_ns < 2_500_000.0, "{knee:?}");
-            assert!((0.4..0.56).contains(&knee.saved_spindles.expect("there are times")), "{knee:?}");
+            assert!((0.4..0.56).contains(&knee.saved_spindles.expect("a trace with times has a rate")), "{knee:?}");
         }
         assert_eq!(advice.rate.map(f64::round), Some(100.0));
     }
@@ -204,8 +204,7 @@ mod tests {
         let none = Today { size_bytes: 0, hit_ratio: 0.0 };
         let live = Live { curves: curves.stats(), rate: Some(1_500.0), memory: none, flash: none };
         let advice = of_volume(&live, &Assumptions::default());
-        let knee = advice.flash.steps[advice.flash.knee.expect("there is a hot set")];
-        println!("{knee:?}");
+        let knee = advice.flash.steps[advice.flash.knee.expect("a load with a hot set has a knee")];
         assert!(knee.size_bytes.abs_diff(8 * GIB) <= 8 * GIB / 5, "{knee:?}");
         assert!(knee.hit_ratio > 0.8 && knee.saved_spindles.is_some_and(|saved| saved > 6.0), "{knee:?}");
     }

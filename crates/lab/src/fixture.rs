@@ -45,17 +45,17 @@ impl Fixture {
         Fixture::new(WorldSpec { blocks, ..WorldSpec::new(seed) }, CoreSpec::default())
     }
 
-    /// Crashes the world as `mode` says and creates a new one on its disks, with an engine of the same specification.
+    /// Crashes the world in `mode` and creates a new one on its disks, with an engine of the same specification.
     pub fn crash(self, mode: CrashMode, world: WorldSpec) -> Fixture {
         let spec = self.core.spec().clone();
-        let images = self.end(mode);
+        let images = self.crash_disks(mode);
         let fixture = Fixture::new(world, spec);
         fixture.world.adopt(images);
         fixture
     }
 
-    /// Crashes the world as `mode` says and returns its disks.
-    pub fn end(self, mode: CrashMode) -> DiskImages {
+    /// Crashes the world in `mode` and returns its disks.
+    pub fn crash_disks(self, mode: CrashMode) -> DiskImages {
         let Fixture { world, seam, core } = self;
         drop((seam, core));
         world.crash(mode)
@@ -88,15 +88,15 @@ impl Fixture {
     }
 
     /// Adds disks of `sizes` bytes side by side on one modelled array that is just large enough.
-    pub fn on_array(&self, spec: ArraySpec, sizes: &[u64]) -> Vec<AnyDisk<SimSeam>> {
+    pub fn add_disks_on_array(&self, spec: ArraySpec, sizes: &[u64]) -> Vec<AnyDisk<SimSeam>> {
         let room = sizes.iter().map(|size| size.next_multiple_of(spec.row_bytes())).sum();
-        let array = SharedArray::new(self.seam.clone(), spec.fitted(room)).expect("an array that can be built");
-        let windows = sizes.iter().enumerate();
-        windows.map(|(number, size)| self.window(&array, &format!("window{number}"), *size)).collect()
+        let array = SharedArray::new(self.seam.clone(), spec.fitted(room)).expect("a fitted array can be built");
+        let disks = sizes.iter().enumerate();
+        disks.map(|(number, size)| self.add_array_disk(&array, &format!("window{number}"), *size)).collect()
     }
 
     /// Adds a disk `name` on the next `bytes` of a modelled array, which must have room for them.
-    pub fn window(&self, array: &SharedArray<SimSeam>, name: &str, bytes: u64) -> AnyDisk<SimSeam> {
+    pub fn add_array_disk(&self, array: &SharedArray<SimSeam>, name: &str, bytes: u64) -> AnyDisk<SimSeam> {
         self.add_disk(name, SimDiskSpec { timing: Timing::INSTANT, ..SimDiskSpec::new(bytes) });
         AnyDisk::Modelled(ModelledDisk::new(array, self.open(name)).expect("the array has room for its volumes"))
     }
@@ -117,14 +117,15 @@ impl Fixture {
             .collect();
         self.world.block_on(async {
             let format = FormatOptions { force: true, ..FormatOptions::default() };
-            Store::format(&self.seam, &disks, format).await.expect("new devices");
-            let (store, found) = Store::open(&self.seam, &disks, OpenOptions::default()).await.expect("just formatted");
+            Store::format(&self.seam, &disks, format).await.expect("healthy devices can be formatted");
+            let (store, found) =
+                Store::open(&self.seam, &disks, OpenOptions::default()).await.expect("a formatted store can be opened");
             self.core.open_log(store, found);
         });
     }
 
     /// Waits until the flash contents of the volumes, if any, have been compared with their backings.
-    pub fn until_checked(&self, volumes: &[Volume<SimSeam>]) {
+    pub fn wait_until_checked(&self, volumes: &[Volume<SimSeam>]) {
         let unchecked = |volume: &Volume<SimSeam>| self.core.pages().is_some() && !volume.stats().flash.checked;
         self.world.block_on(async {
             while volumes.iter().any(unchecked) {
@@ -152,16 +153,16 @@ impl FlashPlan {
             capacity_bytes: self.bytes,
             read_iops_max: self.iops,
             write_iops_max: self.iops,
-            ..DiskType::Ssd.ssd().expect("an SSD type")
+            ..DiskType::Ssd.ssd().expect("the type Ssd has an SSD specification")
         }
     }
 
     /// Two devices of their type's usual speed, with room for `bytes` of clean pages.
     pub fn for_pages(bytes: u64) -> FlashPlan {
-        let ssd = DiskType::Ssd.ssd().expect("an SSD type");
+        let ssd = DiskType::Ssd.ssd().expect("the type Ssd has an SSD specification");
         // Each device also holds checksums, the map journal and a log for dirty data.
-        let each = bytes / 2 / 16 * 18 + (256 << 20);
-        FlashPlan { devices: 2, bytes: each.next_multiple_of(1 << 20), iops: ssd.read_iops_max }
+        let device_bytes = bytes / 2 / 16 * 18 + (256 << 20);
+        FlashPlan { devices: 2, bytes: device_bytes.next_multiple_of(1 << 20), iops: ssd.read_iops_max }
     }
 }
 
@@ -170,7 +171,7 @@ impl FlashPlan {
 pub enum Target {
     /// Through the engine.
     Volume(Volume<SimSeam>),
-    /// Straight to the storage.
+    /// Directly on the storage.
     Disk(AnyDisk<SimSeam>),
 }
 
@@ -221,13 +222,13 @@ impl Target {
 
 fn buffers(seam: &SimSeam, at: u64, len: usize) -> Vec<seam::PieceMut<seam::sim::SimBlockMut>> {
     let mut pieces = Vec::new();
-    let mut done = 0;
-    while done < len {
-        let start = ((at + done as u64) % seam::BLOCK_BYTES as u64) as usize;
-        let count = (seam::BLOCK_BYTES - start).min(len - done);
+    let mut allocated = 0;
+    while allocated < len {
+        let start = ((at + allocated as u64) % seam::BLOCK_BYTES as u64) as usize;
+        let count = (seam::BLOCK_BYTES - start).min(len - allocated);
         let block = seam.alloc().expect("a comparison on bare storage has enough memory");
         pieces.push(Piece::new(block, start, count));
-        done += count;
+        allocated += count;
     }
     pieces
 }
@@ -241,8 +242,8 @@ impl engine::WriteSource<SimSeam> for SameTag {
     }
 }
 
-/// A disk that answers after 50 to 500 us, out of order.
-pub fn lively_disk(size_bytes: u64) -> SimDiskSpec {
+/// A disk that completes requests after 50 to 500 us, out of order.
+pub fn out_of_order_disk(size_bytes: u64) -> SimDiskSpec {
     let timing = Timing::between(Nanos::from_micros(50), Nanos::from_micros(500));
     SimDiskSpec { timing, ..SimDiskSpec::new(size_bytes) }
 }
@@ -267,6 +268,6 @@ pub async fn read(volume: &Volume<SimSeam>, first: u64, count: u64) -> Result<Ve
 }
 
 /// Durable tags of `count` sectors of a disk.
-pub fn durable(disk: &DiskControl, first: u64, count: u64) -> Vec<u64> {
+pub fn durable_tags(disk: &DiskControl, first: u64, count: u64) -> Vec<u64> {
     (first..first + count).map(|sector| disk.durable_tag(sector)).collect()
 }

@@ -1,5 +1,5 @@
-//! The lab: workloads, replacement policies over traces, and the engine in a hostile simulated world, checked against a
-//! model of its promises.
+//! The lab: workloads, replacement policies over traces, and the engine in a simulated world with faults, checked
+//! against a model of its promises.
 
 pub mod advice;
 pub mod content;

@@ -1,15 +1,15 @@
 //! Random draws from a seed (`SplitMix64`: Steele, Lea, Flood, OOPSLA 2014), identical on every machine and in every
 //! version.
 
-/// A stream of draws. Streams of different seeds or lanes are independent.
+/// A stream of draws. Streams of different seeds or stream numbers are independent.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A stream for the part `lane` of a run from `seed`.
-    pub fn new(seed: u64, lane: u64) -> Random {
-        let mut random = Random(seed ^ lane.wrapping_mul(0xd134_2543_de82_ef95));
-        Random(random.draw() ^ lane)
+    /// The stream of number `stream` of a run from `seed`.
+    pub fn new(seed: u64, stream: u64) -> Random {
+        let mut random = Random(seed ^ stream.wrapping_mul(0xd134_2543_de82_ef95));
+        Random(random.draw() ^ stream)
     }
 
     /// 64 random bits.
@@ -53,9 +53,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_seed_and_lane_draw_the_same_others_differ() {
-        let draws = |seed, lane| {
-            let mut random = Random::new(seed, lane);
+    fn equal_seed_and_stream_draw_the_same_others_differ() {
+        let draws = |seed, stream| {
+            let mut random = Random::new(seed, stream);
             [random.draw(), random.draw(), random.draw()]
         };
         assert_eq!(draws(1, 2), draws(1, 2));

@@ -12,7 +12,7 @@ use seam::{Nanos, SECTOR_BYTES, Seam};
 use trace::{Op, Request};
 
 use crate::fixture::{Fixture, FlashPlan, Target};
-use crate::workload::play::{Figures, REQUEST_COST};
+use crate::workload::load::{Figures, REQUEST_COST};
 
 /// Upper limit of requests in flight when arrival times are kept, as in a host's queues. Further requests wait, and
 /// their latency includes the wait.
@@ -21,7 +21,7 @@ const IN_FLIGHT_MAX: usize = 1_024;
 const DEVICES_MAX: usize = 256;
 /// Volume sizes are multiples of this.
 const ALIGN_BYTES: u64 = 1 << 20;
-/// Buffer memory for requests when no memory cache is wanted.
+/// Buffer memory for requests when there is no memory cache.
 const TRANSIT_BYTES: u64 = 64 << 20;
 /// Smallest buffer pool that serves requests of any size.
 const POOL_BYTES_MIN: u64 = 4 << 20;
@@ -39,7 +39,7 @@ pub enum Pace {
 
 /// The simulated storage for a replay.
 #[derive(Clone, Debug)]
-pub struct Bench {
+pub struct ReplaySetup {
     /// The backing array. Volumes lie side by side from its beginning.
     pub array: ArraySpec,
     /// Cache memory including its index. 0 means 64 MiB of buffers for requests in flight. There are at least 4 MiB of
@@ -59,18 +59,18 @@ pub struct Bench {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TimedError {
     /// The trace has no arrival times.
-    #[error("the trace has no times; say how many requests are to be under way with --depth, like --depth 32")]
+    #[error("the trace has no times: pass the number of requests in flight, for example --depth 32")]
     NoTimes,
     /// The trace has too many devices.
-    #[error("the trace is of more than {DEVICES_MAX} disks; convert a part of it")]
+    #[error("the trace has more than {DEVICES_MAX} disks: convert a part of it")]
     Devices,
     /// The array is too small.
-    #[error("the trace reaches over {needed} bytes, and the array holds {there}; take more or larger disks")]
+    #[error("the trace needs {needed} bytes, but the array has {array_bytes}: use more or larger disks")]
     TooSmall {
         /// Bytes that the volumes need.
         needed: u64,
         /// Bytes of the array.
-        there: u64,
+        array_bytes: u64,
     },
 }
 
@@ -141,15 +141,15 @@ struct SectorRequest {
 
 /// A prepared trace, 40 bytes per request. Discards are skipped.
 #[derive(Clone, Debug)]
-pub struct Script {
+pub struct PreparedTrace {
     prepared: Vec<SectorRequest>,
     volumes: Vec<u64>,
     timed: bool,
 }
 
-impl Script {
+impl PreparedTrace {
     /// Prepares `requests` and derives the volumes that they need.
-    pub fn new(requests: &[Request]) -> Result<Script, TimedError> {
+    pub fn new(requests: &[Request]) -> Result<PreparedTrace, TimedError> {
         let sector = SECTOR_BYTES as u64;
         let (mut prepared, mut volumes, mut numbers) =
             (Vec::with_capacity(requests.len()), Vec::new(), BTreeMap::new());
@@ -169,7 +169,7 @@ impl Script {
             prepared.push(SectorRequest { time, op: request.op, volume: volume as u32, at, len: (end - at) as usize });
         }
         volumes.iter_mut().for_each(|bytes| *bytes = (*bytes).max(1).next_multiple_of(ALIGN_BYTES));
-        Ok(Script { prepared, volumes, timed })
+        Ok(PreparedTrace { prepared, volumes, timed })
     }
 
     /// True when the trace has arrival times.
@@ -178,15 +178,15 @@ impl Script {
     }
 
     /// Replays the trace with the cache or on the bare array.
-    pub fn play(&self, bench: &Bench, cached: bool) -> Result<Outcome, TimedError> {
-        if bench.pace == Pace::Arrivals && !self.timed {
+    pub fn replay(&self, setup: &ReplaySetup, cached: bool) -> Result<Outcome, TimedError> {
+        if setup.pace == Pace::Arrivals && !self.timed {
             return Err(TimedError::NoTimes);
         }
-        let (needed, there) = (self.volumes.iter().sum(), bench.array.size_bytes());
-        if needed > there {
-            return Err(TimedError::TooSmall { needed, there });
+        let (needed, array_bytes) = (self.volumes.iter().sum(), setup.array.size_bytes());
+        if needed > array_bytes {
+            return Err(TimedError::TooSmall { needed, array_bytes });
         }
-        Ok(Playback::new(self, bench, cached).play(self, bench.pace))
+        Ok(Playback::new(self, setup, cached).run(self, setup.pace))
     }
 }
 
@@ -200,64 +200,66 @@ struct Playback {
 }
 
 impl Playback {
-    fn new(script: &Script, bench: &Bench, cached: bool) -> Playback {
-        let memory = if bench.memory_bytes == 0 { TRANSIT_BYTES } else { bench.memory_bytes };
+    fn new(trace: &PreparedTrace, setup: &ReplaySetup, cached: bool) -> Playback {
+        let memory = if setup.memory_bytes == 0 { TRANSIT_BYTES } else { setup.memory_bytes };
         let pool = engine::pool_bytes_for(memory).max(POOL_BYTES_MIN);
         let blocks = if cached { (pool / seam::BLOCK_BYTES as u64) as usize } else { BARE_BLOCKS };
         let time_max = Nanos(u64::MAX / 2);
-        let world = WorldSpec { blocks, time_max, keep: Content::None, ..WorldSpec::new(bench.seed) };
+        let world = WorldSpec { blocks, time_max, keep: Content::None, ..WorldSpec::new(setup.seed) };
         let core = CoreSpec { readahead_max_bytes: 0, flash_check_blocks: 0, ..CoreSpec::default() };
         let fixture = Fixture::new(world, core);
-        if cached && bench.flash_bytes > 0 {
-            fixture.open_flash(&FlashPlan::for_pages(bench.flash_bytes));
+        if cached && setup.flash_bytes > 0 {
+            fixture.open_flash(&FlashPlan::for_pages(setup.flash_bytes));
         }
-        let array = SharedArray::new(fixture.seam.clone(), bench.array).expect("the array was checked before");
+        let array = SharedArray::new(fixture.seam.clone(), setup.array).expect("the array was checked before");
         let (mut volumes, mut targets) = (Vec::new(), Vec::new());
-        for (number, bytes) in script.volumes.iter().enumerate() {
+        for (number, bytes) in trace.volumes.iter().enumerate() {
             let name = format!("volume{number}");
-            let disk = fixture.window(&array, &name, *bytes);
+            let disk = fixture.add_array_disk(&array, &name, *bytes);
             if cached {
-                let volume = fixture.attach_disk(&name, disk, |spec| spec.policy = bench.policy).expect("a new volume");
+                let volume = fixture
+                    .attach_disk(&name, disk, |spec| spec.policy = setup.policy)
+                    .expect("volume names are unique");
                 targets.push(Target::Volume(volume.clone()));
                 volumes.push(volume);
             } else {
                 targets.push(Target::Disk(disk));
             }
         }
-        fixture.until_checked(&volumes);
-        Playback { fixture, array, disks: bench.array.disks, volumes, targets }
+        fixture.wait_until_checked(&volumes);
+        Playback { fixture, array, disks: setup.array.disks, volumes, targets }
     }
 
-    fn play(self, script: &Script, pace: Pace) -> Outcome {
+    fn run(self, trace: &PreparedTrace, pace: Pace) -> Outcome {
         let seam = self.fixture.seam.clone();
-        let (begun, busy) = (seam.now(), self.array.busy());
-        let figures = Rc::new(RefCell::new(Figures::starting(begun)));
+        let (start, busy) = (seam.now(), self.array.busy());
+        let figures = Rc::new(RefCell::new(Figures::starting(start)));
         self.fixture.world.block_on(async {
             match pace {
-                Pace::Arrivals => self.arrive(script, &figures).await,
-                Pace::Depth(depth) => self.queue(script, depth, &figures).await,
+                Pace::Arrivals => self.send_at_arrival_times(trace, &figures).await,
+                Pace::Depth(depth) => self.send_at_depth(trace, depth, &figures).await,
             }
         });
-        let elapsed = seam.now().since(begun);
+        let elapsed = seam.now().since(start);
         let utilization = (self.array.busy().0 - busy.0) as f64 / (elapsed.0 * self.disks as u64).max(1) as f64;
         let stats: Vec<VolumeStats> = self.volumes.iter().map(Volume::stats).collect();
-        let ended = seam.now();
+        let end = seam.now();
         for volume in &self.volumes {
             self.fixture.world.block_on(volume.destage_all()).expect("a modelled array does not fail");
         }
-        let drained = seam.now().since(ended);
+        let drained = seam.now().since(end);
         let mut figures = Rc::try_unwrap(figures).expect("all requests have ended").into_inner();
-        figures.finish(begun);
+        figures.finish(start);
         Outcome { figures, stats: (!stats.is_empty()).then(|| Counts::of(&stats)), utilization, drained }
     }
 
     /// Sends requests at their recorded times.
-    async fn arrive(&self, script: &Script, figures: &Rc<RefCell<Figures>>) {
+    async fn send_at_arrival_times(&self, trace: &PreparedTrace, figures: &Rc<RefCell<Figures>>) {
         let seam = &self.fixture.seam;
-        let begun = seam.now();
+        let start = seam.now();
         let in_flight = Rc::new(Cell::new(0));
-        for request in &script.prepared {
-            let due = begun + request.time;
+        for request in &trace.prepared {
+            let due = start + request.time;
             seam.sleep_until(due).await;
             while in_flight.get() >= IN_FLIGHT_MAX {
                 seam.sleep(Nanos::from_micros(100)).await;
@@ -267,7 +269,7 @@ impl Playback {
             let (figures, in_flight) = (Rc::clone(figures), Rc::clone(&in_flight));
             self.fixture.seam.spawn(async move {
                 // The latency of a delayed request counts from its arrival time, as its client sees it.
-                serve(&seam, &target, request, due, &figures).await;
+                run_request(&seam, &target, request, due, &figures).await;
                 in_flight.set(in_flight.get() - 1);
             });
         }
@@ -277,37 +279,43 @@ impl Playback {
     }
 
     /// Keeps `depth` requests in flight until the trace ends.
-    async fn queue(&self, script: &Script, depth: u32, figures: &Rc<RefCell<Figures>>) {
+    async fn send_at_depth(&self, trace: &PreparedTrace, depth: u32, figures: &Rc<RefCell<Figures>>) {
         let seam = &self.fixture.seam;
-        let (next, left) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(depth)));
-        let prepared: Rc<[SectorRequest]> = script.prepared.as_slice().into();
+        let (next, clients_left) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(depth)));
+        let prepared: Rc<[SectorRequest]> = trace.prepared.as_slice().into();
         for _ in 0..depth {
             let (seam, targets, prepared) = (seam.clone(), self.targets.clone(), Rc::clone(&prepared));
-            let (figures, next, left) = (Rc::clone(figures), Rc::clone(&next), Rc::clone(&left));
+            let (figures, next, clients_left) = (Rc::clone(figures), Rc::clone(&next), Rc::clone(&clients_left));
             self.fixture.seam.spawn(async move {
                 while let Some(request) = prepared.get(next.replace(next.get() + 1)) {
                     let began = seam.now();
-                    serve(&seam, &targets[request.volume as usize], *request, began, &figures).await;
-                    // A client on a socket yields the core between two of its requests.
+                    run_request(&seam, &targets[request.volume as usize], *request, began, &figures).await;
+                    // A client on a socket yields the core between two requests.
                     seam.yield_now().await;
                 }
-                left.set(left.get() - 1);
+                clients_left.set(clients_left.get() - 1);
             });
         }
-        while left.get() > 0 {
+        while clients_left.get() > 0 {
             seam.sleep(Nanos::from_millis(1)).await;
         }
     }
 }
 
-async fn serve(seam: &SimSeam, target: &Target, request: SectorRequest, began: Nanos, figures: &Rc<RefCell<Figures>>) {
+async fn run_request(
+    seam: &SimSeam,
+    target: &Target,
+    request: SectorRequest,
+    began: Nanos,
+    figures: &Rc<RefCell<Figures>>,
+) {
     seam.spend(REQUEST_COST);
     let result = match request.op {
         Op::Read => target.read(seam, request.at, request.len).await,
         Op::Write => target.write(seam, request.at, request.len, 1).await,
         // A flush costs time but is not counted: the figures cover reads and writes.
         Op::Flush => return drop(target.flush().await),
-        Op::Discard => unreachable!("passed over when the script was written"),
+        Op::Discard => unreachable!("discards are skipped when the trace is prepared"),
     };
     figures.borrow_mut().record(request.op == Op::Write, began, seam.now(), &result);
 }
@@ -317,8 +325,8 @@ mod tests {
     use super::*;
     use seam::model::{DiskType, RaidLevel};
 
-    fn bench(pace: Pace) -> Bench {
-        Bench {
+    fn setup(pace: Pace) -> ReplaySetup {
+        ReplaySetup {
             array: ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k),
             memory_bytes: 64 << 20,
             flash_bytes: 0,
@@ -342,40 +350,40 @@ mod tests {
 
     #[test]
     fn arrival_times_are_kept_and_the_cache_reduces_latency() {
-        let script = Script::new(&requests(8_000, Some(Nanos::from_millis(2)))).unwrap();
-        let with = script.play(&bench(Pace::Arrivals), true).unwrap();
-        let without = script.play(&bench(Pace::Arrivals), false).unwrap();
+        let trace = PreparedTrace::new(&requests(8_000, Some(Nanos::from_millis(2)))).unwrap();
+        let with = trace.replay(&setup(Pace::Arrivals), true).unwrap();
+        let without = trace.replay(&setup(Pace::Arrivals), false).unwrap();
         for outcome in [&with, &without] {
             assert_eq!((outcome.figures.requests(), outcome.figures.errors), (8_000, 0));
             let seconds = outcome.figures.elapsed.as_secs_f64();
             assert!((15.9..16.2).contains(&seconds), "{seconds}");
         }
-        let counts = with.stats.expect("there is an engine");
+        let counts = with.stats.expect("a replay with the cache has engine counters");
         assert_eq!(counts.reads, 6_000);
         assert!(counts.read_hit_ratio() > 0.5, "{counts:?}");
         assert!(counts.reads == counts.memory_hits + counts.partial_hits + counts.misses, "{counts:?}");
         assert!(with.figures.read_us[3_000] * 10 < without.figures.read_us[3_000]);
         assert!(without.stats.is_none());
         // A second replay gives the same result.
-        assert_eq!(script.play(&bench(Pace::Arrivals), true).unwrap().stats, Some(counts));
+        assert_eq!(trace.replay(&setup(Pace::Arrivals), true).unwrap().stats, Some(counts));
     }
 
     #[test]
     fn higher_queue_depth_raises_the_array_rate() {
-        let script = Script::new(&requests(2_000, None)).unwrap();
-        assert_eq!(script.play(&bench(Pace::Arrivals), true).unwrap_err(), TimedError::NoTimes);
-        let alone = script.play(&bench(Pace::Depth(1)), false).unwrap();
-        let many = script.play(&bench(Pace::Depth(16)), false).unwrap();
+        let trace = PreparedTrace::new(&requests(2_000, None)).unwrap();
+        assert_eq!(trace.replay(&setup(Pace::Arrivals), true).unwrap_err(), TimedError::NoTimes);
+        let alone = trace.replay(&setup(Pace::Depth(1)), false).unwrap();
+        let many = trace.replay(&setup(Pace::Depth(16)), false).unwrap();
         assert_eq!((alone.figures.requests(), many.figures.requests()), (2_000, 2_000));
         assert!(many.figures.iops() > 2.0 * alone.figures.iops());
     }
 
     #[test]
-    fn oversized_traces_are_refused() {
+    fn oversized_traces_are_rejected() {
         let far = Request { time_ns: None, op: Op::Read, at: 1 << 50, len: 4096, device: 0 };
-        let script = Script::new(&[far]).unwrap();
-        assert!(matches!(script.play(&bench(Pace::Depth(1)), true), Err(TimedError::TooSmall { .. })));
+        let trace = PreparedTrace::new(&[far]).unwrap();
+        assert!(matches!(trace.replay(&setup(Pace::Depth(1)), true), Err(TimedError::TooSmall { .. })));
         let many: Vec<_> = (0..300).map(|device| Request { at: 0, device, ..far }).collect();
-        assert_eq!(Script::new(&many).unwrap_err(), TimedError::Devices);
+        assert_eq!(PreparedTrace::new(&many).unwrap_err(), TimedError::Devices);
     }
 }

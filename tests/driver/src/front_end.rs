@@ -14,8 +14,8 @@ use rustix::net::{
 use crate::memory::{Memory, USER_BASE};
 use crate::queue::Queue;
 
-/// Longest time for an answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of a reply.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Feature bits of the device.
 #[allow(missing_docs, reason = "named as in the specification")]
@@ -46,7 +46,7 @@ pub mod protocol {
     pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
 }
 
-/// Inflight memory, which outlives the server.
+/// Inflight memory, which survives the server.
 pub struct Inflight {
     file: OwnedFd,
     bytes: u64,
@@ -57,11 +57,11 @@ pub struct Inflight {
 /// A connection to a server.
 pub struct FrontEnd {
     socket: UnixStream,
-    acknowledged: bool,
+    has_reply_ack: bool,
 }
 
-fn words(list: &[u64]) -> Vec<u8> {
-    list.iter().flat_map(|word| word.to_le_bytes()).collect()
+fn bytes_of(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
 fn pair(index: u32, value: u32) -> Vec<u8> {
@@ -69,30 +69,32 @@ fn pair(index: u32, value: u32) -> Vec<u8> {
 }
 
 impl FrontEnd {
-    /// Connects, and negotiates `features` of the device and `wanted` of the protocol, as far as they are offered.
-    pub fn connect(path: &Path, features: u64, wanted: u64) -> io::Result<FrontEnd> {
+    /// Connects, and negotiates the device features `features` and the `protocol_features` as far as the server offers
+    /// them.
+    pub fn connect(path: &Path, features: u64, protocol_features: u64) -> io::Result<FrontEnd> {
         let socket = UnixStream::connect(path)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        let mut front_end = FrontEnd { socket, acknowledged: false };
-        let offered = front_end.ask_u64(1)?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
+        let mut front_end = FrontEnd { socket, has_reply_ack: false };
+        let offered = front_end.request_u64(1)?;
         front_end.send(3, &[], &[])?;
         if offered & feature::PROTOCOL != 0 {
-            let agreed = front_end.ask_u64(15)? & wanted;
-            front_end.send(16, &words(&[agreed]), &[])?;
-            front_end.acknowledged = agreed & protocol::REPLY_ACK != 0;
+            let agreed = front_end.request_u64(15)? & protocol_features;
+            front_end.send(16, &bytes_of(&[agreed]), &[])?;
+            front_end.has_reply_ack = agreed & protocol::REPLY_ACK != 0;
         }
-        front_end.tell(2, &words(&[features & offered]), &[])?;
+        front_end.send_acked(2, &bytes_of(&[features & offered]), &[])?;
         Ok(front_end)
     }
 
     /// Sends raw bytes.
     pub fn send_raw(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
-        let mut beside = SendAncillaryBuffer::new(&mut space);
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() {
-            beside.push(SendAncillaryMessage::ScmRights(fds));
+            ancillary.push(SendAncillaryMessage::ScmRights(fds));
         }
-        let sent = rustix::net::sendmsg(self.socket.as_fd(), &[IoSlice::new(bytes)], &mut beside, SendFlags::NOSIGNAL)?;
+        let sent =
+            rustix::net::sendmsg(self.socket.as_fd(), &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
         if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
@@ -102,39 +104,44 @@ impl FrontEnd {
         self.send_raw(&bytes, fds)
     }
 
-    /// Sends a message without waiting for an answer.
+    /// Sends a message without waiting for a reply.
     pub fn send(&mut self, request: u32, body: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.send_with(request, 0, body, fds)
     }
 
     /// Sends a message, and waits for the acknowledgement if the server offers acknowledgements.
-    pub fn tell(&mut self, request: u32, body: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        if !self.acknowledged {
+    pub fn send_acked(&mut self, request: u32, body: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        if !self.has_reply_ack {
             return self.send(request, body, fds);
         }
         self.send_with(request, 1 << 3, body, fds)?;
-        let (answer, _) = self.answer(request)?;
-        if answer == words(&[0]) { Ok(()) } else { Err(io::Error::other(format!("message {request} was refused"))) }
+        let (reply, _) = self.receive_reply(request)?;
+        if reply == bytes_of(&[0]) { Ok(()) } else { Err(io::Error::other(format!("message {request} was refused"))) }
     }
 
-    /// Sends a message that has an answer, and returns the answer.
-    pub fn ask(&mut self, request: u32, body: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    /// Sends a message and returns its reply.
+    pub fn request_reply(
+        &mut self,
+        request: u32,
+        body: &[u8],
+        fds: &[BorrowedFd<'_>],
+    ) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
         self.send(request, body, fds)?;
-        self.answer(request)
+        self.receive_reply(request)
     }
 
-    fn ask_u64(&mut self, request: u32) -> io::Result<u64> {
-        let (body, _) = self.ask(request, &[], &[])?;
+    fn request_u64(&mut self, request: u32) -> io::Result<u64> {
+        let (body, _) = self.request_reply(request, &[], &[])?;
         Ok(u64::from_le_bytes(body.try_into().map_err(|_| io::ErrorKind::InvalidData)?))
     }
 
-    fn answer(&mut self, request: u32) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    fn receive_reply(&mut self, request: u32) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
         let (mut head, mut fds) = ([0; 12], Vec::new());
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
-        let mut beside = RecvAncillaryBuffer::new(&mut space);
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut into = [IoSliceMut::new(&mut head)];
-        let got = rustix::net::recvmsg(self.socket.as_fd(), &mut into, &mut beside, RecvFlags::CMSG_CLOEXEC)?.bytes;
-        for message in beside.drain() {
+        let got = rustix::net::recvmsg(self.socket.as_fd(), &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?.bytes;
+        for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(more) = message {
                 fds.extend(more);
             }
@@ -145,107 +152,107 @@ impl FrontEnd {
         self.socket.read_exact(&mut head[got..])?;
         let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
         if word(0) != request || word(4) != 1 | 1 << 2 {
-            return Err(io::Error::other(format!("an answer to {}, with flags {:#x}", word(0), word(4))));
+            return Err(io::Error::other(format!("a reply to {}, with flags {:#x}", word(0), word(4))));
         }
         let mut body = vec![0; word(8) as usize];
         self.socket.read_exact(&mut body)?;
         Ok((body, fds))
     }
 
-    /// Whether the server has closed the connection.
+    /// True when the server has closed the connection.
     pub fn is_closed(&mut self) -> bool {
         self.socket.read(&mut [0]).is_ok_and(|count| count == 0)
-            || matches!(self.ask(1, &[], &[]), Err(error) if error.kind() != io::ErrorKind::WouldBlock)
+            || matches!(self.request_reply(1, &[], &[]), Err(error) if error.kind() != io::ErrorKind::WouldBlock)
     }
 
     /// Features that the device offers.
-    pub fn offered(&mut self) -> io::Result<u64> {
-        self.ask_u64(1)
+    pub fn offered_features(&mut self) -> io::Result<u64> {
+        self.request_u64(1)
     }
 
     /// Shares all of a guest's memory.
-    pub fn share(&mut self, memory: &Memory) -> io::Result<()> {
-        let body = [pair(1, 0), words(&[0, memory.bytes(), USER_BASE, 0])].concat();
-        self.tell(5, &body, &[memory.file()])
+    pub fn share_memory(&mut self, memory: &Memory) -> io::Result<()> {
+        let body = [pair(1, 0), bytes_of(&[0, memory.bytes(), USER_BASE, 0])].concat();
+        self.send_acked(5, &body, &[memory.file()])
     }
 
     /// Shares `len` more bytes at the guest's address `guest`: those of the memory from `offset` on.
     pub fn add_memory(&mut self, memory: &Memory, guest: u64, len: u64, offset: u64) -> io::Result<()> {
-        self.tell(37, &words(&[0, guest, len, USER_BASE + guest, offset]), &[memory.file()])
+        self.send_acked(37, &bytes_of(&[0, guest, len, USER_BASE + guest, offset]), &[memory.file()])
     }
 
     /// Removes a shared region.
     pub fn remove_memory(&mut self, guest: u64, len: u64, offset: u64) -> io::Result<()> {
-        self.tell(38, &words(&[0, guest, len, USER_BASE + guest, offset]), &[])
+        self.send_acked(38, &bytes_of(&[0, guest, len, USER_BASE + guest, offset]), &[])
     }
 
     /// The first `len` bytes of the configuration space.
     pub fn config(&mut self, len: u32) -> io::Result<Vec<u8>> {
         let head: Vec<u8> = [0, len, 0].iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
-        let (body, _) = self.ask(24, &[head, vec![0; len as usize]].concat(), &[])?;
+        let (body, _) = self.request_reply(24, &[head, vec![0; len as usize]].concat(), &[])?;
         body.get(12..).map(<[u8]>::to_vec).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// Changes a byte of the configuration space.
     pub fn set_config(&mut self, offset: u32, value: u8) -> io::Result<()> {
         let head: Vec<u8> = [offset, 1, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
-        self.tell(25, &[head, vec![value]].concat(), &[])
+        self.send_acked(25, &[head, vec![value]].concat(), &[])
     }
 
     /// Opens the back channel, on which the server sends messages; returns the front end's side.
-    pub fn listen(&mut self) -> io::Result<UnixStream> {
-        let (ours, theirs) = UnixStream::pair()?;
-        ours.set_read_timeout(Some(PATIENCE))?;
-        self.tell(21, &[], &[theirs.as_fd()])?;
-        Ok(ours)
+    pub fn open_backend_channel(&mut self) -> io::Result<UnixStream> {
+        let (own_end, server_end) = UnixStream::pair()?;
+        own_end.set_read_timeout(Some(TIMEOUT))?;
+        self.send_acked(21, &[], &[server_end.as_fd()])?;
+        Ok(own_end)
     }
 
-    /// Asks for memory in which the server records requests in flight.
+    /// Requests memory in which the server records requests in flight.
     pub fn get_inflight(&mut self, queues: u16, size: u16) -> io::Result<Inflight> {
-        let body = [words(&[0, 0]), queues.to_le_bytes().to_vec(), size.to_le_bytes().to_vec(), vec![0; 4]].concat();
-        let (answer, mut fds) = self.ask(31, &body, &[])?;
-        let bytes = answer.get(..8).ok_or(io::ErrorKind::InvalidData)?.try_into().expect("eight bytes");
+        let body = [bytes_of(&[0, 0]), queues.to_le_bytes().to_vec(), size.to_le_bytes().to_vec(), vec![0; 4]].concat();
+        let (reply, mut fds) = self.request_reply(31, &body, &[])?;
+        let bytes = reply.get(..8).ok_or(io::ErrorKind::InvalidData)?.try_into().expect("eight bytes");
         let file = fds.pop().ok_or(io::ErrorKind::InvalidData)?;
         Ok(Inflight { file, bytes: u64::from_le_bytes(bytes), queues, size })
     }
 
-    /// Hands the inflight memory to this server.
-    pub fn set_inflight(&mut self, kept: &Inflight) -> io::Result<()> {
-        let numbers = [kept.queues.to_le_bytes(), kept.size.to_le_bytes(), [0; 2], [0; 2]].concat();
-        self.tell(32, &[words(&[kept.bytes, 0]), numbers].concat(), &[kept.file.as_fd()])
+    /// Passes the inflight memory to this server.
+    pub fn set_inflight(&mut self, inflight: &Inflight) -> io::Result<()> {
+        let numbers = [inflight.queues.to_le_bytes(), inflight.size.to_le_bytes(), [0; 2], [0; 2]].concat();
+        self.send_acked(32, &[bytes_of(&[inflight.bytes, 0]), numbers].concat(), &[inflight.file.as_fd()])
     }
 
     /// Shares a log of dirty memory, a bit for 4 KiB.
-    pub fn log_to(&mut self, log: &Memory) -> io::Result<()> {
-        self.ask(6, &words(&[log.bytes(), 0]), &[log.file()]).map(|_| ())
+    pub fn set_dirty_log(&mut self, log: &Memory) -> io::Result<()> {
+        self.request_reply(6, &bytes_of(&[log.bytes(), 0]), &[log.file()]).map(|_| ())
     }
 
     /// Negotiates other features of the device.
     pub fn set_features(&mut self, features: u64) -> io::Result<()> {
-        self.tell(2, &words(&[features]), &[])
+        self.send_acked(2, &bytes_of(&[features]), &[])
     }
 
     /// Starts a queue; writes to the used ring are logged at the address `logged_at`.
-    pub fn start(&mut self, index: u32, queue: &Queue, logged_at: Option<u64>) -> io::Result<()> {
-        self.tell(8, &pair(index, queue.size().into()), &[])?;
-        self.address(index, queue, logged_at)?;
-        self.tell(10, &pair(index, queue.base().into()), &[])?;
-        self.tell(13, &words(&[index.into()]), &[queue.call()])?;
-        self.tell(14, &words(&[index.into()]), &[queue.err()])?;
-        self.tell(12, &words(&[index.into()]), &[queue.kick()])?;
-        self.tell(18, &pair(index, 1), &[])
+    pub fn start_queue(&mut self, index: u32, queue: &Queue, logged_at: Option<u64>) -> io::Result<()> {
+        self.send_acked(8, &pair(index, queue.size().into()), &[])?;
+        self.set_addresses(index, queue, logged_at)?;
+        self.send_acked(10, &pair(index, queue.base().into()), &[])?;
+        self.send_acked(13, &bytes_of(&[index.into()]), &[queue.call()])?;
+        self.send_acked(14, &bytes_of(&[index.into()]), &[queue.err()])?;
+        self.send_acked(12, &bytes_of(&[index.into()]), &[queue.kick()])?;
+        self.send_acked(18, &pair(index, 1), &[])
     }
 
     /// Sends the addresses of a queue.
-    pub fn address(&mut self, index: u32, queue: &Queue, logged_at: Option<u64>) -> io::Result<()> {
-        let [descriptors, available, used] = queue.places().map(|at| USER_BASE + at);
-        let places = words(&[descriptors, used, available, logged_at.unwrap_or(0)]);
-        self.tell(9, &[pair(index, u32::from(logged_at.is_some())), places].concat(), &[])
+    pub fn set_addresses(&mut self, index: u32, queue: &Queue, logged_at: Option<u64>) -> io::Result<()> {
+        let [descriptors, available, used] = queue.addresses().map(|at| USER_BASE + at);
+        let addresses = bytes_of(&[descriptors, used, available, logged_at.unwrap_or(0)]);
+        self.send_acked(9, &[pair(index, u32::from(logged_at.is_some())), addresses].concat(), &[])
     }
 
     /// Stops a queue when its requests in flight have ended; returns the base for the next server.
-    pub fn stop(&mut self, index: u32) -> io::Result<u32> {
-        let (body, _) = self.ask(11, &pair(index, 0), &[])?;
+    pub fn stop_queue(&mut self, index: u32) -> io::Result<u32> {
+        let (body, _) = self.request_reply(11, &pair(index, 0), &[])?;
         let value = body.get(4..8).ok_or(io::ErrorKind::InvalidData)?;
         Ok(u32::from_le_bytes(value.try_into().expect("four bytes")))
     }

@@ -1,8 +1,8 @@
 //! A guest's side of vhost-user-blk: a front end's messages and a driver's queues in shared memory, for tests and
 //! measurements.
 //!
-//! Written from the specification without code of the server, so that an error on either side shows. The driver keeps
-//! to the rules by default; a hostile driver is built with [`Queue::put_descriptor`] and its like.
+//! Written from the specification without code of the server, so that an error on either side is detected. The driver
+//! obeys the specification by default; a hostile driver is built with [`Queue::put_descriptor`] and its like.
 
 mod front_end;
 mod memory;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::client::Client;
-use crate::site::Site;
+use crate::fixture::Fixture;
 
 /// Bytes per block.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -20,27 +20,27 @@ pub fn block(number: u64, version: u8) -> Vec<u8> {
 }
 
 /// Offset of a block in bytes.
-pub fn place(number: u64) -> u64 {
+pub fn offset_of(number: u64) -> u64 {
     number * 29 % (VOLUME_BYTES / BLOCK_BYTES) * BLOCK_BYTES
 }
 
 /// Writes all blocks and flushes.
-pub fn write(site: &Site, version: u8) {
-    write_some(site, 0..BLOCKS, version);
+pub fn write(fixture: &Fixture, version: u8) {
+    write_some(fixture, 0..BLOCKS, version);
 }
 
 /// Writes these blocks and flushes.
-pub fn write_some(site: &Site, numbers: Range<u64>, version: u8) {
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+pub fn write_some(fixture: &Fixture, numbers: Range<u64>, version: u8) {
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     for number in numbers {
-        client.write(place(number), &block(number, version)).expect("it writes");
+        client.write(offset_of(number), &block(number, version)).expect("the write succeeds");
     }
-    client.flush().expect("it flushes");
+    client.flush().expect("the flush succeeds");
 }
 
 /// Reads the volume through a client.
-pub fn read(site: &Site) -> Vec<u8> {
-    Client::connect(&site.endpoint(), "v").and_then(|mut client| client.read_all()).expect("it reads")
+pub fn read(fixture: &Fixture) -> Vec<u8> {
+    Client::connect(&fixture.endpoint(), "v").and_then(|mut client| client.read_all()).expect("the read succeeds")
 }
 
 /// Number of blocks in `image` that hold `version`.
@@ -51,7 +51,7 @@ pub fn count(image: &[u8], version: u8) -> u64 {
 /// Like [`count`], for these blocks only.
 pub fn count_some(image: &[u8], numbers: Range<u64>, version: u8) -> u64 {
     let holds = |number: &u64| {
-        let at = place(*number) as usize;
+        let at = offset_of(*number) as usize;
         image.get(at..at + BLOCK_BYTES as usize) == Some(&block(*number, version))
     };
     numbers.filter(holds).count() as u64

@@ -65,9 +65,9 @@ impl CacheDisk {
                 // A disconnect or protocol error ends only this client's thread.
                 std::thread::spawn(move || {
                     lock(&shared).clients += 1;
-                    let end = converse(stream, &shared);
+                    let result = serve_client(stream, &shared);
                     lock(&shared).clients -= 1;
-                    end
+                    result
                 });
             }
         });
@@ -136,18 +136,18 @@ impl Content {
     }
 }
 
-fn take<const N: usize>(stream: &mut UnixStream) -> io::Result<[u8; N]> {
+fn read_array<const N: usize>(stream: &mut UnixStream) -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     stream.read_exact(&mut bytes)?;
     Ok(bytes)
 }
 
-fn converse(mut stream: UnixStream, content: &Mutex<Content>) -> io::Result<()> {
+fn serve_client(mut stream: UnixStream, content: &Mutex<Content>) -> io::Result<()> {
     if !negotiate(&mut stream, lock(content).live.len() as u64)? {
         return Ok(());
     }
     loop {
-        let head: [u8; 28] = take(&mut stream)?;
+        let head: [u8; 28] = read_array(&mut stream)?;
         let (flags, kind) = (u16::from_be_bytes([head[4], head[5]]), u16::from_be_bytes([head[6], head[7]]));
         let at = u64::from_be_bytes(head[16..24].try_into().expect("eight bytes")) as usize;
         let len = u32::from_be_bytes(head[24..28].try_into().expect("four bytes")) as usize;
@@ -193,9 +193,9 @@ fn converse(mut stream: UnixStream, content: &Mutex<Content>) -> io::Result<()> 
 /// Negotiates; true when the client has chosen the export, false when it aborted.
 fn negotiate(stream: &mut UnixStream, size: u64) -> io::Result<bool> {
     stream.write_all(b"NBDMAGICIHAVEOPT\0\x03")?;
-    let _: [u8; 4] = take(stream)?;
+    let _: [u8; 4] = read_array(stream)?;
     loop {
-        let head: [u8; 16] = take(stream)?;
+        let head: [u8; 16] = read_array(stream)?;
         let option = &head[8..12];
         let len = u32::from_be_bytes([head[12], head[13], head[14], head[15]]) as usize;
         let mut body = vec![0; len.min(4096)];
@@ -234,15 +234,15 @@ mod tests {
     #[test]
     fn flushed_sectors_survive_and_others_vanish_independently() {
         let folder = Folder::new();
-        let disk = CacheDisk::serve(&folder.join("s"), 1 << 20).expect("a socket can be made");
+        let disk = CacheDisk::serve(&folder.join("s"), 1 << 20).expect("a socket can be created");
         let mut kept = 0;
         for seed in 0..8 {
-            let mut client = Client::connect(&Endpoint::Unix(folder.join("s")), "").expect("it serves");
-            client.write(0, &[1; 65536]).expect("it writes");
-            client.flush().expect("it flushes");
-            client.write(0, &[2; 65536]).expect("it writes");
-            client.call(Op::Write, FUA, 0, 512, &[3; 512]).expect("it writes");
-            assert_eq!(client.read(512, 1).expect("it reads"), [2]);
+            let mut client = Client::connect(&Endpoint::Unix(folder.join("s")), "").expect("the disk is served");
+            client.write(0, &[1; 65536]).expect("the write succeeds");
+            client.flush().expect("the flush succeeds");
+            client.write(0, &[2; 65536]).expect("the write succeeds");
+            client.call(Op::Write, FUA, 0, 512, &[3; 512]).expect("the write succeeds");
+            assert_eq!(client.read(512, 1).expect("the read succeeds"), [2]);
             drop(client);
             let image = disk.cut(&mut Random::new(seed));
             assert_eq!(image[..512], [3; 512]);

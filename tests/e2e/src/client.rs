@@ -34,7 +34,7 @@ pub enum Op {
 /// Request flag: the reply promises durability.
 pub const FUA: u16 = 1;
 /// Longest time without a reply before a test fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 trait Socket: Read + Write + Send {}
 impl<T: Read + Write + Send> Socket for T {}
@@ -71,13 +71,13 @@ impl Client {
         let stream: Box<dyn Socket> = match endpoint {
             Endpoint::Unix(path) => {
                 let stream = UnixStream::connect(path)?;
-                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_read_timeout(Some(TIMEOUT))?;
                 Box::new(stream)
             }
             Endpoint::Tcp(address) => {
                 let stream = TcpStream::connect(address)?;
                 stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_read_timeout(Some(TIMEOUT))?;
                 Box::new(stream)
             }
         };

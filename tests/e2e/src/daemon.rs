@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::client::{Client, Endpoint};
-use crate::site::Site;
+use crate::fixture::Fixture;
 
 /// Timeout of a start, a stop and other waits.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Environment variable that names a deliberate fault of a daemon with the feature `sabotage`.
 pub const SABOTAGE: &str = "HOTSET_SABOTAGE";
@@ -33,15 +33,15 @@ pub fn binary() -> &'static PathBuf {
 
 fn build() -> PathBuf {
     // …/target/PROFILE/deps/this-test
-    let test = std::env::current_exe().expect("the test knows its own path");
-    let folder = test.parent().and_then(|deps| deps.parent()).expect("tests lie two folders deep");
+    let test = std::env::current_exe().expect("the path of the test binary");
+    let folder = test.parent().and_then(|deps| deps.parent()).expect("the test binary is two folders deep");
     let profile = match folder.file_name().and_then(|name| name.to_str()).expect("profile names are UTF-8") {
         "debug" => "dev",
         other => other,
     };
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["build", "--quiet", "--package", "hotset", "--profile", profile]);
-    command.arg("--target-dir").arg(folder.parent().expect("the profile lies in the target folder"));
+    command.arg("--target-dir").arg(folder.parent().expect("the profile is inside the target folder"));
     let status = command.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo runs");
     assert!(status.success(), "the daemon cannot be built");
     folder.join("hotset")
@@ -59,55 +59,55 @@ pub fn text_of(output: &Output) -> String {
 
 /// Waits until `done` returns a value.
 pub fn wait_for<T>(what: &str, done: impl FnMut() -> Option<T>) -> T {
-    wait_at_most(PATIENCE, what, done)
+    wait_at_most(TIMEOUT, what, done)
 }
 
 /// Like [`wait_for`], with another timeout.
-pub fn wait_at_most<T>(patience: Duration, what: &str, mut done: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + patience;
+pub fn wait_at_most<T>(timeout: Duration, what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + timeout;
     loop {
         if let Some(value) = done() {
             return value;
         }
-        assert!(Instant::now() < end, "waited {patience:?} for {what}, which did not happen");
+        assert!(Instant::now() < end, "timed out after {timeout:?} waiting for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 impl Daemon {
     /// Starts a daemon and waits until its socket answers.
-    pub fn start(site: &Site) -> Daemon {
-        let mut daemon = Daemon::launch(site);
+    pub fn start(fixture: &Fixture) -> Daemon {
+        let mut daemon = Daemon::launch(fixture);
         daemon.wait_until_ready();
         daemon
     }
 
     /// Starts a daemon without waiting.
-    pub fn launch(site: &Site) -> Daemon {
-        fs::write(site.config(), site.config_text()).expect("the folder can be written");
-        Daemon::launch_with(site, &site.config())
+    pub fn launch(fixture: &Fixture) -> Daemon {
+        fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
+        Daemon::launch_with(fixture, &fixture.config())
     }
 
     /// Like [`Daemon::launch`], with another configuration in the fixture's folder.
-    pub fn launch_with(site: &Site, config: &Path) -> Daemon {
-        let log = site.folder.join("daemon.log");
+    pub fn launch_with(fixture: &Fixture, config: &Path) -> Daemon {
+        let log = fixture.folder.join("daemon.log");
         let out = File::options().append(true).create(true).open(&log).expect("the folder can be written");
-        let program = site.under.as_ref().unwrap_or(binary());
+        let program = fixture.wrapper.as_ref().unwrap_or(binary());
         let mut command =
-            site.service.as_ref().map_or_else(|| Command::new(program), |service| service.command(program));
-        command.args(site.under.as_ref().map(|_| binary()));
-        command.envs(site.sabotage.map(|fault| (SABOTAGE, fault)));
-        if let Some(manager) = &site.manager {
+            fixture.service_manager.as_ref().map_or_else(|| Command::new(program), |service| service.command(program));
+        command.args(fixture.wrapper.as_ref().map(|_| binary()));
+        command.envs(fixture.sabotage.map(|fault| (SABOTAGE, fault)));
+        if let Some(manager) = &fixture.watchdog_socket {
             command.env("NOTIFY_SOCKET", manager).env("WATCHDOG_USEC", "500000");
         }
-        if let Some(programs) = &site.programs {
+        if let Some(programs) = &fixture.programs {
             let path = std::env::var("PATH").unwrap_or_default();
             command.env("PATH", format!("{}:{path}", programs.display()));
         }
         command.arg("serve").arg("--config").arg(config).stdin(Stdio::null());
-        command.stdout(out.try_clone().expect("a descriptor is left")).stderr(out);
+        command.stdout(out.try_clone().expect("a descriptor is free")).stderr(out);
         let child = command.spawn().expect("the daemon can be started");
-        Daemon { child, log, endpoint: site.endpoint(), socket: site.folder.join("control.sock") }
+        Daemon { child, log, endpoint: fixture.endpoint(), socket: fixture.folder.join("control.sock") }
     }
 
     /// Waits until the daemon's socket answers.
@@ -115,7 +115,7 @@ impl Daemon {
         let (endpoint, log) = (self.endpoint.clone(), self.log.clone());
         let child = &mut self.child;
         wait_for("the daemon's socket", || {
-            if let Some(status) = child.try_wait().expect("the daemon is our child") {
+            if let Some(status) = child.try_wait().expect("the daemon is a child process") {
                 panic!("the daemon ended with {status}:\n{}", fs::read_to_string(&log).unwrap_or_default());
             }
             // A reply about an unknown export also proves that the daemon answers.
@@ -139,24 +139,24 @@ impl Daemon {
     /// Sends a signal by name (`TERM`, `HUP`).
     pub fn signal(&self, name: &str) {
         let status = Command::new("kill").arg(format!("-{name}")).arg(self.pid().to_string()).status();
-        assert!(status.expect("kill runs").success(), "the daemon is gone:\n{}", self.log());
+        assert!(status.expect("kill runs").success(), "the daemon has ended:\n{}", self.log());
     }
 
     /// Sends SIGKILL and waits for the end of the process.
     pub fn kill(mut self) {
-        self.child.kill().expect("the daemon is our child");
-        self.child.wait().expect("the daemon is our child");
+        self.child.kill().expect("the daemon is a child process");
+        self.child.wait().expect("the daemon is a child process");
     }
 
     /// Waits for the end of the process.
     pub fn wait(&mut self) -> ExitStatus {
         let child = &mut self.child;
-        wait_for("the daemon's end", || child.try_wait().expect("the daemon is our child"))
+        wait_for("the daemon's end", || child.try_wait().expect("the daemon is a child process"))
     }
 
     /// True while the process runs.
     pub fn is_running(&mut self) -> bool {
-        self.child.try_wait().expect("the daemon is our child").is_none()
+        self.child.try_wait().expect("the daemon is a child process").is_none()
     }
 
     /// Sends SIGTERM and checks for a clean exit.
@@ -188,7 +188,7 @@ impl Drop for Daemon {
             let log = self.log();
             let lines: Vec<&str> = log.lines().collect();
             let last = lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..].join("\n");
-            eprintln!("--- the daemon's log, its end ---\n{last}");
+            eprintln!("--- end of the daemon's log ---\n{last}");
         }
     }
 }

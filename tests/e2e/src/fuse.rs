@@ -1,6 +1,6 @@
 //! An in-memory FUSE file system of the tests that can be made to hang.
 //!
-//! It keeps its content until it is unmounted, and answers one request at a time. While it hangs it takes no requests
+//! It holds its content until it is unmounted, and serves one request at a time. While it hangs it takes no requests
 //! from the kernel. Waiting processes then block in a killable state, as with an unreachable server. It sets
 //! `FOPEN_NOFLUSH`, because the kernel would otherwise wait for a flush at each close, even at the end of a process.
 
@@ -25,8 +25,8 @@ const IN_HEAD_BYTES: usize = 40;
 /// Longest write that the kernel sends, and the buffer size for one with its headers.
 const WRITE_BYTES_MAX: u32 = 128 << 10;
 const REQUEST_BYTES_MAX: usize = WRITE_BYTES_MAX as usize + 4096;
-/// Interval at which the server checks whether it must answer or end.
-const LOOK_PAUSE: Duration = Duration::from_millis(5);
+/// Interval at which the server checks whether it hangs or must end.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 const FOPEN_NOFLUSH: u32 = 1 << 5;
 const SET_MODE: u32 = 1;
@@ -39,7 +39,7 @@ const FILE: u32 = 0o100_000;
 /// A mounted file system, which is released from a hang and unmounted when dropped.
 pub struct Fuse {
     path: PathBuf,
-    /// Locked while a request is taken and answered; true while the file system hangs.
+    /// Locked while a request is read and answered; true while the file system hangs.
     hangs: Arc<Mutex<bool>>,
     ends: Arc<AtomicBool>,
     server: Option<JoinHandle<()>>,
@@ -52,10 +52,10 @@ fn lock(hangs: &Mutex<bool>) -> MutexGuard<'_, bool> {
 impl Fuse {
     /// Mounts a file system at `path`, which is created. Prints `SKIPPED` where the user lacks permission.
     pub fn mount(path: &Path) -> Option<Fuse> {
-        std::fs::create_dir_all(path).expect("the folder can be made");
+        std::fs::create_dir_all(path).expect("the folder can be created");
         let mounted = OpenOptions::new().read(true).write(true).open("/dev/fuse").and_then(|device| {
             let options = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", device.as_raw_fd());
-            let options = CString::new(options).expect("no zero in it");
+            let options = CString::new(options).expect("no zero byte");
             mount("hotset-test", path, "fuse", MountFlags::NOSUID | MountFlags::NODEV, Some(&*options))?;
             Ok(device)
         });
@@ -83,14 +83,14 @@ impl Fuse {
     }
 
     /// Answers requests again, waiting ones first.
-    pub fn answer(&self) {
+    pub fn resume(&self) {
         *lock(&self.hangs) = false;
     }
 }
 
 impl Drop for Fuse {
     fn drop(&mut self) {
-        self.answer();
+        self.resume();
         // A lazy unmount, because a daemon may still have files open.
         let _ = unmount(&self.path, UnmountFlags::DETACH);
         self.ends.store(true, Ordering::Relaxed);
@@ -146,12 +146,12 @@ fn bytes_of(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-fn halves(low: u32, high: u32) -> u64 {
+fn join_u32(low: u32, high: u32) -> u64 {
     let [low, high] = [low, high].map(u32::to_ne_bytes);
     u64::from_ne_bytes([low, high].concat().try_into().expect("eight bytes"))
 }
 
-type Answer = Result<Vec<u8>, Errno>;
+type Reply = Result<Vec<u8>, Errno>;
 
 impl Server {
     fn new(device: File) -> Server {
@@ -161,10 +161,10 @@ impl Server {
 
     fn serve(mut self, hangs: &Mutex<bool>, ends: &AtomicBool) {
         let mut buffer = vec![0; REQUEST_BYTES_MAX];
-        let pause = Timespec::try_from(LOOK_PAUSE).expect("it is short");
+        let pause = Timespec::try_from(POLL_INTERVAL).expect("a short interval");
         while !ends.load(Ordering::Relaxed) {
             if *lock(hangs) {
-                std::thread::sleep(LOOK_PAUSE);
+                std::thread::sleep(POLL_INTERVAL);
                 continue;
             }
             let mut waits = [PollFd::new(&self.device, PollFlags::IN)];
@@ -176,7 +176,7 @@ impl Server {
                 continue;
             }
             match self.device.read(&mut buffer) {
-                Ok(len) => self.take(&buffer[..len]),
+                Ok(len) => self.process_request(&buffer[..len]),
                 // The waiting process was killed.
                 Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {}
                 Err(_) => return,
@@ -184,15 +184,15 @@ impl Server {
         }
     }
 
-    fn take(&mut self, request: &[u8]) {
+    fn process_request(&mut self, request: &[u8]) {
         let mut head = Fields(&request[4..IN_HEAD_BYTES]);
         let (operation, unique, node) = (head.u32(), head.u64(), head.u64());
         // FORGET, INTERRUPT and DESTROY have no reply.
         if matches!(operation, 2 | 36 | 38 | 42) {
             return;
         }
-        let answer = self.answer(operation, node, Fields(&request[IN_HEAD_BYTES..]));
-        let (error, body) = match answer {
+        let reply = self.handle(operation, node, Fields(&request[IN_HEAD_BYTES..]));
+        let (error, body) = match reply {
             Ok(body) => (0, body),
             Err(error) => (-error.raw_os_error(), Vec::new()),
         };
@@ -204,7 +204,7 @@ impl Server {
         let _ = self.device.write_all(&bytes);
     }
 
-    fn answer(&mut self, operation: u32, node: u64, mut fields: Fields<'_>) -> Answer {
+    fn handle(&mut self, operation: u32, node: u64, mut fields: Fields<'_>) -> Reply {
         match operation {
             1 => {
                 let found = *self.folder(node)?.get(fields.name()).ok_or(Errno::NOENT)?;
@@ -214,8 +214,8 @@ impl Server {
             4 => self.set_attributes(node, fields),
             9 => {
                 let (mode, _) = (fields.u32(), fields.u32());
-                let made = self.make(node, fields.name(), FOLDER | mode, Content::Folder(BTreeMap::new()))?;
-                self.entry(made)
+                let created = self.make(node, fields.name(), FOLDER | mode, Content::Folder(BTreeMap::new()))?;
+                self.entry(created)
             }
             10 | 11 => self.folder(node)?.remove(fields.name()).map(|_| Vec::new()).ok_or(Errno::NOENT),
             12 => {
@@ -235,19 +235,28 @@ impl Server {
                 let content = self.file(node)?;
                 content.resize(content.len().max(at + data.len()), 0);
                 content[at..at + data.len()].copy_from_slice(data);
-                Ok(bytes_of(&[halves(len, 0)]))
+                Ok(bytes_of(&[join_u32(len, 0)]))
             }
             17 => {
                 let free = 1 << 20;
-                Ok(bytes_of(&[free, free, free, free, free, halves(4096, 255), halves(4096, 0), 0, 0, 0]))
+                Ok(bytes_of(&[free, free, free, free, free, join_u32(4096, 255), join_u32(4096, 0), 0, 0, 0]))
             }
             18 | 20 | 29 | 30 | 34 => Ok(Vec::new()),
-            26 => Ok(bytes_of(&[halves(7, 31), halves(0, 0), halves(0, WRITE_BYTES_MAX), halves(1, 0), 0, 0, 0, 0])),
+            26 => Ok(bytes_of(&[
+                join_u32(7, 31),
+                join_u32(0, 0),
+                join_u32(0, WRITE_BYTES_MAX),
+                join_u32(1, 0),
+                0,
+                0,
+                0,
+                0,
+            ])),
             28 => self.read_folder(node, fields),
             35 => {
                 let (_, mode, _, _) = (fields.u32(), fields.u32(), fields.u32(), fields.u32());
-                let made = self.make(node, fields.name(), FILE | mode & 0o7777, Content::File(Vec::new()))?;
-                Ok([self.entry(made)?, Server::opened()].concat())
+                let created = self.make(node, fields.name(), FILE | mode & 0o7777, Content::File(Vec::new()))?;
+                Ok([self.entry(created)?, Server::opened()].concat())
             }
             43 => {
                 let (_, at, len, mode) = (fields.u64(), fields.u64(), fields.u64(), fields.u32());
@@ -266,7 +275,7 @@ impl Server {
     }
 
     fn opened() -> Vec<u8> {
-        bytes_of(&[0, halves(FOPEN_NOFLUSH, 0)])
+        bytes_of(&[0, join_u32(FOPEN_NOFLUSH, 0)])
     }
 
     fn node(&mut self, number: u64) -> Result<&mut Node, Errno> {
@@ -297,7 +306,7 @@ impl Server {
         Ok(number)
     }
 
-    fn rename(&mut self, from: u64, to: u64, flags: u32, mut names: Fields<'_>) -> Answer {
+    fn rename(&mut self, from: u64, to: u64, flags: u32, mut names: Fields<'_>) -> Reply {
         let (old, new) = (names.name(), names.name());
         let moved = self.folder(from)?.remove(old).ok_or(Errno::NOENT)?;
         let replaced = self.folder(to)?.insert(new.to_owned(), moved);
@@ -315,7 +324,7 @@ impl Server {
         }
     }
 
-    fn set_attributes(&mut self, number: u64, mut fields: Fields<'_>) -> Answer {
+    fn set_attributes(&mut self, number: u64, mut fields: Fields<'_>) -> Reply {
         let (valid, _, _, len) = (fields.u32(), fields.u32(), fields.u64(), fields.u64());
         if valid & SET_SIZE != 0 {
             self.file(number)?.resize(len as usize, 0);
@@ -329,12 +338,12 @@ impl Server {
     }
 
     /// Directory entries from the given offset on, as many as fit.
-    fn read_folder(&mut self, number: u64, mut fields: Fields<'_>) -> Answer {
+    fn read_folder(&mut self, number: u64, mut fields: Fields<'_>) -> Reply {
         let (_, from, room) = (fields.u64(), fields.u64() as usize, fields.u32() as usize);
         let mut bytes = Vec::new();
         for (index, (name, number)) in self.folder(number)?.iter().enumerate().skip(from) {
             let entry =
-                [bytes_of(&[*number, index as u64 + 1, halves(name.len() as u32, 0)]), name.as_bytes().to_vec()];
+                [bytes_of(&[*number, index as u64 + 1, join_u32(name.len() as u32, 0)]), name.as_bytes().to_vec()];
             let mut entry = entry.concat();
             entry.resize(entry.len().next_multiple_of(8), 0);
             if bytes.len() + entry.len() > room {
@@ -345,23 +354,23 @@ impl Server {
         Ok(bytes)
     }
 
-    fn attributes(&mut self, number: u64) -> Answer {
+    fn attributes(&mut self, number: u64) -> Reply {
         let node = self.node(number)?;
         let (len, links) = match &node.content {
             Content::File(content) => (content.len() as u64, 1),
             Content::Folder(_) => (0, 2),
         };
         let blocks = len.div_ceil(512);
-        let words = [number, len, blocks, 0, 0, 0, 0, halves(0, node.mode), halves(links, 0), 0, halves(4096, 0)];
+        let words = [number, len, blocks, 0, 0, 0, 0, join_u32(0, node.mode), join_u32(links, 0), 0, join_u32(4096, 0)];
         Ok(bytes_of(&words))
     }
 
     /// Attributes with a validity of zero, so that the kernel requests them each time.
-    fn attributes_out(&mut self, number: u64) -> Answer {
+    fn attributes_out(&mut self, number: u64) -> Reply {
         Ok([bytes_of(&[0, 0]), self.attributes(number)?].concat())
     }
 
-    fn entry(&mut self, number: u64) -> Answer {
+    fn entry(&mut self, number: u64) -> Reply {
         Ok([bytes_of(&[number, 0, 0, 0, 0]), self.attributes(number)?].concat())
     }
 }

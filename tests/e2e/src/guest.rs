@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::client::Endpoint;
 use crate::daemon::{SABOTAGE, wait_at_most};
-use crate::kernel::{self, BOOT_PATIENCE, Kernel};
+use crate::kernel::{self, BOOT_TIMEOUT, Kernel};
 use crate::tool::tool;
 
 /// Configuration of the daemon in the guest. `/dev/vda` is the first disk.
@@ -74,11 +74,11 @@ impl Image {
             fs::create_dir_all(root.join(name)).expect("the folder can be written");
         }
         let copy = |from: &Path, to: &Path| {
-            fs::create_dir_all(to.parent().expect("has a folder")).expect("the folder can be written");
+            fs::create_dir_all(to.parent().expect("the path has a parent")).expect("the folder can be written");
             fs::copy(from, to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
         };
         copy(Path::new("/bin/busybox"), &root.join("bin/busybox"));
-        std::os::unix::fs::symlink("busybox", root.join("bin/sh")).expect("a link can be made");
+        std::os::unix::fs::symlink("busybox", root.join("bin/sh")).expect("a link can be created");
         tool("strip").arg("-o").arg(root.join("bin/hotset")).arg(daemon).ok();
         for library in libraries(daemon) {
             copy(&library, &root.join(library.strip_prefix("/").expect("ldd prints whole paths")));
@@ -130,9 +130,9 @@ impl Guest {
         command.args(["-device", "virtio-net-pci,netdev=net,romfile="]);
         let child = command.stdin(Stdio::null()).spawn().expect("qemu runs");
         let mut guest = Guest { child, console: console.to_owned(), port };
-        wait_at_most(BOOT_PATIENCE, "the guest's daemon", || {
+        wait_at_most(BOOT_TIMEOUT, "the guest's daemon", || {
             let log = guest.log();
-            let ended = guest.child.try_wait().expect("qemu is our child").is_some();
+            let ended = guest.child.try_wait().expect("qemu is a child process").is_some();
             assert!(!ended && !log.contains("GUEST-FAILED"), "the guest failed:\n{log}");
             log.contains("GUEST-READY").then_some(())
         });
@@ -151,8 +151,8 @@ impl Guest {
 
     /// Cuts the power; returns when the guest can no longer reach its disks.
     pub fn cut(mut self) {
-        self.child.kill().expect("qemu is our child");
-        self.child.wait().expect("qemu is our child");
+        self.child.kill().expect("qemu is a child process");
+        self.child.wait().expect("qemu is a child process");
     }
 }
 

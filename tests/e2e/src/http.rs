@@ -14,16 +14,16 @@ use serde_json::Value;
 use crate::daemon::Daemon;
 
 /// Longest time without a reply before a test fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Path of the OpenAPI document.
 const DOCUMENT: &str = "/api/v1/openapi.json";
 
 /// Transport of a request.
-trait Wire: Read + Write {}
+trait Transport: Read + Write {}
 
-impl<T: Read + Write> Wire for T {}
+impl<T: Read + Write> Transport for T {}
 
-type Connection = BufReader<Box<dyn Wire>>;
+type Connection = BufReader<Box<dyn Transport>>;
 
 /// A daemon's HTTP interface.
 pub struct Http {
@@ -65,8 +65,8 @@ impl Reply {
 impl Http {
     /// The HTTP interface of `daemon`, which must be configured.
     pub fn of(daemon: &Daemon) -> Http {
-        let status: Value = serde_json::from_str(&daemon.command(&["status", "--json"])).expect("JSON");
-        Http::at(status["api"].as_str().expect("it says where"))
+        let status: Value = serde_json::from_str(&daemon.command(&["status", "--json"])).expect("valid JSON");
+        Http::at(status["api"].as_str().expect("the status has the API address"))
     }
 
     /// The HTTP interface of another server. Only [`Http::send`] works without an OpenAPI document.
@@ -75,7 +75,7 @@ impl Http {
     }
 
     /// The same interface over TLS.
-    pub fn over(self, tls: Arc<ClientConfig>) -> Http {
+    pub fn with_tls(self, tls: Arc<ClientConfig>) -> Http {
         Http { tls: Some(tls), ..self }
     }
 
@@ -85,50 +85,50 @@ impl Http {
     }
 
     /// Sends a request to the interface's own address. Each of `headers` is a whole line.
-    pub fn ask(&self, method: &str, path: &str, headers: &[&str], body: &str) -> Reply {
-        let reply = self.send(method, path, headers, body).expect("it answers");
-        self.check(method, path, &reply);
+    pub fn request(&self, method: &str, path: &str, headers: &[&str], body: &str) -> Reply {
+        let reply = self.send(method, path, headers, body).expect("the server answers");
+        self.assert_documented(method, path, &reply);
         reply
     }
 
     /// Reads a path that needs no token here.
     pub fn get(&self, path: &str) -> Reply {
-        self.ask("GET", path, &[], "")
+        self.request("GET", path, &[], "")
     }
 
     /// Sends a request with a token and, optionally, a JSON body.
-    pub fn ask_as(&self, token: &str, method: &str, path: &str, body: &str) -> Reply {
-        self.ask(method, path, &[&format!("Authorization: Bearer {token}"), "Content-Type: application/json"], body)
+    pub fn request_as(&self, token: &str, method: &str, path: &str, body: &str) -> Reply {
+        self.request(method, path, &[&format!("Authorization: Bearer {token}"), "Content-Type: application/json"], body)
     }
 
     /// Sends a request without checking the reply against the document.
     pub fn send(&self, method: &str, path: &str, headers: &[&str], body: &str) -> io::Result<Reply> {
-        let mut stream = self.begin(method, path, headers, body)?;
+        let mut stream = self.send_request(method, path, headers, body)?;
         read(&mut stream)
     }
 
     /// Subscribes to the event stream.
-    pub fn follow(&self, path: &str, headers: &[&str]) -> Follower {
-        let mut stream = self.begin("GET", path, headers, "").expect("it takes the request");
-        let (status, _) = read_head(&mut stream).expect("it answers");
+    pub fn subscribe(&self, path: &str, headers: &[&str]) -> Subscriber {
+        let mut stream = self.send_request("GET", path, headers, "").expect("the server accepts the request");
+        let (status, _) = read_head(&mut stream).expect("the server answers");
         assert_eq!(status, 200, "{path}");
-        Follower { stream, text: String::new() }
+        Subscriber { stream, text: String::new() }
     }
 
     /// Returns only the status, for responses that may not end.
     pub fn status_of(&self, path: &str) -> u16 {
-        let head = self.begin("GET", path, &[], "").and_then(|mut stream| read_head(&mut stream));
-        head.expect("it answers").0
+        let head = self.send_request("GET", path, &[], "").and_then(|mut stream| read_head(&mut stream));
+        head.expect("the server answers").0
     }
 
     /// Opens a connection for several requests in sequence.
-    pub fn keep(&self) -> io::Result<Kept<'_>> {
-        Ok(Kept { http: self, stream: self.connect()? })
+    pub fn keep_alive(&self) -> io::Result<KeepAlive<'_>> {
+        Ok(KeepAlive { http: self, stream: self.connect()? })
     }
 
     fn connect(&self) -> io::Result<Connection> {
         let stream = TcpStream::connect(&self.address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let Some(config) = &self.tls else { return Ok(BufReader::new(Box::new(stream))) };
         let name = self.address.rsplit_once(':').map_or(self.address.as_str(), |(host, _)| host).to_owned();
         let name = ServerName::try_from(name).map_err(io::Error::other)?;
@@ -136,14 +136,14 @@ impl Http {
         Ok(BufReader::new(Box::new(StreamOwned::new(session, stream))))
     }
 
-    fn begin(&self, method: &str, path: &str, headers: &[&str], body: &str) -> io::Result<Connection> {
+    fn send_request(&self, method: &str, path: &str, headers: &[&str], body: &str) -> io::Result<Connection> {
         let mut stream = self.connect()?;
         let headers = [headers, &["Connection: close"]].concat();
         self.write(stream.get_mut(), method, path, &headers, body);
         Ok(stream)
     }
 
-    fn write(&self, stream: &mut dyn Wire, method: &str, path: &str, headers: &[&str], body: &str) {
+    fn write(&self, stream: &mut dyn Transport, method: &str, path: &str, headers: &[&str], body: &str) {
         let mut request = format!("{method} {path} HTTP/1.1\r\n");
         if !headers.iter().any(|header| header.starts_with("Host:")) {
             request += &format!("Host: {}\r\n", self.address);
@@ -155,7 +155,7 @@ impl Http {
     }
 
     /// Checks that the reply's status is documented.
-    fn check(&self, method: &str, path: &str, reply: &Reply) {
+    fn assert_documented(&self, method: &str, path: &str, reply: &Reply) {
         if path != DOCUMENT && !self.is_documented(method, path, reply.status) {
             panic!("{method} {path}: {} is not documented", reply.status);
         }
@@ -164,11 +164,12 @@ impl Http {
     /// True when the document lists this status for this route. For other paths 404, 405 and general refusals are
     /// allowed.
     pub fn is_documented(&self, method: &str, path: &str, status: u16) -> bool {
-        let document = self.document.get_or_init(|| self.send("GET", DOCUMENT, &[], "").expect("it answers").json());
+        let document =
+            self.document.get_or_init(|| self.send("GET", DOCUMENT, &[], "").expect("the server answers").json());
         let path = path.split('?').next().unwrap_or_default();
         let fits = |pattern: &str| {
             let (pattern, path): (Vec<_>, Vec<_>) = (pattern.split('/').collect(), path.split('/').collect());
-            let fits = |(part, is): (&&str, &&str)| part == is || part.starts_with('{') && !is.is_empty();
+            let fits = |(part, value): (&&str, &&str)| part == value || part.starts_with('{') && !value.is_empty();
             pattern.len() == path.len() && pattern.iter().zip(&path).all(fits)
         };
         let paths = document["paths"].as_object().expect("a document has paths");
@@ -184,12 +185,12 @@ impl Http {
 }
 
 /// A kept-alive connection.
-pub struct Kept<'a> {
+pub struct KeepAlive<'a> {
     http: &'a Http,
     stream: Connection,
 }
 
-impl Kept<'_> {
+impl KeepAlive<'_> {
     /// Reads a path that needs no token here.
     pub fn get(&mut self, path: &str) -> io::Result<Reply> {
         self.http.write(self.stream.get_mut(), "GET", path, &[], "");
@@ -198,24 +199,26 @@ impl Kept<'_> {
 }
 
 /// A subscriber of the event stream.
-pub struct Follower {
+pub struct Subscriber {
     stream: Connection,
     text: String,
 }
 
-impl Follower {
+impl Subscriber {
     /// Returns the next event: its name and its data.
     pub fn event(&mut self) -> (String, Value) {
         loop {
             if let Some((event, rest)) = self.text.split_once("\n\n") {
-                let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).expect("it is there");
-                let event = (field("id: ").to_owned(), serde_json::from_str(field("data: ")).expect("JSON"));
+                let field = |name: &str| {
+                    event.lines().find_map(|line| line.strip_prefix(name)).expect("the event has this field")
+                };
+                let event = (field("id: ").to_owned(), serde_json::from_str(field("data: ")).expect("valid JSON"));
                 self.text = rest.to_owned();
                 return event;
             }
             let chunk =
                 read_chunk(&mut self.stream).expect("the stream does not end").expect("the stream does not end");
-            self.text.push_str(&String::from_utf8(chunk).expect("text"));
+            self.text.push_str(&String::from_utf8(chunk).expect("UTF-8 text"));
         }
     }
 }

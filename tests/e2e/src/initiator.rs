@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// Longest time without a reply before a test fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const HEADER_BYTES: usize = 48;
 const NONE: u32 = 0xffff_ffff;
 const LOGIN_ROUNDS_MAX: usize = 10;
@@ -22,11 +22,11 @@ pub struct Initiator {
     next_tag: u32,
     command_number: u32,
     expected_status: u32,
-    waiting: BTreeMap<u32, Waiting>,
+    pending: BTreeMap<u32, PendingCommand>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct PendingCommand {
     out: Vec<u8>,
     data: Vec<u8>,
     lun: [u8; 8],
@@ -34,13 +34,13 @@ struct Waiting {
 
 /// A message of the target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Response {
     /// The end of a command.
     Done(Done),
     /// Reply to a ping, with its tag.
     Pong(u32),
     /// End of a task management function: its tag and response (0: done).
-    Managed(u32, u8),
+    TaskManaged(u32, u8),
     /// An asynchronous message with its event.
     Event(u8),
     /// Logged out.
@@ -82,11 +82,11 @@ impl Pdu {
 }
 
 fn number(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes are four"))
+    u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
-fn invalid(what: String) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
+fn invalid(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
 /// LUN in its wire format.
@@ -99,15 +99,15 @@ pub fn lun(number: u16) -> [u8; 8] {
 impl Initiator {
     /// Logs in to `target` as `name`; sessions of one name differ by `isid`.
     pub fn log_in(address: SocketAddr, name: &str, isid: u32, target: &str) -> io::Result<Initiator> {
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_nodelay(true)?;
         let mut session = Initiator {
             stream: BufReader::with_capacity(SEGMENT_BYTES_MAX, stream),
             next_tag: 1,
             command_number: 1,
             expected_status: 0,
-            waiting: BTreeMap::new(),
+            pending: BTreeMap::new(),
         };
         let keys = [
             ("InitiatorName", name),
@@ -134,28 +134,28 @@ impl Initiator {
             header[24..28].copy_from_slice(&session.command_number.to_be_bytes());
             header[28..32].copy_from_slice(&session.expected_status.to_be_bytes());
             session.send(header, &std::mem::take(&mut text))?;
-            let answer = session.receive()?;
-            if answer.header[0] != 0x23 || answer.header[36] != 0 {
-                let told = (answer.header[0], answer.header[36], answer.header[37]);
-                return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("login refused: {told:02x?}")));
+            let reply = session.receive()?;
+            if reply.header[0] != 0x23 || reply.header[36] != 0 {
+                let status = (reply.header[0], reply.header[36], reply.header[37]);
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("login refused: {status:02x?}")));
             }
-            session.expected_status = answer.number(24).wrapping_add(1);
-            if answer.header[1] & 0x83 == 0x83 {
+            session.expected_status = reply.number(24).wrapping_add(1);
+            if reply.header[1] & 0x83 == 0x83 {
                 return Ok(session);
             }
         }
-        Err(invalid("the login does not end".to_owned()))
+        Err(invalid("the login does not complete".to_owned()))
     }
 
     /// Sends a command; returns its tag.
-    pub fn start(&mut self, lun: [u8; 8], cdb: &[u8], out: &[u8], read: usize) -> io::Result<u32> {
-        let tag = self.tag();
+    pub fn send_command(&mut self, lun: [u8; 8], cdb: &[u8], out: &[u8], read: usize) -> io::Result<u32> {
+        let tag = self.draw_tag();
         let mut header = self.header(0x01, 0x80, tag);
         header[1] |= 1 | u8::from(read > 0) << 6 | u8::from(!out.is_empty()) << 5;
         header[8..16].copy_from_slice(&lun);
         header[20..24].copy_from_slice(&((read + out.len()) as u32).to_be_bytes());
         header[32..32 + cdb.len()].copy_from_slice(cdb);
-        self.waiting.insert(tag, Waiting { out: out.to_vec(), data: Vec::new(), lun });
+        self.pending.insert(tag, PendingCommand { out: out.to_vec(), data: Vec::new(), lun });
         self.command_number = self.command_number.wrapping_add(1);
         self.send(header, &[])?;
         Ok(tag)
@@ -163,7 +163,7 @@ impl Initiator {
 
     /// Sends a ping; returns its tag.
     pub fn ping(&mut self) -> io::Result<u32> {
-        let tag = self.tag();
+        let tag = self.draw_tag();
         let mut header = self.header(0x40, 0x80, tag);
         header[20..24].copy_from_slice(&NONE.to_be_bytes());
         self.send(header, &[])?;
@@ -171,8 +171,8 @@ impl Initiator {
     }
 
     /// Sends a task management function (1: abort task, 5: logical unit reset) about a command; returns its tag.
-    pub fn manage(&mut self, function: u8, lun: [u8; 8], about: u32) -> io::Result<u32> {
-        let tag = self.tag();
+    pub fn manage_task(&mut self, function: u8, lun: [u8; 8], about: u32) -> io::Result<u32> {
+        let tag = self.draw_tag();
         let mut header = self.header(0x42, 0x80 | function, tag);
         header[8..16].copy_from_slice(&lun);
         header[20..24].copy_from_slice(&about.to_be_bytes());
@@ -180,15 +180,15 @@ impl Initiator {
         Ok(tag)
     }
 
-    /// Requests a logout; [`Answer::LoggedOut`] follows.
+    /// Requests a logout; [`Response::LoggedOut`] follows.
     pub fn log_out(&mut self) -> io::Result<()> {
-        let tag = self.tag();
+        let tag = self.draw_tag();
         let header = self.header(0x46, 0x80, tag);
         self.send(header, &[])
     }
 
     /// Waits for the next message of the target.
-    pub fn answer(&mut self) -> io::Result<Answer> {
+    pub fn receive_response(&mut self) -> io::Result<Response> {
         loop {
             let pdu = self.receive()?;
             let tag = pdu.number(16);
@@ -199,34 +199,34 @@ impl Initiator {
                 self.expected_status = pdu.number(24).wrapping_add(1);
             }
             match opcode {
-                0x20 if tag == NONE => self.pong(&pdu)?,
-                0x20 => return Ok(Answer::Pong(tag)),
+                0x20 if tag == NONE => self.reply_to_ping(&pdu)?,
+                0x20 => return Ok(Response::Pong(tag)),
                 0x21 => {
-                    let waiting =
-                        self.waiting.remove(&tag).ok_or_else(|| invalid(format!("no command has tag {tag:x}")))?;
+                    let pending =
+                        self.pending.remove(&tag).ok_or_else(|| invalid(format!("no command has tag {tag:x}")))?;
                     let sense = pdu.data.get(2..).unwrap_or_default().to_vec();
-                    return Ok(Answer::Done(Done { tag, status: pdu.header[3], data: waiting.data, sense }));
+                    return Ok(Response::Done(Done { tag, status: pdu.header[3], data: pending.data, sense }));
                 }
-                0x22 => return Ok(Answer::Managed(tag, pdu.header[2])),
+                0x22 => return Ok(Response::TaskManaged(tag, pdu.header[2])),
                 0x25 => {
                     let done = pdu.header[1] & 1 != 0;
                     let at = pdu.number(40) as usize;
-                    let waiting =
-                        self.waiting.get_mut(&tag).ok_or_else(|| invalid(format!("no command has tag {tag:x}")))?;
-                    if waiting.data.len() != at {
-                        return Err(invalid(format!("data at offset {at} instead of {}", waiting.data.len())));
+                    let pending =
+                        self.pending.get_mut(&tag).ok_or_else(|| invalid(format!("no command has tag {tag:x}")))?;
+                    if pending.data.len() != at {
+                        return Err(invalid(format!("data at offset {at} instead of {}", pending.data.len())));
                     }
-                    waiting.data.extend_from_slice(&pdu.data);
+                    pending.data.extend_from_slice(&pdu.data);
                     if done {
-                        let waiting = self.waiting.remove(&tag).expect("a waiting command");
+                        let pending = self.pending.remove(&tag).expect("a pending command");
                         let status = pdu.header[3];
-                        return Ok(Answer::Done(Done { tag, status, data: waiting.data, sense: Vec::new() }));
+                        return Ok(Response::Done(Done { tag, status, data: pending.data, sense: Vec::new() }));
                     }
                 }
-                0x26 => return Ok(Answer::LoggedOut),
-                0x31 => self.give(&pdu)?,
-                0x32 => return Ok(Answer::Event(pdu.header[36])),
-                0x3f => return Ok(Answer::Rejected(pdu.header[2])),
+                0x26 => return Ok(Response::LoggedOut),
+                0x31 => self.send_data_out(&pdu)?,
+                0x32 => return Ok(Response::Event(pdu.header[36])),
+                0x3f => return Ok(Response::Rejected(pdu.header[2])),
                 other => return Err(invalid(format!("an unknown opcode: {other:#x}"))),
             }
         }
@@ -234,18 +234,18 @@ impl Initiator {
 
     /// Runs a command to its end; other messages in between are dropped.
     pub fn command(&mut self, lun: [u8; 8], cdb: &[u8], out: &[u8], read: usize) -> io::Result<Done> {
-        let tag = self.start(lun, cdb, out, read)?;
+        let tag = self.send_command(lun, cdb, out, read)?;
         loop {
-            match self.answer()? {
-                Answer::Done(done) if done.tag == tag => return Ok(done),
-                Answer::Rejected(reason) => return Err(invalid(format!("rejected: {reason}"))),
+            match self.receive_response()? {
+                Response::Done(done) if done.tag == tag => return Ok(done),
+                Response::Rejected(reason) => return Err(invalid(format!("rejected: {reason}"))),
                 _ => (),
             }
         }
     }
 
     /// Like [`Initiator::command`], but retries after unit attentions.
-    pub fn ask(&mut self, lun: [u8; 8], cdb: &[u8], out: &[u8], read: usize) -> io::Result<Done> {
+    pub fn retry_command(&mut self, lun: [u8; 8], cdb: &[u8], out: &[u8], read: usize) -> io::Result<Done> {
         loop {
             let done = self.command(lun, cdb, out, read)?;
             if done.status != 2 || done.sense_code().0 != 6 {
@@ -265,17 +265,17 @@ impl Initiator {
 
     /// Reads blocks of 512 bytes.
     pub fn read(&mut self, lun: [u8; 8], block: u64, blocks: u32) -> io::Result<Done> {
-        self.ask(lun, &Self::transfer(0x88, block, blocks), &[], blocks as usize * 512)
+        self.retry_command(lun, &Self::transfer(0x88, block, blocks), &[], blocks as usize * 512)
     }
 
     /// Writes whole blocks of 512 bytes.
     pub fn write(&mut self, lun: [u8; 8], block: u64, data: &[u8]) -> io::Result<Done> {
-        self.ask(lun, &Self::transfer(0x8a, block, (data.len() / 512) as u32), data, 0)
+        self.retry_command(lun, &Self::transfer(0x8a, block, (data.len() / 512) as u32), data, 0)
     }
 
     /// SYNCHRONIZE CACHE (10) of the whole unit.
     pub fn flush(&mut self, lun: [u8; 8]) -> io::Result<Done> {
-        self.ask(lun, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[], 0)
+        self.retry_command(lun, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[], 0)
     }
 
     /// Compares a block with `old`, and writes `new` if they are equal.
@@ -284,7 +284,7 @@ impl Initiator {
         cdb[0] = 0x89;
         cdb[2..10].copy_from_slice(&block.to_be_bytes());
         cdb[13] = (old.len() / 512) as u8;
-        self.ask(lun, &cdb, &[old, new].concat(), 0)
+        self.retry_command(lun, &cdb, &[old, new].concat(), 0)
     }
 
     /// Sends raw bytes, for invalid requests.
@@ -292,18 +292,18 @@ impl Initiator {
         self.stream.get_mut().write_all(bytes)
     }
 
-    fn give(&mut self, wanted: &Pdu) -> io::Result<()> {
-        let (tag, at, len) = (wanted.number(16), wanted.number(40) as usize, wanted.number(44) as usize);
-        let waiting = self.waiting.get(&tag).ok_or_else(|| invalid(format!("R2T for unknown tag {tag:x}")))?;
-        let out = waiting.out.get(at..at + len).ok_or_else(|| invalid(format!("R2T past the end: {at} + {len}")))?;
-        let (out, lun) = (out.to_vec(), waiting.lun);
+    fn send_data_out(&mut self, r2t: &Pdu) -> io::Result<()> {
+        let (tag, at, len) = (r2t.number(16), r2t.number(40) as usize, r2t.number(44) as usize);
+        let pending = self.pending.get(&tag).ok_or_else(|| invalid(format!("R2T for unknown tag {tag:x}")))?;
+        let out = pending.out.get(at..at + len).ok_or_else(|| invalid(format!("R2T past the end: {at} + {len}")))?;
+        let (out, lun) = (out.to_vec(), pending.lun);
         let mut chunks = out.chunks(64 << 10).enumerate().peekable();
         while let Some((index, chunk)) = chunks.next() {
             let mut header = [0; HEADER_BYTES];
             header[..2].copy_from_slice(&[0x05, u8::from(chunks.peek().is_none()) << 7]);
             header[8..16].copy_from_slice(&lun);
             header[16..20].copy_from_slice(&tag.to_be_bytes());
-            header[20..24].copy_from_slice(&wanted.header[20..24]);
+            header[20..24].copy_from_slice(&r2t.header[20..24]);
             header[28..32].copy_from_slice(&self.expected_status.to_be_bytes());
             header[36..40].copy_from_slice(&(index as u32).to_be_bytes());
             header[40..44].copy_from_slice(&((at + index * (64 << 10)) as u32).to_be_bytes());
@@ -312,7 +312,7 @@ impl Initiator {
         Ok(())
     }
 
-    fn pong(&mut self, ping: &Pdu) -> io::Result<()> {
+    fn reply_to_ping(&mut self, ping: &Pdu) -> io::Result<()> {
         if ping.number(20) == NONE {
             return Ok(());
         }
@@ -322,7 +322,7 @@ impl Initiator {
         self.send(header, &[])
     }
 
-    fn tag(&mut self) -> u32 {
+    fn draw_tag(&mut self) -> u32 {
         self.next_tag += 1;
         self.next_tag
     }
@@ -339,8 +339,8 @@ impl Initiator {
     fn send(&mut self, mut header: [u8; HEADER_BYTES], data: &[u8]) -> io::Result<()> {
         header[4..8].copy_from_slice(&(data.len() as u32).to_be_bytes());
         let padding = [0; 3];
-        let whole = [&header[..], data, &padding[..data.len().wrapping_neg() % 4]].concat();
-        self.stream.get_mut().write_all(&whole)
+        let pdu = [&header[..], data, &padding[..data.len().wrapping_neg() % 4]].concat();
+        self.stream.get_mut().write_all(&pdu)
     }
 
     fn receive(&mut self) -> io::Result<Pdu> {

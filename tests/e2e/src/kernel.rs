@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::tool::tool;
 
 /// Timeout of a boot: 5 to 15 s on an emulated CPU, several times that on a busy machine.
-pub const BOOT_PATIENCE: Duration = Duration::from_secs(300);
+pub const BOOT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Command line of a guest's kernel. On a busy machine the emulated timer may fail the kernel's timer check, so that
 /// check is off.

@@ -1,7 +1,8 @@
 //! Shared parts of the end-to-end tests: the real daemon under real clients.
 //!
-//! [`site::Site`] is a folder with a configuration and backings, [`daemon::Daemon`] a running `hotset serve` in
-//! it. [`client::Client`] is a small NBD client of the tests, and [`ledger::Ledger`] checks the content after a crash.
+//! [`fixture::Fixture`] is a folder with a configuration and backings, [`daemon::Daemon`] a running `hotset serve` in
+//! it. [`client::Client`] is a small NBD client of the tests, and [`write_history::WriteHistory`] checks the content
+//! after a crash.
 
 pub mod blocks;
 pub mod bridge;
@@ -10,14 +11,13 @@ pub mod certificate;
 pub mod client;
 pub mod daemon;
 pub mod file_system;
+pub mod fixture;
 pub mod folder;
 pub mod fuse;
 pub mod guest;
-pub mod held;
 pub mod http;
 pub mod initiator;
 pub mod kernel;
-pub mod ledger;
 pub mod linux;
 pub mod load;
 pub mod loop_device;
@@ -27,7 +27,8 @@ pub mod random;
 pub mod refusal;
 pub mod relay;
 pub mod server;
-pub mod site;
+pub mod stopped_thread;
 pub mod terminal;
 pub mod tool;
+pub mod write_history;
 pub mod writer;

@@ -1,8 +1,8 @@
 //! A Debian guest whose own kernel is a client, and which runs scripts of a test.
 //!
-//! QEMU emulates the CPU, so no KVM is needed. `scripts/guest-root` makes the disk. Writes to it are discarded when the
-//! guest ends, except on an installed machine, which has systemd and may reboot. A separate serial line carries scripts
-//! to the guest. The guest reaches this machine's loopback as 10.0.2.2.
+//! QEMU emulates the CPU, so no KVM is needed. `scripts/guest-root` creates the disk. Writes to it are discarded when
+//! the guest ends, except on an installed machine, which has systemd and may reboot. A separate serial line carries
+//! scripts to the guest. The guest reaches this machine's loopback as 10.0.2.2.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::daemon::wait_at_most;
 use crate::folder::Folder;
-use crate::kernel::{self, BOOT_PATIENCE, Kernel};
+use crate::kernel::{self, BOOT_TIMEOUT, Kernel};
 
 /// Address of this machine's loopback in the guest.
 pub const HOST: &str = "10.0.2.2";
@@ -79,14 +79,14 @@ exec </dev/ttyS1 3>/dev/ttyS1
 echo READY >&3
 while read -r length; do
   head -c "$length" >/tmp/script
-  sh -e /tmp/script >/tmp/said 2>&1 3>&- </dev/null
+  sh -e /tmp/script >/tmp/output 2>&1 3>&- </dev/null
   status=$?
-  echo "DONE $status $(stat -c %s /tmp/said)" >&3
-  cat /tmp/said >&3
+  echo "DONE $status $(stat -c %s /tmp/output)" >&3
+  cat /tmp/output >&3
 done
 "#;
 
-/// An additional disk of a guest, kept in a file.
+/// An additional disk of a guest, stored in a file.
 #[derive(Clone)]
 pub enum Drive {
     /// An NVMe SSD.
@@ -114,21 +114,21 @@ pub struct Machine {
     /// Sockets of vhost-user disks, which become `/dev/vdb` and so on.
     pub vhost_user: Vec<PathBuf>,
     /// True if the guest may be migrated; its own disk is then read-only.
-    pub moves: bool,
+    pub may_migrate: bool,
     /// Socket on which the guest awaits an incoming migration.
-    pub awaits: Option<PathBuf>,
-    /// Disk of an installed machine, which systemd boots from and which keeps its writes; see [`installed`].
+    pub incoming: Option<PathBuf>,
+    /// Disk of an installed machine, from which systemd boots; writes to it stay; see [`installed`].
     pub installed: Option<PathBuf>,
 }
 
 /// Creates the disk of a freshly installed machine.
 pub fn installed(disk: &Path) {
     let made = Kernel::open().folder().join("systemd.ext4");
-    assert!(made.exists(), "{} is missing: `scripts/guest-root systemd` makes it", made.display());
+    assert!(made.exists(), "{} is missing: `scripts/guest-root systemd` creates it", made.display());
     crate::tool::tool("cp").arg("--sparse=always").arg(made).arg(disk).ok();
 }
 
-/// Queues of each vhost-user disk, and CPUs that use one each.
+/// Number of queues of each vhost-user disk, and of CPUs, which use one queue each.
 pub const QUEUES: usize = 4;
 
 impl Linux {
@@ -151,9 +151,9 @@ impl Linux {
             fs::create_dir_all(root.join(name)).expect("the folder can be written");
         }
         fs::copy("/bin/busybox", root.join("bin/busybox")).expect("busybox-static is installed");
-        std::os::unix::fs::symlink("busybox", root.join("bin/sh")).expect("a link can be made");
+        std::os::unix::fs::symlink("busybox", root.join("bin/sh")).expect("a link can be created");
         kernel.put_modules(&["virtio_pci", "virtio_blk", "ext4", "crc32c_generic"], &root.join("modules"));
-        let init = if machine.moves { INIT.replace("-o noatime", "-o ro") } else { INIT.to_owned() };
+        let init = if machine.may_migrate { INIT.replace("-o noatime", "-o ro") } else { INIT.to_owned() };
         let (init, prepare) = match machine.installed {
             Some(_) => (init.replace("\nexec switch_root /guest /run/agent\n", INIT_INSTALLED), ""),
             None => (init, PREPARE),
@@ -165,14 +165,14 @@ impl Linux {
         crate::tool::tool("chmod").arg("755").arg(root.join("agent")).ok();
         for (from, to) in &machine.files {
             let to = root.join("more").join(to.trim_start_matches('/'));
-            fs::create_dir_all(to.parent().expect("has a folder")).expect("the folder can be written");
+            fs::create_dir_all(to.parent().expect("the path has a parent")).expect("the folder can be written");
             fs::copy(from, to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
         }
         let (console, socket, monitor) = (folder.join("console"), folder.join("agent"), folder.join("monitor"));
         let mut command = Command::new("qemu-system-x86_64");
         command.args("-accel tcg,thread=multi -nodefaults -nographic -no-reboot".split(' '));
         command.arg("-monitor").arg(format!("unix:{},server=on,wait=off", monitor.display()));
-        if let Some(from) = &machine.awaits {
+        if let Some(from) = &machine.incoming {
             command.arg("-incoming").arg(format!("unix:{}", from.display()));
         }
         // An installed machine runs all services of the distribution.
@@ -191,7 +191,7 @@ impl Linux {
             Some(disk) => (disk.clone(), "off"),
             None => (kernel.folder().join("root.ext4"), "on"),
         };
-        assert!(disk.exists(), "{} is missing: scripts/guest-root makes it", disk.display());
+        assert!(disk.exists(), "{} is missing: scripts/guest-root creates it", disk.display());
         command.arg("-drive").arg(format!("file={},format=raw,if=none,id=root,snapshot={snapshot}", disk.display()));
         command.args(["-device", "virtio-blk-pci,drive=root"]);
         command.args(["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]);
@@ -211,11 +211,11 @@ impl Linux {
             command.arg("-device").arg(format!("{device},serial=SERIAL{number},drive=drive{number}"));
         }
         let child = command.stdin(Stdio::null()).spawn().expect("qemu runs");
-        let agent = wait_at_most(BOOT_PATIENCE, "the guest's serial line", || UnixStream::connect(&socket).ok());
-        agent.set_read_timeout(Some(BOOT_PATIENCE)).expect("a positive time");
+        let agent = wait_at_most(BOOT_TIMEOUT, "the guest's serial line", || UnixStream::connect(&socket).ok());
+        agent.set_read_timeout(Some(BOOT_TIMEOUT)).expect("a positive time");
         let mut guest = Linux { child, console, monitor, agent: BufReader::new(agent), _folder: folder };
-        if machine.awaits.is_none() {
-            let first = guest.line();
+        if machine.incoming.is_none() {
+            let first = guest.read_line();
             assert_eq!(first, "READY", "unexpected first line of the guest");
         }
         guest
@@ -224,15 +224,15 @@ impl Linux {
     /// Sends a command to QEMU's monitor and returns its output.
     pub fn monitor(&self, command: &str) -> String {
         let mut monitor = UnixStream::connect(&self.monitor).expect("QEMU listens");
-        monitor.set_read_timeout(Some(BOOT_PATIENCE)).expect("a positive time");
-        until_prompt(&mut monitor);
-        writeln!(monitor, "{command}").expect("QEMU takes commands");
-        until_prompt(&mut monitor)
+        monitor.set_read_timeout(Some(BOOT_TIMEOUT)).expect("a positive time");
+        read_until_prompt(&mut monitor);
+        writeln!(monitor, "{command}").expect("QEMU accepts commands");
+        read_until_prompt(&mut monitor)
     }
 
-    /// Waits until a guest that was told to reboot has ended; QEMU does not restart it.
+    /// Waits for the end of a guest that reboots; QEMU does not restart it.
     pub fn wait_for_end(mut self) {
-        wait_at_most(BOOT_PATIENCE, "the guest's end", || self.child.try_wait().expect("QEMU is a child of this"));
+        wait_at_most(BOOT_TIMEOUT, "the guest's end", || self.child.try_wait().expect("QEMU is a child process"));
     }
 
     /// Process ID of QEMU.
@@ -241,54 +241,54 @@ impl Linux {
     }
 
     /// Starts a background script in the guest.
-    pub fn begin(&mut self, script: &str) {
+    pub fn start_load(&mut self, script: &str) {
         self.run(&format!(
             "cat >/tmp/load <<'LOAD'\n{script}\nLOAD\nrm -f /tmp/load.status\n\
-             setsid sh -c 'sh -e /tmp/load; echo $? >/tmp/load.status' >/tmp/load.said 2>&1 </dev/null &"
+             setsid sh -c 'sh -e /tmp/load; echo $? >/tmp/load.status' >/tmp/load.output 2>&1 </dev/null &"
         ));
     }
 
     /// Waits for the end of the background script, which must succeed; returns its output.
-    pub fn ended(&mut self) -> String {
-        let (status, said) = self.try_run(
-            "while ! [ -s /tmp/load.status ]; do sleep 0.2; done; cat /tmp/load.said; exit $(cat /tmp/load.status)",
+    pub fn wait_for_load(&mut self) -> String {
+        let (status, output) = self.try_run(
+            "while ! [ -s /tmp/load.status ]; do sleep 0.2; done; cat /tmp/load.output; exit $(cat /tmp/load.status)",
         );
-        assert_eq!(status, 0, "the load failed:\n{said}\n{}", self.run("dmesg | tail -n 40"));
-        said
+        assert_eq!(status, 0, "the load failed:\n{output}\n{}", self.run("dmesg | tail -n 40"));
+        output
     }
 
     /// True while the background script runs.
-    pub fn is_busy(&mut self) -> bool {
+    pub fn is_load_running(&mut self) -> bool {
         self.try_run("[ -s /tmp/load.status ]").0 != 0
     }
 
     /// Runs a script to its end; returns its exit status and its output.
     pub fn try_run(&mut self, script: &str) -> (i32, String) {
-        write!(self.agent.get_mut(), "{}\n{script}", script.len()).expect("the guest takes scripts");
-        let answer = self.line();
-        let mut words = answer.strip_prefix("DONE ").unwrap_or_else(|| panic!("no answer: {answer}")).split(' ');
-        let mut number = || words.next().and_then(|word| word.parse::<usize>().ok()).expect("two numbers follow");
+        write!(self.agent.get_mut(), "{}\n{script}", script.len()).expect("the guest accepts scripts");
+        let reply = self.read_line();
+        let mut words = reply.strip_prefix("DONE ").unwrap_or_else(|| panic!("unexpected reply: {reply}")).split(' ');
+        let mut number = || words.next().and_then(|word| word.parse::<usize>().ok()).expect("two numbers");
         let (status, len) = (number(), number());
-        let mut said = vec![0; len];
-        self.agent.read_exact(&mut said).expect("the guest sends the announced output");
-        (status as i32, String::from_utf8_lossy(&said).into_owned())
+        let mut output = vec![0; len];
+        self.agent.read_exact(&mut output).expect("the guest sends the announced output");
+        (status as i32, String::from_utf8_lossy(&output).into_owned())
     }
 
     /// Runs a script, which must succeed; returns its output.
     pub fn run(&mut self, script: &str) -> String {
-        let (status, said) = self.try_run(script);
-        assert_eq!(status, 0, "{script}\n{said}\n{}", self.last_of_console());
-        said
+        let (status, output) = self.try_run(script);
+        assert_eq!(status, 0, "{script}\n{output}\n{}", self.console_tail());
+        output
     }
 
-    fn line(&mut self) -> String {
+    fn read_line(&mut self) -> String {
         let mut line = String::new();
         let read = self.agent.read_line(&mut line);
-        assert!(matches!(read, Ok(1..)), "the guest is silent: {read:?}\n{}", self.last_of_console());
+        assert!(matches!(read, Ok(1..)), "the guest is silent: {read:?}\n{}", self.console_tail());
         line.trim_end().to_owned()
     }
 
-    fn last_of_console(&self) -> String {
+    fn console_tail(&self) -> String {
         let log = String::from_utf8_lossy(&fs::read(Path::new(&self.console)).unwrap_or_default()).into_owned();
         let lines: Vec<_> = log.lines().collect();
         lines[lines.len().saturating_sub(40)..].join("\n")
@@ -296,13 +296,13 @@ impl Linux {
 }
 
 /// Reads the monitor's output up to its prompt.
-fn until_prompt(monitor: &mut UnixStream) -> String {
-    let (mut said, mut byte) = (Vec::new(), [0]);
-    while !said.ends_with(b"(qemu) ") {
-        monitor.read_exact(&mut byte).expect("QEMU says something");
-        said.push(byte[0]);
+fn read_until_prompt(monitor: &mut UnixStream) -> String {
+    let (mut output, mut byte) = (Vec::new(), [0]);
+    while !output.ends_with(b"(qemu) ") {
+        monitor.read_exact(&mut byte).expect("QEMU sends output");
+        output.push(byte[0]);
     }
-    String::from_utf8_lossy(&said).into_owned()
+    String::from_utf8_lossy(&output).into_owned()
 }
 
 impl Drop for Linux {

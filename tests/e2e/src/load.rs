@@ -75,15 +75,15 @@ impl Log {
         let mut all: Vec<Done> = text.lines().map(parse).collect();
         all.sort_by_key(|done| done.at_ms);
         let began = all.iter().map(|done| done.at_ms - done.latency_us / 1000).min();
-        let began = began.unwrap_or_else(|| panic!("{} had no answer", job.name));
+        let began = began.unwrap_or_else(|| panic!("{} completed no request", job.name));
         all.retain(|done| done.at_ms < began + job.seconds * 1000);
         Log(all)
     }
 
     /// Requests completed within these milliseconds.
     pub fn between(&self, from_ms: u64, to_ms: u64) -> &[Done] {
-        let place = |ms: u64| self.0.partition_point(|done| done.at_ms < ms);
-        &self.0[place(from_ms)..place(to_ms.max(from_ms))]
+        let position = |ms: u64| self.0.partition_point(|done| done.at_ms < ms);
+        &self.0[position(from_ms)..position(to_ms.max(from_ms))]
     }
 
     /// Requests per second within these milliseconds.
@@ -106,13 +106,13 @@ impl Log {
 
     /// Largest excess over `per_second` in any time window, with each request counted by `amount`.
     pub fn excess(&self, per_second: u64, amount: fn(&Done) -> u64) -> u64 {
-        let (mut level, mut most, mut last_ms) = (0, 0, 0);
+        let (mut level, mut level_max, mut last_ms) = (0, 0, 0);
         for done in &self.0 {
             // In thousandths, so that milliseconds divide evenly.
             level = u64::saturating_sub(level, per_second * (done.at_ms - last_ms)) + amount(done) * 1000;
-            (most, last_ms) = (most.max(level), done.at_ms);
+            (level_max, last_ms) = (level_max.max(level), done.at_ms);
         }
-        most / 1000
+        level_max / 1000
     }
 }
 

@@ -14,13 +14,13 @@ impl LoopDevice {
     /// Creates a loop device of `bytes` with sectors of `sector` bytes on a sparse file; the error is the reason of a
     /// failure.
     pub fn attach(file: &Path, bytes: u64, sector: u32) -> Result<LoopDevice, String> {
-        let made = File::create(file).and_then(|file| file.set_len(bytes));
-        made.map_err(|error| format!("{}: {error}", file.display()))?;
-        LoopDevice::of(file, sector)
+        let created = File::create(file).and_then(|file| file.set_len(bytes));
+        created.map_err(|error| format!("{}: {error}", file.display()))?;
+        LoopDevice::attach_existing(file, sector)
     }
 
     /// Creates a loop device on an existing file.
-    pub fn of(file: &Path, sector: u32) -> Result<LoopDevice, String> {
+    pub fn attach_existing(file: &Path, sector: u32) -> Result<LoopDevice, String> {
         let mut command = losetup();
         command.args(["--find", "--show", "--sector-size", &sector.to_string()]).arg(file);
         let output = command.output().map_err(|error| format!("losetup: {error}"))?;
@@ -43,7 +43,7 @@ impl LoopDevice {
     pub fn fail(&self) {
         File::create(&self.file).expect("the file exists");
         let status = losetup().arg("--set-capacity").arg(&self.node).status();
-        assert!(status.is_ok_and(|status| status.success()), "losetup does not take the new size");
+        assert!(status.is_ok_and(|status| status.success()), "losetup rejects the new size");
     }
 }
 

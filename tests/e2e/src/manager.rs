@@ -14,17 +14,17 @@ use command_fds::{CommandFdExt, FdMapping};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 /// Interval at which the thread checks whether the manager still exists.
-const PAUSE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// First passed file descriptor.
-const FIRST: i32 = 3;
+const FIRST_PASSED_FD: i32 = 3;
 
 /// Stored descriptors and their names.
-type Kept = Vec<(String, OwnedFd)>;
+type StoredFds = Vec<(String, OwnedFd)>;
 
 /// A service manager that implements only the descriptor store.
 pub struct Manager {
     path: PathBuf,
-    kept: Arc<Mutex<Kept>>,
+    stored: Arc<Mutex<StoredFds>>,
 }
 
 impl Manager {
@@ -32,27 +32,27 @@ impl Manager {
     pub fn start(folder: &Path) -> Manager {
         let path = folder.join("manager.sock");
         let socket = UnixDatagram::bind(&path).expect("the folder can be written");
-        socket.set_read_timeout(Some(PAUSE)).expect("a positive time");
-        let kept = Arc::new(Mutex::new(Kept::new()));
-        let weak = Arc::downgrade(&kept);
+        socket.set_read_timeout(Some(POLL_INTERVAL)).expect("a positive time");
+        let stored = Arc::new(Mutex::new(StoredFds::new()));
+        let weak = Arc::downgrade(&stored);
         std::thread::spawn(move || {
-            while let Some(kept) = weak.upgrade() {
+            while let Some(stored) = weak.upgrade() {
                 if let Some((text, fds)) = receive(&socket) {
-                    obey(&mut kept.lock().expect("no thread panics with the lock held"), &text, fds);
+                    apply(&mut stored.lock().expect("no thread panics with the lock held"), &text, fds);
                 }
             }
         });
-        Manager { path, kept }
+        Manager { path, stored }
     }
 
     /// Number of stored descriptors.
     pub fn count(&self) -> usize {
-        self.kept.lock().expect("no thread panics with the lock held").len()
+        self.stored.lock().expect("no thread panics with the lock held").len()
     }
 
     /// Drops all descriptors, as after a permanent stop of the service.
     pub fn release(&self) {
-        self.kept.lock().expect("no thread panics with the lock held").clear();
+        self.stored.lock().expect("no thread panics with the lock held").clear();
     }
 
     /// Command that starts `program` with the stored descriptors. They stay stored until the service removes them.
@@ -60,16 +60,16 @@ impl Manager {
         let mut command = Command::new("sh");
         // The shell sets LISTEN_PID to its own process ID, which `exec` keeps.
         command.args(["-c", "LISTEN_PID=$$ exec \"$0\" \"$@\""]).arg(program).env("NOTIFY_SOCKET", &self.path);
-        let kept = self.kept.lock().expect("no thread panics with the lock held");
-        if !kept.is_empty() {
-            let names: Vec<&str> = kept.iter().map(|(name, _)| name.as_str()).collect();
-            command.env("LISTEN_FDS", kept.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
+        let stored = self.stored.lock().expect("no thread panics with the lock held");
+        if !stored.is_empty() {
+            let names: Vec<&str> = stored.iter().map(|(name, _)| name.as_str()).collect();
+            command.env("LISTEN_FDS", stored.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
             let mapping = |(child_fd, (_, fd)): (i32, &(String, OwnedFd))| FdMapping {
-                parent_fd: fd.try_clone().expect("a descriptor is left"),
+                parent_fd: fd.try_clone().expect("a descriptor is free"),
                 child_fd,
             };
-            let mappings = (FIRST..).zip(kept.iter()).map(mapping).collect();
-            command.fd_mappings(mappings).expect("each has a number of its own");
+            let mappings = (FIRST_PASSED_FD..).zip(stored.iter()).map(mapping).collect();
+            command.fd_mappings(mappings).expect("the child descriptors differ");
         }
         command
     }
@@ -90,11 +90,11 @@ fn receive(socket: &UnixDatagram) -> Option<(String, Vec<OwnedFd>)> {
 }
 
 /// Applies a message. Dropping the descriptors closes that of a barrier, which the sender waits for.
-fn obey(kept: &mut Kept, text: &str, fds: Vec<OwnedFd>) {
+fn apply(stored: &mut StoredFds, text: &str, fds: Vec<OwnedFd>) {
     let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or("stored");
     if text.lines().any(|line| line == "FDSTORE=1") {
-        kept.extend(fds.into_iter().map(|fd| (name.to_owned(), fd)));
+        stored.extend(fds.into_iter().map(|fd| (name.to_owned(), fd)));
     } else if text.lines().any(|line| line == "FDSTOREREMOVE=1") {
-        kept.retain(|(other, _)| other != name);
+        stored.retain(|(other, _)| other != name);
     }
 }

@@ -7,28 +7,28 @@ use std::sync::{Arc, Mutex};
 /// Accepts connections on its own port and forwards them to the server.
 pub struct Relay {
     port: u16,
-    passed: Arc<Mutex<Vec<TcpStream>>>,
+    connections: Arc<Mutex<Vec<TcpStream>>>,
 }
 
 impl Relay {
     /// Starts a relay in front of `server`; it ends with the process.
     pub fn to(server: SocketAddr) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-        let port = listener.local_addr().expect("it is bound").port();
-        let passed = Arc::<Mutex<Vec<TcpStream>>>::default();
-        let all = Arc::clone(&passed);
+        let port = listener.local_addr().expect("the socket is bound").port();
+        let connections = Arc::<Mutex<Vec<TcpStream>>>::default();
+        let all = Arc::clone(&connections);
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 // If the server is down, the client sees a closed connection.
                 let Ok(server) = TcpStream::connect(server) else { continue };
-                let handle = |stream: &TcpStream| stream.try_clone().expect("descriptors are left");
+                let handle = |stream: &TcpStream| stream.try_clone().expect("a descriptor is free");
                 all.lock().expect("no thread panics with the lock held").extend([handle(&client), handle(&server)]);
                 let (from, to) = (handle(&client), handle(&server));
-                std::thread::spawn(move || pass(from, to));
-                std::thread::spawn(move || pass(server, client));
+                std::thread::spawn(move || forward(from, to));
+                std::thread::spawn(move || forward(server, client));
             }
         });
-        Relay { port, passed }
+        Relay { port, connections }
     }
 
     /// Port of the relay.
@@ -38,12 +38,12 @@ impl Relay {
 
     /// Cuts all connections in both directions and returns their number; new connections are accepted.
     pub fn cut(&self) -> usize {
-        let all = std::mem::take(&mut *self.passed.lock().expect("no thread panics with the lock held"));
+        let all = std::mem::take(&mut *self.connections.lock().expect("no thread panics with the lock held"));
         all.iter().filter(|stream| stream.shutdown(Shutdown::Both).is_ok()).count() / 2
     }
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream) {
+fn forward(mut from: TcpStream, mut to: TcpStream) {
     let _ = from.set_nodelay(true);
     let _ = to.set_nodelay(true);
     let mut buffer = vec![0; 64 << 10];

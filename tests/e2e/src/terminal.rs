@@ -28,20 +28,21 @@ fn positive(value: u16) -> NonZeroU16 {
 }
 
 /// Quotes `text` for the shell.
-fn quoted(text: &str) -> String {
+fn quote_for_shell(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 impl Terminal {
     /// Runs the binary under test with `args` on a terminal of this size.
     pub fn run(folder: &Folder, args: &[&str], columns: u16, rows: u16) -> Terminal {
-        let told = folder.join("terminal");
-        let words: Vec<_> = args.iter().map(|arg| quoted(arg)).collect();
-        let (told_word, binary_word) = (quoted(&told.to_string_lossy()), quoted(&binary().to_string_lossy()));
+        let path_file = folder.join("terminal");
+        let arguments: Vec<_> = args.iter().map(|arg| quote_for_shell(arg)).collect();
+        let (path_argument, binary_argument) =
+            (quote_for_shell(&path_file.to_string_lossy()), quote_for_shell(&binary().to_string_lossy()));
         let line = format!(
-            "stty cols {columns} rows {rows}; tty >{told_word}.new; mv {told_word}.new {told_word}; exec \
-             {binary_word} {}",
-            words.join(" ")
+            "stty cols {columns} rows {rows}; tty >{path_argument}.new; mv {path_argument}.new {path_argument}; exec \
+             {binary_argument} {}",
+            arguments.join(" ")
         );
         // The command has its own session, so nothing reaches the terminal of the test run. All output goes to the
         // pipe.
@@ -50,7 +51,7 @@ impl Terminal {
         command.env("TERM", "xterm-256color").env("SHELL", "/bin/sh");
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().expect("script runs");
-        let mut output = child.stdout.take().expect("it is piped");
+        let mut output = child.stdout.take().expect("the stream is piped");
         let screen = Arc::new(Mutex::new(vt100::Parser::new(positive(rows), positive(columns), 0)));
         let shown = screen.clone();
         let reader = std::thread::spawn(move || {
@@ -59,14 +60,14 @@ impl Terminal {
                 shown.lock().expect("no thread panics with the lock held").process(&bytes[..count]);
             }
         });
-        let path = wait_for("the terminal", || fs::read_to_string(&told).ok());
+        let path = wait_for("the terminal", || fs::read_to_string(&path_file).ok());
         let keys = child.stdin.take();
         Terminal { child, keys, path: PathBuf::from(path.trim()), screen, reader: Some(reader) }
     }
 
     /// Sends keys.
     pub fn press(&mut self, keys: &str) {
-        self.keys.as_mut().expect("it is piped").write_all(keys.as_bytes()).expect("the terminal exists");
+        self.keys.as_mut().expect("the stream is piped").write_all(keys.as_bytes()).expect("the terminal exists");
     }
 
     /// Resizes the terminal, as a window does.
@@ -81,19 +82,19 @@ impl Terminal {
     }
 
     /// True while the alternate screen is active.
-    pub fn is_taken(&self) -> bool {
+    pub fn is_alternate_screen(&self) -> bool {
         self.screen.lock().expect("no thread panics with the lock held").screen().alternate_screen()
     }
 
-    /// Waits until the screen's text satisfies `has`; returns the text.
-    pub fn wait_for(&self, what: &str, mut has: impl FnMut(&str) -> bool) -> String {
-        wait_for(what, || Some(self.text()).filter(|text| has(text)))
+    /// Waits until the screen's text satisfies `matches`; returns the text.
+    pub fn wait_for(&self, what: &str, mut matches: impl FnMut(&str) -> bool) -> String {
+        wait_for(what, || Some(self.text()).filter(|text| matches(text)))
     }
 
     /// Waits for the end of the command and of its output; returns its exit status.
     pub fn wait(&mut self) -> ExitStatus {
         let child = &mut self.child;
-        let status = wait_for("the command's end", || child.try_wait().expect("it is our child"));
+        let status = wait_for("the command's end", || child.try_wait().expect("the command is a child process"));
         if let Some(reader) = self.reader.take() {
             reader.join().expect("the reader does not panic");
         }

@@ -6,9 +6,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::client::{Client, Endpoint, FUA, Op};
-use crate::ledger::{BLOCK_SECTORS, Fault, Ledger, Mark, is_whole_block};
 use crate::pattern::{self, SECTOR};
 use crate::random::Random;
+use crate::write_history::{BLOCK_SECTORS, Fault, FlushMark, WriteHistory, is_whole_block};
 
 /// Requests in flight per connection.
 const DEPTH: usize = 16;
@@ -41,26 +41,26 @@ impl Drop for StopAtEnd<'_> {
 enum InFlight {
     Write { at: u64, count: u64, sequence: u64, durable: bool },
     Read { at: u64, count: u64 },
-    Flush(Mark),
+    Flush(FlushMark),
 }
 
 impl Writer<'_> {
-    /// Writes until `stop` or until the server is gone. Returns the faults that reads detected.
-    pub fn run(&self, ledger: &Mutex<Ledger>, stop: &AtomicBool) -> Vec<Fault> {
+    /// Writes until `stop` is set or the server has ended. Returns the faults that reads detected.
+    pub fn run(&self, history: &Mutex<WriteHistory>, stop: &AtomicBool) -> Vec<Fault> {
         std::thread::scope(|scope| {
             let parts: Vec<_> =
-                (0..self.connections).map(|part| scope.spawn(move || self.part(part, ledger, stop))).collect();
+                (0..self.connections).map(|part| scope.spawn(move || self.part(part, history, stop))).collect();
             parts.into_iter().flat_map(|part| part.join().expect("a writer's thread does not panic")).collect()
         })
     }
 
-    fn part(&self, part: u64, ledger: &Mutex<Ledger>, stop: &AtomicBool) -> Vec<Fault> {
+    fn part(&self, part: u64, history: &Mutex<WriteHistory>, stop: &AtomicBool) -> Vec<Fault> {
         let mut faults = Vec::new();
         // A broken connection means that the server crashed.
         let _: io::Result<()> = Client::connect(self.endpoint, self.export).and_then(|client| {
-            let blocks = ledger.lock().expect("no writer panicked").len() / BLOCK_SECTORS / self.connections;
+            let blocks = history.lock().expect("no writer panicked").len() / BLOCK_SECTORS / self.connections;
             let random = Random::new(self.seed ^ (part << 56));
-            let mut part = Part { client, ledger, random, first: part * blocks, blocks, in_flight: BTreeMap::new() };
+            let mut part = Part { client, history, random, first: part * blocks, blocks, in_flight: BTreeMap::new() };
             while !stop.load(Ordering::Relaxed) {
                 while part.in_flight.len() < DEPTH {
                     part.submit()?;
@@ -78,7 +78,7 @@ impl Writer<'_> {
 
 struct Part<'a> {
     client: Client,
-    ledger: &'a Mutex<Ledger>,
+    history: &'a Mutex<WriteHistory>,
     random: Random,
     first: u64,
     blocks: u64,
@@ -89,7 +89,7 @@ impl Part<'_> {
     fn submit(&mut self) -> io::Result<()> {
         let draw = self.random.below(100);
         if draw < 3 {
-            let mark = self.ledger.lock().expect("no writer panicked").flush_begins();
+            let mark = self.history.lock().expect("no writer panicked").begin_flush();
             let cookie = self.client.send(Op::Flush, 0, 0, 0, &[])?;
             self.in_flight.insert(cookie, InFlight::Flush(mark));
             return Ok(());
@@ -106,7 +106,7 @@ impl Part<'_> {
         let durable = self.random.chance(5);
         let flags = if durable { FUA } else { 0 };
         let zeroes = draw < 20;
-        let sequence = self.ledger.lock().expect("no writer panicked").send(at, count, zeroes);
+        let sequence = self.history.lock().expect("no writer panicked").send(at, count, zeroes);
         let len = count as usize * SECTOR;
         let cookie = if zeroes {
             self.client.send(Op::WriteZeroes, flags, at * SECTOR as u64, len, &[])?
@@ -122,7 +122,7 @@ impl Part<'_> {
     }
 
     fn flush_instead(&mut self) -> io::Result<()> {
-        let mark = self.ledger.lock().expect("no writer panicked").flush_begins();
+        let mark = self.history.lock().expect("no writer panicked").begin_flush();
         let cookie = self.client.send(Op::Flush, 0, 0, 0, &[])?;
         self.in_flight.insert(cookie, InFlight::Flush(mark));
         Ok(())
@@ -156,12 +156,12 @@ impl Part<'_> {
 
     fn complete(&mut self) -> io::Result<Vec<Fault>> {
         let reply = self.client.receive()?;
-        let mut ledger = self.ledger.lock().expect("no writer panicked");
+        let mut history = self.history.lock().expect("no writer panicked");
         let request = self.in_flight.remove(&reply.cookie).expect("the client knows its cookies");
         if reply.error != 0 {
             let (at, count, what) = match request {
                 InFlight::Write { at, count, sequence, .. } => {
-                    ledger.fail(at, count, sequence);
+                    history.fail(at, count, sequence);
                     (at, count, "a write")
                 }
                 InFlight::Read { at, count } => (at, count, "a read"),
@@ -171,9 +171,9 @@ impl Part<'_> {
             return Ok(Vec::new());
         }
         match request {
-            InFlight::Write { at, count, sequence, durable } => ledger.acknowledge(at, count, sequence, durable),
-            InFlight::Read { at, .. } => return Ok(ledger.check_read(at, &reply.data)),
-            InFlight::Flush(mark) => ledger.flush_ends(mark),
+            InFlight::Write { at, count, sequence, durable } => history.acknowledge(at, count, sequence, durable),
+            InFlight::Read { at, .. } => return Ok(history.check_read(at, &reply.data)),
+            InFlight::Flush(mark) => history.end_flush(mark),
         }
         Ok(Vec::new())
     }

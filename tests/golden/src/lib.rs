@@ -1,19 +1,19 @@
 //! Golden files: each format as each release wrote it, read by the tests of every later release.
 //!
-//! That release wrote `files/RELEASE/NAME`; a name that ends in `.zst` is packed. `files/RELEASE/CHECKSUMS` has a line
-//! for each: CRC32C in eight hexadecimal digits, two spaces, the name. A file is made once, for the version that
-//! `Cargo.toml` names, by the test that reads it (`UPDATE_GOLDEN=1`), and never again.
+//! Release RELEASE wrote `files/RELEASE/NAME`; a file whose name ends in `.zst` is compressed. A line per file in
+//! `files/RELEASE/CHECKSUMS` has CRC32C in eight hexadecimal digits, two spaces and the name. With `UPDATE_GOLDEN=1`
+//! the test that reads a file creates it once, for the version in `Cargo.toml`. It is never overwritten.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Has tests make the files of a new release.
+/// Environment variable with which tests create the files of a new release.
 const UPDATE: &str = "UPDATE_GOLDEN";
 const CHECKSUMS: &str = "CHECKSUMS";
-/// Bytes of a file in the repository.
+/// Upper limit of a file in the repository.
 pub const BYTES_MAX: usize = 100 << 10;
-/// Bytes of a file when it is unpacked.
+/// Upper limit of a decompressed file.
 const UNPACKED_BYTES_MAX: usize = 64 << 20;
 const LEVEL: i32 = 19;
 
@@ -21,33 +21,36 @@ const LEVEL: i32 = 19;
 pub struct Golden {
     /// The release.
     pub release: String,
-    /// The content, unpacked.
+    /// Decompressed content.
     pub bytes: Vec<u8>,
 }
 
-/// The file `name` of every release, the oldest release first. With `UPDATE_GOLDEN=1` the one of this release is made
-/// by `make` first.
+/// The file `name` of every release, the oldest release first. With `UPDATE_GOLDEN=1`, `make` first creates this
+/// release's file.
 ///
 /// # Panics
-/// When this release has no such file, when one is to be made again, and when one is not as it was made.
+/// If the file of this release is missing or would be overwritten, or if a file has a wrong checksum.
 pub fn files(name: &str, make: impl FnOnce() -> Vec<u8>) -> Vec<Golden> {
-    let root = root();
+    let root = files_folder();
     if std::env::var_os(UPDATE).is_some_and(|value| value == "1") {
-        make_file(&root.join(env!("CARGO_PKG_VERSION")), name, &make()).unwrap_or_else(|error| panic!("{error}"));
+        create_file(&root.join(env!("CARGO_PKG_VERSION")), name, &make()).unwrap_or_else(|error| panic!("{error}"));
     }
     read_files(&root, name, env!("CARGO_PKG_VERSION")).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn root() -> PathBuf {
+fn files_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("files")
 }
 
-/// Makes a file that is not there, and notes its checksum.
-fn make_file(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), String> {
+/// Creates a new file and records its checksum.
+fn create_file(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), String> {
     let path = folder.join(name);
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => {
-            format!("{} is there: a golden file is made once; raise the version in Cargo.toml first", path.display())
+            format!(
+                "{} already exists: a golden file is created once; raise the version in Cargo.toml first",
+                path.display()
+            )
         }
         _ => format!("{}: {error}", path.display()),
     };
@@ -56,7 +59,7 @@ fn make_file(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), String> {
         true => zstd::bulk::compress(bytes, LEVEL).map_err(failed)?,
         false => bytes.to_vec(),
     };
-    assert!(packed.len() <= BYTES_MAX, "{name} has {} bytes, and a golden file {BYTES_MAX} at most", packed.len());
+    assert!(packed.len() <= BYTES_MAX, "{name} has {} bytes; the limit of a golden file is {BYTES_MAX}", packed.len());
     let mut file = OpenOptions::new().write(true).create_new(true).open(&path).map_err(failed)?;
     file.write_all(&packed).map_err(failed)?;
     let mut checksums = OpenOptions::new().append(true).create(true).open(folder.join(CHECKSUMS)).map_err(failed)?;
@@ -67,24 +70,26 @@ fn read_files(root: &Path, name: &str, current: &str) -> Result<Vec<Golden>, Str
     let mut found = Vec::new();
     for release in releases(root) {
         let folder = root.join(&release);
-        let Some((_, checksum)) = checksums(&folder).into_iter().find(|(noted, _)| noted == name) else { continue };
+        let Some((_, checksum)) = checksums(&folder).into_iter().find(|(recorded, _)| recorded == name) else {
+            continue;
+        };
         let bytes = read_file(&folder.join(name), checksum)?;
         found.push(Golden { release, bytes });
     }
     if found.iter().all(|golden| golden.release != current) {
-        return Err(format!("release {current} has no golden file {name}: {UPDATE}=1 cargo test golden makes it"));
+        return Err(format!("release {current} has no golden file {name}: {UPDATE}=1 cargo test golden creates it"));
     }
     Ok(found)
 }
 
 fn read_file(path: &Path, checksum: u32) -> Result<Vec<u8>, String> {
-    let shown = path.display();
-    let bytes = fs::read(path).map_err(|error| format!("{shown}: {error}"))?;
+    let displayed = path.display();
+    let bytes = fs::read(path).map_err(|error| format!("{displayed}: {error}"))?;
     if crc32c::crc32c(&bytes) != checksum {
-        return Err(format!("{shown} is not as it was made: a golden file never changes"));
+        return Err(format!("{displayed}: checksum mismatch; a golden file must never change"));
     }
     match path.extension().is_some_and(|extension| extension == "zst") {
-        true => zstd::bulk::decompress(&bytes, UNPACKED_BYTES_MAX).map_err(|error| format!("{shown}: {error}")),
+        true => zstd::bulk::decompress(&bytes, UNPACKED_BYTES_MAX).map_err(|error| format!("{displayed}: {error}")),
         false => Ok(bytes),
     }
 }
@@ -112,39 +117,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_golden_file_is_as_it_was_made() {
-        let root = root();
+    fn every_golden_file_matches_its_checksum() {
+        let root = files_folder();
         for release in releases(&root) {
             let folder = root.join(release);
-            let noted = checksums(&folder);
-            for (name, checksum) in &noted {
+            let recorded = checksums(&folder);
+            for (name, checksum) in &recorded {
                 read_file(&folder.join(name), *checksum).unwrap_or_else(|error| panic!("{error}"));
             }
-            let files = fs::read_dir(&folder).expect("it was just listed").count();
-            assert_eq!(files, noted.len() + 1, "{}: each file and {CHECKSUMS}", folder.display());
+            let files = fs::read_dir(&folder).expect("the folder was just listed").count();
+            assert_eq!(files, recorded.len() + 1, "{}: a file without a checksum, or the reverse", folder.display());
         }
     }
 
     #[test]
-    fn a_golden_file_is_made_once_and_no_change_of_it_passes() {
+    fn golden_file_is_created_once_and_changes_are_detected() {
         let root = tempfile::tempdir().expect("a folder");
         let folder = root.path().join("0.9.0");
-        make_file(&folder, "a.zst", &[7; 1000]).expect("a new file");
-        make_file(&root.path().join("0.10.0"), "a.zst", &[8; 1000]).expect("a new file");
-        let again = make_file(&folder, "a.zst", &[9; 1000]).expect_err("it is there");
-        assert!(again.contains("made once"), "{again}");
+        create_file(&folder, "a.zst", &[7; 1000]).expect("a new file");
+        create_file(&root.path().join("0.10.0"), "a.zst", &[8; 1000]).expect("a new file");
+        let again = create_file(&folder, "a.zst", &[9; 1000]).expect_err("the file exists");
+        assert!(again.contains("created once"), "{again}");
         let read = || read_files(root.path(), "a.zst", "0.10.0");
-        let found = read().expect("all is there");
-        let shown: Vec<_> = found.iter().map(|golden| (golden.release.as_str(), golden.bytes[0])).collect();
-        assert_eq!(shown, [("0.9.0", 7), ("0.10.0", 8)]);
-        let missing = read_files(root.path(), "a.zst", "0.11.0").err().expect("it has none");
+        let found = read().expect("all releases have the file");
+        let displayed: Vec<_> = found.iter().map(|golden| (golden.release.as_str(), golden.bytes[0])).collect();
+        assert_eq!(displayed, [("0.9.0", 7), ("0.10.0", 8)]);
+        let missing = read_files(root.path(), "a.zst", "0.11.0").err().expect("the release has no file");
         assert!(missing.contains("0.11.0 has no golden file a.zst"), "{missing}");
         let path = folder.join("a.zst");
-        let mut bytes = fs::read(&path).expect("it was made");
-        *bytes.last_mut().expect("it has bytes") ^= 1;
-        fs::write(&path, bytes).expect("it can be written");
-        assert!(read().err().expect("it was changed").contains("never changes"));
-        fs::remove_file(&path).expect("it is there");
-        assert!(read().is_err(), "a file that is gone is missed");
+        let mut bytes = fs::read(&path).expect("the file was created");
+        *bytes.last_mut().expect("the file has bytes") ^= 1;
+        fs::write(&path, bytes).expect("the file can be written");
+        assert!(read().err().expect("the file was changed").contains("never change"));
+        fs::remove_file(&path).expect("the file exists");
+        assert!(read().is_err(), "a missing file is an error");
     }
 }

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_package_without_a_licence_is_refused() {
+    fn package_without_a_licence_is_refused() {
         let metadata = serde_json::json!({ "packages": [{ "name": "a", "version": "1", "license": null }] });
         assert_eq!(refused(&metadata, &["MIT".to_owned()]).len(), 1);
     }

@@ -14,7 +14,7 @@ const ENDINGS: [&str; 13] =
 pub struct Source {
     /// Path from the repository's root, with slashes.
     pub path: String,
-    /// The text as it is.
+    /// Unchanged text.
     pub text: String,
     /// For Rust: the same lines with comments, strings and characters replaced by spaces; else empty.
     pub code: Vec<String>,
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(blank.lines().count(), text.lines().count());
         assert!(!blank.contains("unsafe"));
         for kept in ["let a =", "let c =", "let r =", "f::<'a>();"] {
-            assert!(blank.contains(kept), "{kept} is gone from {blank}");
+            assert!(blank.contains(kept), "{kept} is missing in {blank}");
         }
     }
 

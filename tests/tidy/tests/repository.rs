@@ -7,11 +7,11 @@ use std::process::Command;
 use tidy::{aims, licences, rules, source};
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the crate lies in the repository")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the crate is in the repository")
 }
 
 #[test]
-fn the_repository_keeps_its_rules() {
+fn repository_obeys_its_rules() {
     let sources = source::read_all(&root()).expect("the repository can be read");
     assert!(sources.len() > 20, "only {} files found: the walk is broken", sources.len());
     let mut report = String::new();
@@ -27,7 +27,8 @@ fn the_repository_keeps_its_rules() {
 
 #[test]
 fn every_dependency_has_a_permitted_licence() {
-    let deny = std::fs::read_to_string(root().join("deny.toml")).expect("deny.toml is there").parse().expect("is TOML");
+    let deny =
+        std::fs::read_to_string(root().join("deny.toml")).expect("deny.toml exists").parse().expect("valid TOML");
     let allowed = licences::allowed(&deny);
     assert!(allowed.len() > 3);
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
@@ -42,10 +43,10 @@ fn every_dependency_has_a_permitted_licence() {
 
 #[test]
 fn every_dependency_of_the_workspace_is_explained() {
-    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).expect("is there");
-    let manifest: toml::Table = manifest.parse().expect("is TOML");
-    let explained = std::fs::read_to_string(root().join("docs/develop/dependencies.md")).expect("is there");
-    let table = manifest["workspace"]["dependencies"].as_table().expect("is a table");
+    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).expect("the file exists");
+    let manifest: toml::Table = manifest.parse().expect("valid TOML");
+    let explained = std::fs::read_to_string(root().join("docs/develop/dependencies.md")).expect("the file exists");
+    let table = manifest["workspace"]["dependencies"].as_table().expect("a table");
     let foreign = table.iter().filter(|(_, value)| value.get("path").is_none());
     let missing: Vec<_> =
         foreign.map(|(name, _)| name).filter(|name| !explained.contains(&format!("**{name}**"))).collect();

@@ -38,7 +38,7 @@ impl Daemon {
         let mut unresponsive = BTreeSet::new();
         for report in &reports {
             if report.state == VolumeState::Refused {
-                volumes.push(advice::of_nothing(report));
+                volumes.push(advice::without_curves(report));
                 continue;
             }
             // The volume may have been removed meanwhile.
@@ -49,7 +49,7 @@ impl Daemon {
                 None if self.volumes.placement(&report.name).is_err() => {}
                 None => {
                     unresponsive.insert(placement.core);
-                    volumes.push(advice::of_nothing(report));
+                    volumes.push(advice::without_curves(report));
                 }
             }
         }

@@ -9,10 +9,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
-use lab::scenario::bed::Plan;
+use lab::scenario::test_bed::Plan;
 use lab::scenario::{Act, Setup};
-use lab::workload::row::Row;
-use lab::workload::{Crowd, Ended, Job};
+use lab::workload::address_space::AddressSpace;
+use lab::workload::{Completion, Job, RunningJobs};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, Nanos, Seam};
 
@@ -46,7 +46,7 @@ pub struct Clients {
 /// The work of a thread of clients.
 struct ClientWork {
     socket: PathBuf,
-    row: Row,
+    addresses: AddressSpace,
     exports: usize,
     acts: Vec<(Vec<Job>, Duration)>,
     meter: Meter,
@@ -60,7 +60,7 @@ impl Clients {
         let time = |act: &Act| scale.minute * u32::try_from(act.minutes).expect("minutes can be counted");
         let work = ClientWork {
             socket: stage.socket(),
-            row: plan.row(),
+            addresses: plan.address_space(),
             exports: plan.arrays.len(),
             acts: setup.acts.iter().map(|act| (act.jobs.clone(), time(act))).collect(),
             meter: meter.clone(),
@@ -120,8 +120,8 @@ impl ClientWork {
             }
             exports.push(disks);
         }
-        let exports = Exports::new(self.row.clone(), exports);
-        let (mut end, mut running) = (seam.now(), None::<Crowd>);
+        let exports = Exports::new(self.addresses.clone(), exports);
+        let (mut end, mut running) = (seam.now(), None::<RunningJobs>);
         let current_act = Rc::new(Cell::new(SEED));
         for (seed, (jobs, time)) in (SEED..).zip(&self.acts) {
             if self.stop.load(Ordering::Relaxed) {
@@ -129,8 +129,8 @@ impl ClientWork {
             }
             current_act.set(seed);
             let (meter, current_act) = (self.meter.clone(), Rc::clone(&current_act));
-            let record = move |ended: Ended| match ended.ok {
-                true if current_act.get() == seed => meter.record(ended.access.write, ended.waited),
+            let record = move |completion: Completion| match completion.ok {
+                true if current_act.get() == seed => meter.record(completion.access.write, completion.latency),
                 // The latency of an earlier act's request does not belong to this act.
                 true => meter.record_late(),
                 false => meter.record_error(),
@@ -138,11 +138,11 @@ impl ClientWork {
             if let Some(previous) = running.take() {
                 // With overloaded storage the next act does not wait for all outstanding requests.
                 tokio::select! {
-                    () = previous.dismiss(seam) => {}
+                    () = previous.stop(seam) => {}
                     () = seam.sleep(ACT_CHANGE_TIMEOUT) => {}
                 }
             }
-            running = Some(Crowd::start(seam, &exports, jobs, seed, record));
+            running = Some(RunningJobs::start(seam, &exports, jobs, seed, record));
             end += Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
             while seam.now() < end && !self.stop.load(Ordering::Relaxed) {
                 seam.sleep_until(end.min(seam.now() + STOP_POLL_INTERVAL)).await;
@@ -152,8 +152,8 @@ impl ClientWork {
         while !self.stop.load(Ordering::Relaxed) {
             seam.sleep(STOP_POLL_INTERVAL).await;
         }
-        if let Some(crowd) = running {
-            crowd.dismiss(seam).await;
+        if let Some(jobs) = running {
+            jobs.stop(seam).await;
         }
         Ok(())
     }

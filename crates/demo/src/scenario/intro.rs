@@ -1,6 +1,6 @@
 //! The introduction of a demo: publication, scale, set-up and clients.
 
-use lab::scenario::bed::Plan;
+use lab::scenario::test_bed::Plan;
 use lab::scenario::{Scenario, Setup};
 
 use super::place;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use engine::WritePolicy;
-use lab::scenario::bed::Plan;
+use lab::scenario::test_bed::Plan;
 use seam::model::RaidLevel;
 
 use super::super::stage::parse;

@@ -13,7 +13,7 @@ use trace::Format;
 
 use super::daemon::{ask, unexpected};
 use super::simulate::{parse_format, read};
-use lab::report::advice::{assumed, side};
+use lab::report::advice::{side, to_assumptions};
 use lab::report::curves;
 use terminal::{Failure, print_json};
 use units::{parse_time, show_bytes, show_count, show_micros};
@@ -105,7 +105,7 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
 
 fn trace(path: &Path, options: &Options, assumptions: &Assumptions) -> Result<Advice, Failure> {
     let recording = read(path, options.format, options.lenient)?;
-    let advice = of_trace(&recording, &assumed(assumptions));
+    let advice = of_trace(&recording, &to_assumptions(assumptions));
     Ok(Advice {
         name: path.display().to_string(),
         live: false,

@@ -82,7 +82,7 @@ fn collect(client: &mut Client, from: u64, to: u64) -> Result<Findings, Failure>
         let history = fetch_history(client, Some(&volume.name), from, to)?;
         volumes.push(VolumeGain { volume: volume.name.clone(), gain: Gain::of(&history) });
     }
-    let (volumes_seen, volumes_unseen) = (volumes.len(), known.len() - volumes.len());
+    let (volumes_examined, volumes_not_examined) = (volumes.len(), known.len() - volumes.len());
     volumes.sort_by_key(|volume| std::cmp::Reverse(volume.gain.reads));
     volumes.truncate(VOLUMES_SHOWN);
     let request = Request::Events {
@@ -95,7 +95,7 @@ fn collect(client: &mut Client, from: u64, to: u64) -> Result<Findings, Failure>
         kind: Some(EventKind::Alert),
     };
     let Answer::Events(alerts) = ask_on(client, &request)? else { return Err(unexpected()) };
-    Ok(Findings { version, history, gain, volumes, volumes_seen, volumes_unseen, alerts })
+    Ok(Findings { version, history, gain, volumes, volumes_examined, volumes_not_examined, alerts })
 }
 
 /// The history of a volume, or of all volumes together, in the same steps.

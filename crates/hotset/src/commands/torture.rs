@@ -36,7 +36,7 @@ pub fn run(seeds: Option<Range<u64>>, minutes: Option<u64>, sites: bool, json: b
     // With minutes alone, seeds must not run out before time does.
     let all = if minutes.is_some() { 0..u64::MAX } else { SEEDS };
     let spec = Campaign {
-        sites,
+        with_administrator: sites,
         seeds: seeds.unwrap_or(all),
         time_max: minutes.map(|minutes| Duration::from_secs(minutes * 60)),
         threads: std::thread::available_parallelism().map_or(1, usize::from),
@@ -51,7 +51,7 @@ pub fn run(seeds: Option<Range<u64>>, minutes: Option<u64>, sites: bool, json: b
     let violation = summary.violation.map(|violation| violation.to_string());
     let passed = violation.is_none();
     if json {
-        let (seeds, lives, operations) = (report.seeds, report.lives, report.operations);
+        let (seeds, lives, operations) = (report.seeds, report.sessions, report.operations);
         let virtual_seconds = report.virtual_time.as_secs_f64();
         let backing_requests = report.backing_requests;
         let result = Outcome { passed, seeds, lives, operations, backing_requests, virtual_seconds, violation };
@@ -64,7 +64,7 @@ pub fn run(seeds: Option<Range<u64>>, minutes: Option<u64>, sites: bool, json: b
     println!(
         "{} seeds, {} lives, {} operations, {} requests to backings, {:.0} s of virtual time: no promise violated",
         report.seeds,
-        report.lives,
+        report.sessions,
         report.operations,
         report.backing_requests,
         report.virtual_time.as_secs_f64()

@@ -18,15 +18,15 @@ impl LruCurve {
         let mut hits = vec![0; *distinct as usize + 1];
         let mut last = vec![0; *distinct as usize];
         let mut tree = vec![0u32; accesses.len() + 1];
-        let mut seen = 0;
+        let mut distinct_seen = 0;
         for (time, page) in (1..).zip(accesses) {
             let before = std::mem::replace(&mut last[*page as usize], time);
             if before > 0 {
-                let others: u32 = seen - sum(&tree, before);
+                let others: u32 = distinct_seen - sum(&tree, before);
                 hits[others as usize + 1] += 1;
                 add(&mut tree, before, u32::MAX);
             } else {
-                seen += 1;
+                distinct_seen += 1;
             }
             add(&mut tree, time, 1);
         }
@@ -43,19 +43,19 @@ impl LruCurve {
     }
 }
 
-/// Adds `amount` at `place`; adding the greatest number subtracts one by wrapping.
-fn add(tree: &mut [u32], mut place: usize, amount: u32) {
-    while let Some(node) = tree.get_mut(place) {
+/// Adds `amount` at `index`; adding the greatest number subtracts one by wrapping.
+fn add(tree: &mut [u32], mut index: usize, amount: u32) {
+    while let Some(node) = tree.get_mut(index) {
         *node = node.wrapping_add(amount);
-        place += place & place.wrapping_neg();
+        index += index & index.wrapping_neg();
     }
 }
 
-fn sum(tree: &[u32], mut place: usize) -> u32 {
+fn sum(tree: &[u32], mut index: usize) -> u32 {
     let mut sum = 0u32;
-    while place > 0 {
-        sum = sum.wrapping_add(tree[place]);
-        place &= place - 1;
+    while index > 0 {
+        sum = sum.wrapping_add(tree[index]);
+        index &= index - 1;
     }
     sum
 }
@@ -73,7 +73,7 @@ mod tests {
         let pages = Pages { accesses, distinct: 60 };
         let exact = LruCurve::of(&pages);
         for slots in 1..=60 {
-            assert_eq!(exact.miss_ratio(slots), Replacement::Lru.play(slots, &pages).miss_ratio(), "{slots} slots");
+            assert_eq!(exact.miss_ratio(slots), Replacement::Lru.run(slots, &pages).miss_ratio(), "{slots} slots");
         }
         assert_eq!(exact.miss_ratio(1_000), exact.miss_ratio(60));
         assert_eq!(exact.miss_ratio(0), 1.0);

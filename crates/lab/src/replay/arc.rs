@@ -76,17 +76,17 @@ impl Arc {
     fn make_room_for_new(&mut self) {
         let recent = self.recent.len() + self.recent_ghost.len();
         if recent >= self.slots {
-            let Some(gone) = self.links.take_tail(&mut self.recent_ghost) else {
+            let Some(evicted) = self.links.take_tail(&mut self.recent_ghost) else {
                 // All resident pages were seen once: the oldest leaves without a ghost.
-                let gone = self.links.take_tail(&mut self.recent).expect("a full cache is not empty");
-                self.place[gone as usize] = Place::Nowhere;
+                let evicted = self.links.take_tail(&mut self.recent).expect("a full cache is not empty");
+                self.place[evicted as usize] = Place::Nowhere;
                 return;
             };
-            self.place[gone as usize] = Place::Nowhere;
+            self.place[evicted as usize] = Place::Nowhere;
         } else if recent + self.frequent.len() + self.frequent_ghost.len() >= 2 * self.slots
-            && let Some(gone) = self.links.take_tail(&mut self.frequent_ghost)
+            && let Some(evicted) = self.links.take_tail(&mut self.frequent_ghost)
         {
-            self.place[gone as usize] = Place::Nowhere;
+            self.place[evicted as usize] = Place::Nowhere;
         }
         self.replace(false);
     }

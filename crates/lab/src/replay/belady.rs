@@ -1,4 +1,4 @@
-//! Belady's optimum: evicts the page whose next use is farthest. It needs the future, so it is a bound and no policy.
+//! Belady's optimum: evicts the page whose next use is farthest. It needs the future, so it is a bound, not a policy.
 
 use std::collections::BinaryHeap;
 
@@ -16,7 +16,7 @@ pub struct Belady {
     /// By page: time of its next use, as of its last use.
     next_use: Vec<u32>,
     resident: Vec<bool>,
-    held: usize,
+    resident_count: usize,
     /// `(next use, page)`, farthest first. An entry is stale when its time differs from the page's.
     heap: BinaryHeap<(u32, u32)>,
 }
@@ -36,7 +36,7 @@ impl Belady {
             time: 0,
             next_use: vec![NEVER; distinct as usize],
             resident: vec![false; distinct as usize],
-            held: 0,
+            resident_count: 0,
             heap: BinaryHeap::new(),
         }
     }
@@ -45,7 +45,7 @@ impl Belady {
         while let Some((next, page)) = self.heap.pop() {
             if self.resident[page as usize] && self.next_use[page as usize] == next {
                 self.resident[page as usize] = false;
-                self.held -= 1;
+                self.resident_count -= 1;
                 return;
             }
         }
@@ -58,10 +58,10 @@ impl Cache for Belady {
         self.time += 1;
         let hit = self.resident[page as usize];
         if !hit {
-            if self.held == self.slots {
+            if self.resident_count == self.slots {
                 self.evict();
             }
-            self.held += 1;
+            self.resident_count += 1;
             self.resident[page as usize] = true;
         }
         self.next_use[page as usize] = next;

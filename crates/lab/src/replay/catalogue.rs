@@ -16,7 +16,7 @@ use super::sieve::Sieve;
 use super::staged::Staged;
 use super::two_q::TwoQ;
 use super::w_tiny_lfu::WTinyLfu;
-use super::{Cache, Outcome, Pages, play};
+use super::{Cache, Outcome, Pages, run_accesses};
 
 /// A replacement and admission policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub enum Replacement {
     WTinyLfu,
     /// LRU, with FAST Cache's admission rule on flash: a page enters at its third touch.
     ThirdTouch,
-    /// Belady's optimum, the bound with knowledge of the future.
+    /// Belady's optimum, a bound that needs knowledge of the future.
     Belady,
 }
 
@@ -63,10 +63,13 @@ impl Replacement {
     /// Policies whose misses and writes are compared, with their names: the default at each price, cheapest first, then
     /// others.
     pub fn frontier() -> Vec<(String, Replacement)> {
-        let own = Price::ALL.map(|price| (format!("default, price {}", price.value()), Replacement::DefaultAt(price)));
+        let default =
+            Price::ALL.map(|price| (format!("default, price {}", price.value()), Replacement::DefaultAt(price)));
         let others = [Replacement::Lru, Replacement::S3Fifo, Replacement::ThirdTouch];
-        let name = |policy| Replacement::ALL.iter().find(|known| known.1 == policy).expect("it has a name").0;
-        own.into_iter().chain(others.map(|policy| (name(policy).to_owned(), policy))).collect()
+        let name = |policy| {
+            Replacement::ALL.iter().find(|known| known.1 == policy).expect("every policy of the frontier is in ALL").0
+        };
+        default.into_iter().chain(others.map(|policy| (name(policy).to_owned(), policy))).collect()
     }
 
     /// The policy called `name`.
@@ -110,7 +113,7 @@ impl Replacement {
     }
 
     /// Runs all accesses through a cache of `slots` pages.
-    pub fn play(self, slots: usize, pages: &Pages) -> Outcome {
-        play(&mut *self.cache(slots, pages), &pages.accesses)
+    pub fn run(self, slots: usize, pages: &Pages) -> Outcome {
+        run_accesses(&mut *self.cache(slots, pages), &pages.accesses)
     }
 }

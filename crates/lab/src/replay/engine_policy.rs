@@ -1,4 +1,4 @@
-//! The engine's own replacement policy, driven as the engine drives it: slots, and a policy that chooses among them.
+//! The engine's own replacement policy, used as in the engine: slots, and a policy that chooses the victim among them.
 
 use engine::policy::{Admit, Policy};
 
@@ -34,9 +34,9 @@ impl<P: Policy> Cache for EnginePolicy<P> {
             self.page.push(page);
             (self.page.len() - 1) as u32
         } else {
-            let slot = self.policy.victim(&[0]).expect("nothing is pinned");
-            let gone = std::mem::replace(&mut self.page[slot as usize], page);
-            self.slot[gone as usize] = NO_SLOT;
+            let slot = self.policy.victim(&[0]).expect("no slot is pinned, so there is a victim");
+            let evicted = std::mem::replace(&mut self.page[slot as usize], page);
+            self.slot[evicted as usize] = NO_SLOT;
             slot
         };
         self.slot[page as usize] = slot;

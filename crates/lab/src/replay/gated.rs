@@ -22,7 +22,7 @@ impl<A: Admission> Gated<A> {
 
 impl<A: Admission> Cache for Gated<A> {
     fn access(&mut self, page: u32) -> bool {
-        if self.lru.holds(page) {
+        if self.lru.contains(page) {
             return self.lru.access(page);
         }
         if self.admission.used(mix_bits(page)) == Verdict::Earned {

@@ -71,14 +71,14 @@ pub struct Report {
     pub flash: Layer,
 }
 
-struct Counted {
+struct CountedCache {
     cache: Box<dyn Cache>,
     unit_bytes: u64,
     units: usize,
     outcome: Outcome,
 }
 
-impl Counted {
+impl CountedCache {
     fn access(&mut self, number: u32) -> bool {
         let hit = self.cache.access(number);
         self.outcome.accesses += 1;
@@ -100,15 +100,15 @@ pub fn simulate(recording: &Recording, plan: &Plan) -> Report {
     let units = plan.memory.units(blocks.distinct, BLOCK_BYTES);
     let mut memory = (!plan.memory.is_zero()).then(|| {
         let cache = plan.policy.cache(units, blocks);
-        Counted { cache, unit_bytes: BLOCK_BYTES, units, outcome: Outcome::default() }
+        CountedCache { cache, unit_bytes: BLOCK_BYTES, units, outcome: Outcome::default() }
     });
     let mut flash = (!plan.flash.is_zero()).then(|| flash(plan, units, pages));
     let mut report = Report { requests: requests.len() as u64, ..Report::default() };
     let (mut blocks, mut pages) = (blocks.accesses.iter(), pages.accesses.iter());
     for request in requests {
-        let (mut found, mut absent) = (0, 0);
+        let (mut cached, mut missing) = (0, 0);
         for part in request.parts() {
-            let page = *pages.next().expect("a page for each part");
+            let page = *pages.next().expect("each part of a request has a page");
             let missed = match &mut memory {
                 Some(memory) => {
                     blocks.by_ref().take(part as usize).filter(|block| !memory.access(**block)).count() as u32
@@ -116,24 +116,24 @@ pub fn simulate(recording: &Recording, plan: &Plan) -> Report {
                 None => part,
             };
             let from_flash = missed > 0 && flash.as_mut().is_some_and(|flash| flash.access(page));
-            let not_there = if from_flash { 0 } else { missed };
-            (found, absent) = (found + part - not_there, absent + not_there);
+            let missed_in_both = if from_flash { 0 } else { missed };
+            (cached, missing) = (cached + part - missed_in_both, missing + missed_in_both);
         }
-        report.hits += u64::from(absent == 0);
-        report.partial_hits += u64::from(absent > 0 && found > 0);
-        report.backing_reads += u64::from(absent > 0 && !request.write);
+        report.hits += u64::from(missing == 0);
+        report.partial_hits += u64::from(missing > 0 && cached > 0);
+        report.backing_reads += u64::from(missing > 0 && !request.write);
         report.backing_writes += u64::from(request.write);
     }
-    report.memory = memory.map_or_else(Layer::default, Counted::layer);
-    report.flash = flash.map_or_else(Layer::default, Counted::layer);
+    report.memory = memory.map_or_else(Layer::default, CountedCache::layer);
+    report.flash = flash.map_or_else(Layer::default, CountedCache::layer);
     report
 }
 
-fn flash(plan: &Plan, memory_blocks: usize, pages: &Pages) -> Counted {
+fn flash(plan: &Plan, memory_blocks: usize, pages: &Pages) -> CountedCache {
     let units = plan.flash.units(pages.distinct, PAGE_BYTES);
     let stage = if plan.memory.is_zero() { (units as u64 * plan.stage_share / 100_000) as usize } else { 0 };
     let cache = plan.policy.flash(units, stage, memory_blocks / BLOCKS_A_PAGE as usize, pages);
-    Counted { cache, unit_bytes: PAGE_BYTES, units, outcome: Outcome::default() }
+    CountedCache { cache, unit_bytes: PAGE_BYTES, units, outcome: Outcome::default() }
 }
 
 #[cfg(test)]

@@ -11,11 +11,11 @@ enum State {
     Low,
     /// High inter-reference recency: resident, in the queue.
     High,
-    /// High inter-reference recency: evicted, remembered in the stack.
-    Gone,
+    /// High inter-reference recency: evicted, but still in the stack.
+    Ghost,
 }
 
-/// LIRS with 1 % of the slots for pages of high recency. It remembers at most as many evicted pages as are resident.
+/// LIRS with 1 % of the slots for pages of high recency. It has at most as many ghosts as resident pages.
 pub struct Lirs {
     slots: usize,
     low_max: usize,
@@ -25,14 +25,14 @@ pub struct Lirs {
     stack_links: Links,
     /// Resident high pages, next victim last.
     queue: List,
-    /// Remembered evicted pages, oldest last. No page is on both lists.
-    gone: List,
+    /// Evicted pages that are still in the stack, oldest last. No page is on both lists.
+    ghosts: List,
     links: Links,
     low: usize,
 }
 
 impl Lirs {
-    /// `slots` pages of `distinct`.
+    /// A cache of `slots` pages; the trace has `distinct` pages.
     pub fn new(slots: usize, distinct: u32) -> Self {
         Lirs {
             slots,
@@ -41,13 +41,13 @@ impl Lirs {
             stack: List::EMPTY,
             stack_links: Links::over(distinct),
             queue: List::EMPTY,
-            gone: List::EMPTY,
+            ghosts: List::EMPTY,
             links: Links::over(distinct),
             low: 0,
         }
     }
 
-    fn raise(&mut self, page: u32) {
+    fn move_to_top(&mut self, page: u32) {
         if self.stack_links.is_linked(page) {
             self.stack_links.unlink(&mut self.stack, page);
         }
@@ -60,23 +60,23 @@ impl Lirs {
         while let Some(page) = self.stack.tail() {
             match self.state[page as usize] {
                 State::Low => return,
-                State::Gone => self.forget(page),
+                State::Ghost => self.drop_ghost(page),
                 State::High | State::Nowhere => self.stack_links.unlink(&mut self.stack, page),
             }
         }
     }
 
-    fn forget(&mut self, page: u32) {
-        self.links.unlink(&mut self.gone, page);
+    fn drop_ghost(&mut self, page: u32) {
+        self.links.unlink(&mut self.ghosts, page);
         self.stack_links.unlink(&mut self.stack, page);
         self.state[page as usize] = State::Nowhere;
     }
 
     /// Makes `page`, which is in the stack, a low page. If there are too many, the low page at the bottom becomes high.
-    fn became_low(&mut self, page: u32) {
+    fn make_low(&mut self, page: u32) {
         self.state[page as usize] = State::Low;
         self.low += 1;
-        self.raise(page);
+        self.move_to_top(page);
         self.prune();
         if self.low > self.low_max {
             let bottom = self.stack_links.take_tail(&mut self.stack).expect("low pages are in the stack");
@@ -88,16 +88,16 @@ impl Lirs {
     }
 
     fn evict(&mut self) {
-        let page = self.links.take_tail(&mut self.queue).expect("the last slot is never a low page's");
+        let page = self.links.take_tail(&mut self.queue).expect("low pages never occupy all slots");
         if !self.stack_links.is_linked(page) {
             self.state[page as usize] = State::Nowhere;
             return;
         }
-        self.state[page as usize] = State::Gone;
-        self.links.push_head(&mut self.gone, page);
-        if self.gone.len() > self.slots {
-            let oldest = self.gone.tail().expect("a list over its bound is not empty");
-            self.forget(oldest);
+        self.state[page as usize] = State::Ghost;
+        self.links.push_head(&mut self.ghosts, page);
+        if self.ghosts.len() > self.slots {
+            let oldest = self.ghosts.tail().expect("a list over its bound is not empty");
+            self.drop_ghost(oldest);
         }
     }
 }
@@ -106,35 +106,35 @@ impl Cache for Lirs {
     fn access(&mut self, page: u32) -> bool {
         match self.state[page as usize] {
             State::Low => {
-                self.raise(page);
+                self.move_to_top(page);
                 self.prune();
                 return true;
             }
             State::High => {
                 self.links.unlink(&mut self.queue, page);
                 if self.stack_links.is_linked(page) {
-                    self.became_low(page);
+                    self.make_low(page);
                 } else {
                     self.links.push_head(&mut self.queue, page);
-                    self.raise(page);
+                    self.move_to_top(page);
                 }
                 return true;
             }
-            State::Gone | State::Nowhere => {}
+            State::Ghost | State::Nowhere => {}
         }
         if self.low + self.queue.len() == self.slots {
             self.evict();
         }
-        let remembered = self.state[page as usize] == State::Gone;
-        if remembered {
-            self.links.unlink(&mut self.gone, page);
+        let is_ghost = self.state[page as usize] == State::Ghost;
+        if is_ghost {
+            self.links.unlink(&mut self.ghosts, page);
         }
-        if remembered || self.low < self.low_max {
-            self.became_low(page);
+        if is_ghost || self.low < self.low_max {
+            self.make_low(page);
         } else {
             self.state[page as usize] = State::High;
             self.links.push_head(&mut self.queue, page);
-            self.raise(page);
+            self.move_to_top(page);
             self.prune();
         }
         false

@@ -12,13 +12,13 @@ pub struct Lru {
 }
 
 impl Lru {
-    /// `slots` pages of `distinct`.
+    /// A cache of `slots` pages; the trace has `distinct` pages.
     pub fn new(slots: usize, distinct: u32) -> Self {
         Lru { slots, links: Links::over(distinct), list: List::EMPTY }
     }
 
     /// True when the page is cached.
-    pub fn holds(&self, page: u32) -> bool {
+    pub fn contains(&self, page: u32) -> bool {
         self.links.is_linked(page)
     }
 }

@@ -58,7 +58,7 @@ impl Outcome {
 }
 
 /// Runs all accesses through a cache.
-pub fn play(cache: &mut dyn Cache, accesses: &[u32]) -> Outcome {
+pub fn run_accesses(cache: &mut dyn Cache, accesses: &[u32]) -> Outcome {
     let mut hits = 0;
     for page in accesses {
         hits += u64::from(cache.access(*page));

@@ -11,15 +11,16 @@ pub struct Numbering {
 impl Numbering {
     /// A numbering for pages of `page_bytes`.
     pub fn new(page_bytes: u64) -> Self {
-        assert!(page_bytes > 0, "a page has bytes");
+        assert!(page_bytes > 0, "a page is not empty");
         Numbering { page_bytes, known: FxHashMap::default() }
     }
 
-    /// Numbers of the pages that `len` bytes from byte `at` of a device touch. An empty request touches its page.
+    /// Numbers of the pages that contain the `len` bytes from byte `at` of a device; for an empty request, the page of
+    /// `at`.
     ///
     /// # Panics
     /// If the trace has more than 4 billion distinct pages.
-    pub fn touch(&mut self, device: u32, at: u64, len: u64) -> impl Iterator<Item = u32> {
+    pub fn pages_of(&mut self, device: u32, at: u64, len: u64) -> impl Iterator<Item = u32> {
         let last = at.saturating_add(len.max(1) - 1) / self.page_bytes;
         (at / self.page_bytes..=last).map(move |page| self.number(device, page))
     }
@@ -30,7 +31,7 @@ impl Numbering {
     }
 
     fn number(&mut self, device: u32, page: u64) -> u32 {
-        let next = u32::try_from(self.known.len()).expect("a trace of fewer than 4 billion pages");
+        let next = u32::try_from(self.known.len()).expect("a trace has fewer than 4 billion pages");
         *self.known.entry((device, page)).or_insert(next)
     }
 }
@@ -50,7 +51,7 @@ impl Pages {
         let mut numbering = Numbering::new(page_bytes);
         let mut accesses = Vec::new();
         for (device, at, len) in requests {
-            accesses.extend(numbering.touch(device, at, len));
+            accesses.extend(numbering.pages_of(device, at, len));
         }
         Pages { accesses, distinct: numbering.distinct() }
     }
@@ -66,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn request_touches_each_of_its_pages_once() {
+    fn request_accesses_each_of_its_pages_once() {
         let requests = [(0, 8192, 4096), (0, 4095, 2), (1, 8192, 1), (0, 8192, 0)];
         let pages = Pages::collect(requests, 4096);
         assert_eq!(pages.accesses, [0, 1, 2, 3, 0], "byte 4095 and 4096 lie in two pages, device 1 is another one");

@@ -25,10 +25,10 @@ pub struct RequestBlocks {
 impl RequestBlocks {
     /// Number of blocks in each of its pages, in order.
     pub fn parts(self) -> impl Iterator<Item = u32> {
-        let (mut room, mut left) = (BLOCKS_A_PAGE as u32 - u32::from(self.first), self.blocks);
+        let (mut room, mut remaining) = (BLOCKS_A_PAGE as u32 - u32::from(self.first), self.blocks);
         std::iter::from_fn(move || {
-            let part = left.min(room);
-            (left, room) = (left - part, BLOCKS_A_PAGE as u32);
+            let part = remaining.min(room);
+            (remaining, room) = (remaining - part, BLOCKS_A_PAGE as u32);
             (part > 0).then_some(part)
         })
     }
@@ -69,11 +69,11 @@ impl Recording {
             };
             recording.span_ns = recording.span_ns.max(time_ns.unwrap_or(0));
             let before = recording.blocks.accesses.len();
-            recording.blocks.accesses.extend(blocks.touch(device, at, len));
-            recording.pages.accesses.extend(pages.touch(device, at, len));
+            recording.blocks.accesses.extend(blocks.pages_of(device, at, len));
+            recording.pages.accesses.extend(pages.pages_of(device, at, len));
             let first = (at / BLOCK_BYTES % BLOCKS_A_PAGE) as u8;
-            let touched = (recording.blocks.accesses.len() - before) as u32;
-            recording.requests.push(RequestBlocks { write, first, blocks: touched });
+            let blocks_accessed = (recording.blocks.accesses.len() - before) as u32;
+            recording.requests.push(RequestBlocks { write, first, blocks: blocks_accessed });
         }
         (recording.blocks.distinct, recording.pages.distinct) = (blocks.distinct(), pages.distinct());
         (recording, error)

@@ -1,4 +1,4 @@
-//! S3-FIFO (Yang and others, SOSP 2023): a small FIFO, its ghost, and a main FIFO with two bits.
+//! S3-FIFO (Yang and others, SOSP 2023): a small FIFO, its ghost, and a main FIFO with a 2-bit use counter.
 
 use engine::policy::list::{Links, List};
 
@@ -43,7 +43,7 @@ impl S3Fifo {
         }
     }
 
-    fn make_room(&mut self) {
+    fn evict_if_full(&mut self) {
         let main_slots = self.slots - self.slots * SMALL_PERCENT / 100;
         while self.small.len() + self.main.len() >= self.slots {
             if self.main.len() > main_slots || self.small.is_empty() {
@@ -60,7 +60,7 @@ impl S3Fifo {
                 self.enter_main(page);
             } else {
                 self.place[page as usize] = Place::Nowhere;
-                return self.remember(page);
+                return self.add_ghost(page);
             }
         }
     }
@@ -83,12 +83,12 @@ impl S3Fifo {
         self.hits[page as usize] = 0;
     }
 
-    fn remember(&mut self, page: u32) {
-        let most = self.slots * GHOST_PERCENT / 100;
-        if most == 0 {
+    fn add_ghost(&mut self, page: u32) {
+        let ghost_max = self.slots * GHOST_PERCENT / 100;
+        if ghost_max == 0 {
             return;
         }
-        if self.ghost.len() == most {
+        if self.ghost.len() == ghost_max {
             let oldest = self.links.take_tail(&mut self.ghost).expect("a full list is not empty");
             self.place[oldest as usize] = Place::Nowhere;
         }
@@ -107,11 +107,11 @@ impl Cache for S3Fifo {
             Place::Ghost => {
                 self.links.unlink(&mut self.ghost, page);
                 self.place[page as usize] = Place::Nowhere;
-                self.make_room();
+                self.evict_if_full();
                 self.enter_main(page);
             }
             Place::Nowhere => {
-                self.make_room();
+                self.evict_if_full();
                 self.links.push_head(&mut self.small, page);
                 self.place[page as usize] = Place::Small;
                 self.hits[page as usize] = 0;

@@ -37,7 +37,7 @@ pub struct Staged<A> {
 impl<A: Admission> Staged<A> {
     /// A cache of `slots` pages, `stage` of them in memory; the trace has `distinct` pages.
     pub fn new(admission: A, stage: usize, slots: usize, distinct: u32) -> Self {
-        assert!(stage <= slots, "the stage is counted inside the size");
+        assert!(stage <= slots, "the size includes the stage");
         Staged {
             admission,
             stage_slots: stage,

@@ -23,13 +23,13 @@ fn accesses(seed: u64) -> Pages {
 }
 
 /// Removes `page`; true if it was present.
-fn take(queue: &mut Vec<u32>, page: u32) -> bool {
+fn remove(queue: &mut Vec<u32>, page: u32) -> bool {
     let at = queue.iter().position(|other| *other == page);
     at.map(|at| queue.remove(at)).is_some()
 }
 
 /// Asserts that a policy and its model have the same outcome at every access of several traces and sizes.
-fn agree<M: FnMut(u32) -> bool>(policy: Replacement, model: impl Fn(usize, &Pages) -> M) {
+fn assert_matches_model<M: FnMut(u32) -> bool>(policy: Replacement, model: impl Fn(usize, &Pages) -> M) {
     for (seed, slots) in [(1, 1), (2, 2), (3, 7), (4, 50), (5, 100), (6, 399)] {
         let pages = accesses(seed);
         let (mut cache, mut model) = (policy.cache(slots, &pages), model(slots, &pages));
@@ -42,10 +42,10 @@ fn agree<M: FnMut(u32) -> bool>(policy: Replacement, model: impl Fn(usize, &Page
 
 #[test]
 fn lru_matches_its_model() {
-    agree(Replacement::Lru, |slots, _| {
+    assert_matches_model(Replacement::Lru, |slots, _| {
         let mut list = Vec::new();
         move |page| {
-            let hit = take(&mut list, page);
+            let hit = remove(&mut list, page);
             if list.len() == slots {
                 list.remove(0);
             }
@@ -57,17 +57,17 @@ fn lru_matches_its_model() {
 
 #[test]
 fn two_q_matches_its_model() {
-    agree(Replacement::TwoQ, |slots, _| {
+    assert_matches_model(Replacement::TwoQ, |slots, _| {
         let (mut new, mut ghost, mut main) = (Vec::new(), Vec::new(), Vec::new());
         move |page| {
             if new.contains(&page) {
                 return true;
             }
-            if take(&mut main, page) {
+            if remove(&mut main, page) {
                 main.push(page);
                 return true;
             }
-            let known = take(&mut ghost, page);
+            let was_ghost = remove(&mut ghost, page);
             if new.len() + main.len() == slots {
                 if new.len() > slots / 4 {
                     ghost.push(new.remove(0));
@@ -78,7 +78,7 @@ fn two_q_matches_its_model() {
                     main.remove(0);
                 }
             }
-            if known {
+            if was_ghost {
                 main.push(page)
             } else {
                 new.push(page)
@@ -90,7 +90,7 @@ fn two_q_matches_its_model() {
 
 #[test]
 fn s3_fifo_matches_its_model() {
-    agree(Replacement::S3Fifo, |slots, _| {
+    assert_matches_model(Replacement::S3Fifo, |slots, _| {
         let (mut small, mut main) = (Vec::<(u32, u32)>::new(), Vec::<(u32, u32)>::new());
         let mut ghost = Vec::new();
         let (main_slots, ghost_slots) = (slots - slots / 10, slots * 9 / 10);
@@ -99,7 +99,7 @@ fn s3_fifo_matches_its_model() {
                 entry.1 += 1;
                 return true;
             }
-            let known = take(&mut ghost, page);
+            let was_ghost = remove(&mut ghost, page);
             while small.len() + main.len() >= slots {
                 if main.len() > main_slots || small.is_empty() {
                     let (oldest, uses) = main.remove(0);
@@ -107,7 +107,7 @@ fn s3_fifo_matches_its_model() {
                         main.push((oldest, uses.min(3) - 1));
                     }
                 } else {
-                    // Used pages move to main until an unused one leaves, even if main exceeds its size for a moment.
+                    // Used pages move to main until an unused one leaves, even if main exceeds its size temporarily.
                     while !small.is_empty() {
                         let (oldest, uses) = small.remove(0);
                         if uses < 2 {
@@ -121,7 +121,7 @@ fn s3_fifo_matches_its_model() {
                     }
                 }
             }
-            if known {
+            if was_ghost {
                 main.push((page, 0))
             } else {
                 small.push((page, 0))
@@ -133,7 +133,7 @@ fn s3_fifo_matches_its_model() {
 
 #[test]
 fn sieve_matches_its_model() {
-    agree(Replacement::Sieve, |slots, _| {
+    assert_matches_model(Replacement::Sieve, |slots, _| {
         let (mut fifo, mut hand) = (Vec::<(u32, bool)>::new(), 0);
         move |page| {
             if let Some(entry) = fifo.iter_mut().find(|entry| entry.0 == page) {
@@ -161,17 +161,17 @@ fn sieve_matches_its_model() {
 
 #[test]
 fn arc_matches_its_model() {
-    agree(Replacement::Arc, |slots, _| {
+    assert_matches_model(Replacement::Arc, |slots, _| {
         // T1, B1, T2, B2 of the paper, oldest first.
         let mut lists: [Vec<u32>; 4] = Default::default();
         let mut target = 0.0f64;
         move |page| {
-            if take(&mut lists[0], page) || take(&mut lists[2], page) {
+            if remove(&mut lists[0], page) || remove(&mut lists[2], page) {
                 lists[2].push(page);
                 return true;
             }
             let [_, b1, _, b2] = lists.each_ref().map(|list| list.len() as f64);
-            let (in_b1, in_b2) = (take(&mut lists[1], page), take(&mut lists[3], page));
+            let (in_b1, in_b2) = (remove(&mut lists[1], page), remove(&mut lists[3], page));
             if in_b1 {
                 target = (target + (b2 / b1).max(1.0)).min(slots as f64);
             } else if in_b2 {
@@ -190,8 +190,8 @@ fn arc_matches_its_model() {
                     let t1 = lists[0].len() as f64;
                     let recent = !lists[0].is_empty() && (t1 > target || (in_b2 && t1 == target));
                     let from = if recent || lists[2].is_empty() { 0 } else { 2 };
-                    let gone = lists[from].remove(0);
-                    lists[from + 1].push(gone);
+                    let evicted = lists[from].remove(0);
+                    lists[from + 1].push(evicted);
                 }
             }
             lists[if in_b1 || in_b2 { 2 } else { 0 }].push(page);
@@ -202,20 +202,20 @@ fn arc_matches_its_model() {
 
 #[test]
 fn belady_matches_its_model() {
-    agree(Replacement::Belady, |slots, pages| {
-        let (future, mut time, mut held) = (pages.accesses.clone(), 0, Vec::new());
+    assert_matches_model(Replacement::Belady, |slots, pages| {
+        let (future, mut time, mut resident) = (pages.accesses.clone(), 0, Vec::new());
         move |page| {
             time += 1;
-            if held.contains(&page) {
+            if resident.contains(&page) {
                 return true;
             }
-            if held.len() == slots {
+            if resident.len() == slots {
                 let next = |page: &u32| future[time..].iter().position(|other| other == page).unwrap_or(usize::MAX);
-                // Any of the pages that are never used again may leave.
-                let last = (0..held.len()).max_by_key(|at| next(&held[*at])).unwrap();
-                held.swap_remove(last);
+                // Any of the pages that are never used again may be evicted.
+                let last = (0..resident.len()).max_by_key(|at| next(&resident[*at])).unwrap();
+                resident.swap_remove(last);
             }
-            held.push(page);
+            resident.push(page);
             false
         }
     });
@@ -226,13 +226,13 @@ fn no_policy_beats_belady_and_a_fitting_trace_misses_once() {
     for (name, policy) in Replacement::ALL {
         for seed in 0..4 {
             let pages = accesses(seed);
-            let (ours, best) = (policy.play(60, &pages), Replacement::Belady.play(60, &pages));
-            assert!(ours.hits <= best.hits, "{name} hits {} times, the limit is {}", ours.hits, best.hits);
+            let (outcome, best) = (policy.run(60, &pages), Replacement::Belady.run(60, &pages));
+            assert!(outcome.hits <= best.hits, "{name} hits {} times, the limit is {}", outcome.hits, best.hits);
             if policy == Replacement::ThirdTouch {
                 continue;
             }
             let distinct = pages.accesses.iter().collect::<std::collections::BTreeSet<_>>().len() as u64;
-            let all = policy.play(2 * DISTINCT as usize, &pages);
+            let all = policy.run(2 * DISTINCT as usize, &pages);
             assert_eq!(all.accesses - all.hits, distinct, "{name} with room for everything");
         }
     }
@@ -242,9 +242,9 @@ fn no_policy_beats_belady_and_a_fitting_trace_misses_once() {
 fn loop_larger_than_cache_defeats_lru_but_not_lirs_or_tinylfu() {
     let accesses: Vec<u32> = (0..50).flat_map(|_| 0..120).collect();
     let pages = Pages { accesses, distinct: 120 };
-    assert_eq!(Replacement::Lru.play(100, &pages).hits, 0);
+    assert_eq!(Replacement::Lru.run(100, &pages).hits, 0);
     for policy in [Replacement::Lirs, Replacement::WTinyLfu] {
-        assert!(policy.play(100, &pages).miss_ratio() < 0.4, "{policy:?}");
+        assert!(policy.run(100, &pages).miss_ratio() < 0.4, "{policy:?}");
     }
 }
 

@@ -40,25 +40,25 @@ impl TwoQ {
         }
     }
 
-    fn make_room(&mut self) {
+    fn evict_if_full(&mut self) {
         if self.new.len() + self.main.len() < self.slots {
             return;
         }
         if self.new.len() > self.slots * NEW_PERCENT / 100 {
             let page = self.links.take_tail(&mut self.new).expect("a list over its share is not empty");
             self.place[page as usize] = Place::Nowhere;
-            self.remember(page);
+            self.add_ghost(page);
         } else if let Some(page) = self.links.take_tail(&mut self.main) {
             self.place[page as usize] = Place::Nowhere;
         }
     }
 
-    fn remember(&mut self, page: u32) {
-        let most = self.slots * GHOST_PERCENT / 100;
-        if most == 0 {
+    fn add_ghost(&mut self, page: u32) {
+        let ghost_max = self.slots * GHOST_PERCENT / 100;
+        if ghost_max == 0 {
             return;
         }
-        if self.ghost.len() == most {
+        if self.ghost.len() == ghost_max {
             let oldest = self.links.take_tail(&mut self.ghost).expect("a full list is not empty");
             self.place[oldest as usize] = Place::Nowhere;
         }
@@ -78,13 +78,13 @@ impl Cache for TwoQ {
             }
             Place::Ghost => {
                 self.links.unlink(&mut self.ghost, page);
-                self.make_room();
+                self.evict_if_full();
                 self.links.push_head(&mut self.main, page);
                 self.place[page as usize] = Place::Main;
                 false
             }
             Place::Nowhere => {
-                self.make_room();
+                self.evict_if_full();
                 self.links.push_head(&mut self.new, page);
                 self.place[page as usize] = Place::New;
                 false

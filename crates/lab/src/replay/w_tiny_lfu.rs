@@ -81,24 +81,24 @@ impl WTinyLfu {
     }
 
     /// Compares the page that leaves the window with the next victim of the main area; the page with more uses stays.
-    fn settle(&mut self) {
+    fn admit_from_window(&mut self) {
         if self.window.len() <= self.window_slots {
             return;
         }
-        let newcomer = self.links.take_tail(&mut self.window).expect("a list over its share is not empty");
+        let candidate = self.links.take_tail(&mut self.window).expect("a list over its share is not empty");
         if self.probation.len() + self.protected.len() < self.slots - self.window_slots {
-            return self.put(newcomer, Place::Probation);
+            return self.put(candidate, Place::Probation);
         }
         let Some(victim) = self.probation.tail().or(self.protected.tail()) else {
-            return self.put(newcomer, Place::Nowhere);
+            return self.put(candidate, Place::Nowhere);
         };
-        if self.uses[newcomer as usize] <= self.uses[victim as usize] {
-            return self.put(newcomer, Place::Nowhere);
+        if self.uses[candidate as usize] <= self.uses[victim as usize] {
+            return self.put(candidate, Place::Nowhere);
         }
         let from = if !self.probation.is_empty() { &mut self.probation } else { &mut self.protected };
         self.links.unlink(from, victim);
         self.put(victim, Place::Nowhere);
-        self.put(newcomer, Place::Probation);
+        self.put(candidate, Place::Probation);
     }
 }
 
@@ -108,7 +108,7 @@ impl Cache for WTinyLfu {
         match self.place[page as usize] {
             Place::Nowhere => {
                 self.put(page, Place::Window);
-                self.settle();
+                self.admit_from_window();
                 return false;
             }
             Place::Window => {

@@ -6,7 +6,7 @@ use messages::report::{Assumptions, Curve, MissRatioCurve, SideAdvice, StepAdvic
 use messages::{VolumeReport, VolumeState};
 
 /// Converts the assumptions for the computation.
-pub fn assumed(assumptions: &Assumptions) -> crate::advice::Assumptions {
+pub fn to_assumptions(assumptions: &Assumptions) -> crate::advice::Assumptions {
     let Assumptions { spindle_iops, array_ns, flash_ns, memory_ns } = *assumptions;
     crate::advice::Assumptions { spindle_rate: f64::from(spindle_iops), array_ns, flash_ns, memory_ns }
 }
@@ -16,7 +16,7 @@ pub fn of_volume(report: &VolumeReport, curve: &MissRatioCurve, assumptions: &As
     let requests = report.reads + report.writes;
     if requests == 0 {
         let text = "nothing was read or written yet, so there is nothing to say";
-        return VolumeAdvice { nothing: Some(text.to_owned()), ..none(report) };
+        return VolumeAdvice { nothing: Some(text.to_owned()), ..empty_advice(report) };
     }
     let ratio = |hits: u64| hits as f64 / report.reads.max(1) as f64;
     let seconds = curve.observed_ms as f64 / 1e3;
@@ -27,27 +27,27 @@ pub fn of_volume(report: &VolumeReport, curve: &MissRatioCurve, assumptions: &As
             memory: Today { size_bytes: report.memory_bytes, hit_ratio: ratio(report.memory_hits) },
             flash: Today { size_bytes: report.flash.cached_bytes, hit_ratio: ratio(report.flash_hits) },
         },
-        &assumed(assumptions),
+        &to_assumptions(assumptions),
     );
     VolumeAdvice {
         footprint_bytes: curve.memory.working_set_bytes,
         requests_per_s: advice.rate,
         memory: side(&advice.memory),
         flash: side(&advice.flash),
-        ..none(report)
+        ..empty_advice(report)
     }
 }
 
 /// Advice for a volume without curves, or whose core does not answer.
-pub fn of_nothing(report: &VolumeReport) -> VolumeAdvice {
+pub fn without_curves(report: &VolumeReport) -> VolumeAdvice {
     let why = match report.state {
         VolumeState::Refused => format!("it is {}: it has no miss-ratio curve", report.state.name()),
         _ => "its data core does not answer".to_owned(),
     };
-    VolumeAdvice { nothing: Some(why), ..none(report) }
+    VolumeAdvice { nothing: Some(why), ..empty_advice(report) }
 }
 
-fn none(report: &VolumeReport) -> VolumeAdvice {
+fn empty_advice(report: &VolumeReport) -> VolumeAdvice {
     let requests = report.reads + report.writes;
     VolumeAdvice { volume: report.name.clone(), requests, ..VolumeAdvice::default() }
 }
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     /// A volume that was read for ten seconds, half of it from 1 MiB of memory.
-    fn used() -> (VolumeReport, MissRatioCurve) {
+    fn read_volume() -> (VolumeReport, MissRatioCurve) {
         let report = VolumeReport {
             reads: 900,
             writes: 100,
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn step_reports_its_gain_in_hits_latency_and_disks() {
-        let (report, curve) = used();
+        let (report, curve) = read_volume();
         let advice = of_volume(&report, &curve, &Assumptions { spindle_iops: 50, ..Assumptions::default() });
         assert_eq!((advice.nothing, advice.requests, advice.requests_per_s), (None, 1_000, Some(100.0)));
         assert_eq!((advice.footprint_bytes, advice.memory.knee_bytes), (9 << 20, Some(2 << 20)));
@@ -118,21 +118,27 @@ mod tests {
 
     #[test]
     fn missing_advice_has_a_reason() {
-        let (mut report, curve) = used();
+        let (mut report, curve) = read_volume();
         let why = |advice: VolumeAdvice| advice.nothing.expect("there is a reason");
-        assert!(why(of_nothing(&report)).contains("core does not answer"));
+        assert!(why(without_curves(&report)).contains("core does not answer"));
         report.state = VolumeState::Refused;
-        assert!(why(of_nothing(&report)).contains("refused"));
+        assert!(why(without_curves(&report)).contains("refused"));
         (report.reads, report.writes) = (0, 0);
         assert!(why(of_volume(&report, &curve, &Assumptions::default())).contains("nothing was read or written yet"));
     }
 
     #[test]
     fn default_assumptions_are_the_same_everywhere() {
-        let (here, there) = (assumed(&Assumptions::default()), crate::advice::Assumptions::default());
+        let (messages_default, lab_default) =
+            (to_assumptions(&Assumptions::default()), crate::advice::Assumptions::default());
         assert_eq!(
-            (here.spindle_rate, here.array_ns, here.flash_ns, here.memory_ns),
-            (there.spindle_rate, there.array_ns, there.flash_ns, there.memory_ns)
+            (
+                messages_default.spindle_rate,
+                messages_default.array_ns,
+                messages_default.flash_ns,
+                messages_default.memory_ns
+            ),
+            (lab_default.spindle_rate, lab_default.array_ns, lab_default.flash_ns, lab_default.memory_ns)
         );
     }
 }

@@ -36,13 +36,13 @@ impl Chart<'_> {
     /// The SVG picture.
     pub fn draw(&self) -> String {
         let tops = self.tops();
-        let most = tops.iter().flatten().copied().fold(0.0, f64::max).max(f64::MIN_POSITIVE);
-        let y = |value: f64| BOTTOM - (BOTTOM - TOP) * value / most;
+        let top_max = tops.iter().flatten().copied().fold(0.0, f64::max).max(f64::MIN_POSITIVE);
+        let y = |value: f64| BOTTOM - (BOTTOM - TOP) * value / top_max;
         let mut picture =
             format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n", escaped(self.title));
         // Writing to a string cannot fail, here and below.
         for part in [0.0, 0.5, 1.0] {
-            let (at, shown) = (y(most * part), (self.show)(most * part));
+            let (at, shown) = (y(top_max * part), (self.show)(top_max * part));
             let _ =
                 writeln!(picture, "<line class=\"grid\" x1=\"{LEFT}\" y1=\"{at:.1}\" x2=\"{RIGHT}\" y2=\"{at:.1}\"/>");
             let _ =

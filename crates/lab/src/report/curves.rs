@@ -93,8 +93,12 @@ pub fn draw(title: &str, memory: &SideAdvice, flash: &SideAdvice) -> String {
 /// Legend of the picture.
 fn legend(memory: &SideAdvice) -> &'static str {
     match memory.today {
-        Some(_) => "Share of hits, by the size of the cache. Ring: past it more pays less. Dot: what there is today.",
-        None => "Share of hits, by the size of the cache. Dashed: an LRU's. Ring: past it more pays less.",
+        Some(_) => {
+            "Share of hits, by the size of the cache. Ring: knee, beyond which more cache gains less. Dot: today."
+        }
+        None => {
+            "Share of hits, by the size of the cache. Dashed: an LRU's. Ring: knee, beyond which more cache gains less."
+        }
     }
 }
 
@@ -122,18 +126,18 @@ fn curve(picture: &mut String, name: &str, side: &SideAdvice, axis: &Axis) {
     let curve = points(|step| step.miss_ratio);
     for (class, points) in [("lru", &lru), ("curve", &curve)].into_iter().skip(usize::from(lru == curve)) {
         writeln!(picture, "<polyline class=\"{class} {name}\" points=\"{points}\"/>")
-            .expect("a string takes everything");
+            .expect("writing to a string cannot fail");
     }
     if let Some(today) = side.today.filter(|today| today.size_bytes > 0) {
         let (x, y) = (axis.x(today.size_bytes).min(RIGHT), y(today.hit_ratio));
         writeln!(picture, "<circle class=\"{name} today\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"/>")
-            .expect("a string takes everything");
+            .expect("writing to a string cannot fail");
         text(picture, &format!("{name} middle"), (x, y + if name == "memory" { 20.0 } else { -12.0 }), "today");
     }
     if let Some(step) = side.knee() {
         let (x, y) = (axis.x(step.size_bytes), y(1.0 - step.miss_ratio));
         writeln!(picture, "<circle class=\"{name}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"/>")
-            .expect("a string takes everything");
+            .expect("writing to a string cannot fail");
         let (label, above) = (show_bytes(step.size_bytes), if name == "memory" { 24.0 } else { -14.0 });
         text(picture, &format!("{name} middle"), (x, y + above), &label);
     }
@@ -142,13 +146,13 @@ fn curve(picture: &mut String, name: &str, side: &SideAdvice, axis: &Axis) {
 fn line(picture: &mut String, from: (f64, f64), to: (f64, f64)) {
     let ((x1, y1), (x2, y2)) = (from, to);
     writeln!(picture, "<line class=\"grid\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>")
-        .expect("a string takes everything");
+        .expect("writing to a string cannot fail");
 }
 
 fn text(picture: &mut String, class: &str, at: (f64, f64), content: &str) {
     let (x, y) = at;
     writeln!(picture, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>", escaped(content))
-        .expect("a string takes everything");
+        .expect("writing to a string cannot fail");
 }
 
 #[cfg(test)]
@@ -180,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_of_one_block_is_drawn_too() {
+    fn trace_of_one_block_is_drawn() {
         let one = || side(&[(4_096, 0.0)], None);
         let picture = draw("one", &one(), &one());
         assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");

@@ -67,32 +67,32 @@ impl Gain {
             backing_writes: sum("backing_writes"),
             backing_read_bytes: sum("backing_read_bytes"),
             backing_write_bytes: sum("backing_write_bytes"),
-            read_p50_at_most_us: at_most(history, 0.5),
-            read_p99_at_most_us: at_most(history, 0.99),
+            read_p50_at_most_us: quantile_bound(history, 0.5),
+            read_p99_at_most_us: quantile_bound(history, 0.99),
         }
     }
 
     /// Client requests minus requests to the array.
-    pub fn spared_requests(&self) -> u64 {
+    pub fn avoided_requests(&self) -> u64 {
         (self.reads + self.writes).saturating_sub(self.backing_reads + self.backing_writes)
     }
 
     /// Client bytes minus bytes transferred to or from the array.
-    pub fn spared_bytes(&self) -> u64 {
+    pub fn avoided_bytes(&self) -> u64 {
         (self.read_bytes + self.write_bytes).saturating_sub(self.backing_read_bytes + self.backing_write_bytes)
     }
 }
 
 /// Upper bound of the bucket that contains the given quantile of all reads.
-fn at_most(history: &HistoryReport, part: f64) -> Option<f64> {
+fn quantile_bound(history: &HistoryReport, part: f64) -> Option<f64> {
     let latency = history.latency.get("read")?;
     let of = |bucket: usize| latency.counts.iter().filter_map(|counts| counts.get(bucket)).sum::<u64>();
     let all: u64 = latency.count.iter().sum();
-    let wanted = (all as f64 * part).ceil() as u64;
-    let mut behind = 0;
+    let rank = (all as f64 * part).ceil() as u64;
+    let mut cumulative = 0;
     latency.bounds_us.iter().enumerate().find_map(|(bucket, bound)| {
-        behind += of(bucket);
-        (all > 0 && behind >= wanted).then_some(*bound)
+        cumulative += of(bucket);
+        (all > 0 && cumulative >= rank).then_some(*bound)
     })
 }
 
@@ -122,10 +122,10 @@ mod tests {
         };
         let gain = Gain::of(&history);
         assert_eq!((gain.covered_seconds, gain.reads, gain.memory_hits, gain.flash_hits), (90, 100, 51, 0));
-        assert_eq!((gain.spared_requests(), gain.spared_bytes()), (110 - 39, 0));
+        assert_eq!((gain.avoided_requests(), gain.avoided_bytes()), (110 - 39, 0));
         assert_eq!((gain.read_p50_at_most_us, gain.read_p99_at_most_us), (Some(10.0), Some(1_000.0)));
         // The slowest read lies in the unbounded last bucket.
-        assert_eq!(at_most(&history, 1.0), None);
+        assert_eq!(quantile_bound(&history, 1.0), None);
         assert_eq!(Gain::of(&HistoryReport::default()), Gain::default());
     }
 }

@@ -21,9 +21,9 @@ pub struct Findings {
     /// Volumes with the most reads, in descending order.
     pub volumes: Vec<VolumeGain>,
     /// Number of volumes examined.
-    pub volumes_seen: usize,
+    pub volumes_examined: usize,
     /// Number of volumes not examined, because there are too many.
-    pub volumes_unseen: usize,
+    pub volumes_not_examined: usize,
     /// The newest alerts of the time span.
     pub alerts: EventsPage,
 }

@@ -1,5 +1,5 @@
-//! The report page: a sentence, charts, tables. It has no scripts and no external resources, and is readable in light
-//! and dark mode and on paper.
+//! The report page: a summary sentence, charts and tables. It has no scripts and no external resources, and is readable
+//! in light and dark mode and on paper.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -36,11 +36,11 @@ pub fn sentence(gain: &Gain) -> String {
         return format!("nothing was read in {}", show_time(Duration::from_secs(gain.covered_seconds)));
     }
     format!(
-        "{} of {} reads were served by the cache, and the array was spared {} requests and {}",
+        "{} of {} reads were served by the cache, which avoided {} requests and {} at the array",
         show_percent(gain.memory_hits + gain.flash_hits, gain.reads),
         show_count(gain.reads),
-        show_count(gain.spared_requests()),
-        show_bytes(gain.spared_bytes())
+        show_count(gain.avoided_requests()),
+        show_bytes(gain.avoided_bytes())
     )
 }
 
@@ -49,14 +49,14 @@ pub fn write(found: &Findings) -> String {
     let gain = &found.gain;
     let when = |seconds: u64| unix_time::format(Duration::from_secs(seconds));
     let (from, to) = (when(gain.from_unix_seconds), when(gain.to_unix_seconds));
-    let seen = show_time(Duration::from_secs(gain.covered_seconds));
+    let covered = show_time(Duration::from_secs(gain.covered_seconds));
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
          content=\"width=device-width, initial-scale=1\">\n\
          <title>Hotset: what the cache gained</title>\n<style>\n{STYLE}</style>\n<h1>What the cache gained</h1>\n\
-         <p class=\"faint\">{from} to {to}, of which {seen} were seen. Hotset {}.</p>\n<p>{}.</p>\n",
+         <p class=\"faint\">{from} to {to}, with data for {covered}. Hotset {}.</p>\n<p>{}.</p>\n",
         escaped(&found.version),
-        capital(&sentence(gain))
+        capitalized(&sentence(gain))
     );
     page.push_str(&figures(gain));
     page.push_str(&charts(found));
@@ -67,7 +67,7 @@ pub fn write(found: &Findings) -> String {
 }
 
 fn figures(gain: &Gain) -> String {
-    let took = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("at most {}", show_micros(us)));
+    let bound = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("at most {}", show_micros(us)));
     let rows = [
         ("Reads", show_count(gain.reads), show_bytes(gain.read_bytes)),
         ("Writes", show_count(gain.writes), show_bytes(gain.write_bytes)),
@@ -80,8 +80,8 @@ fn figures(gain: &Gain) -> String {
         ("Reads served whole by flash", show_count(gain.flash_hits), show_percent(gain.flash_hits, gain.reads)),
         ("Reads from the array", show_count(gain.backing_reads), show_bytes(gain.backing_read_bytes)),
         ("Writes to the array", show_count(gain.backing_writes), show_bytes(gain.backing_write_bytes)),
-        ("Half of the reads took", took(gain.read_p50_at_most_us), String::new()),
-        ("99 % of the reads took", took(gain.read_p99_at_most_us), String::new()),
+        ("Half of the reads took", bound(gain.read_p50_at_most_us), String::new()),
+        ("99 % of the reads took", bound(gain.read_p99_at_most_us), String::new()),
     ];
     let rows: String =
         rows.iter().map(|(name, value, more)| format!("<tr><td>{name}<td>{value}<td>{more}\n")).collect();
@@ -121,11 +121,16 @@ fn charts(found: &Findings) -> String {
         "Reads a second: <b class=\"memory\">memory</b>, <b class=\"flash\">flash</b>, <b class=\"array\">the \
          array</b>, wholly or in part.",
     );
-    let asked = sum(mean("reads"), mean("writes"));
-    let reached = sum(mean("backing_reads"), mean("backing_writes"));
+    let client_requests = sum(mean("reads"), mean("writes"));
+    let array_requests = sum(mean("backing_reads"), mean("backing_writes"));
     figure(
-        "What the array was spared",
-        drawn("Requests a second, of clients and to the array", &[("memory", asked), ("array", reached)], false, rate),
+        "Requests avoided at the array",
+        drawn(
+            "Requests a second, of clients and to the array",
+            &[("memory", client_requests), ("array", array_requests)],
+            false,
+            rate,
+        ),
         "Requests a second: <b class=\"memory\">of clients</b>, <b class=\"array\">to the array</b>.",
     );
     let p50 = percentile(latency.map(|latency| &latency.p50_us));
@@ -149,18 +154,18 @@ fn volumes(found: &Findings) -> String {
             show_count(gain.writes),
             show_percent(gain.memory_hits, gain.reads),
             show_percent(gain.flash_hits, gain.reads),
-            show_count(gain.spared_requests())
+            show_count(gain.avoided_requests())
         )
     };
     let rows: String = found.volumes.iter().map(row).collect();
-    let left_out = found.volumes_seen - found.volumes.len();
+    let unlisted = found.volumes_examined - found.volumes.len();
     let line = |count: usize, what: &str| match count {
         0 => String::new(),
         _ => format!("<p class=\"faint\">{count} more {what}.</p>\n"),
     };
-    let more = line(left_out, "had fewer reads") + &line(found.volumes_unseen, "were not looked at");
+    let more = line(unlisted, "had fewer reads") + &line(found.volumes_not_examined, "were not examined");
     format!(
-        "<h2>Volumes</h2>\n<table>\n<tr><th>volume<th>reads<th>writes<th>memory<th>flash<th>requests spared<th>99 % \
+        "<h2>Volumes</h2>\n<table>\n<tr><th>volume<th>reads<th>writes<th>memory<th>flash<th>requests avoided<th>99 % \
          of reads within\n{rows}</table>\n{more}"
     )
 }
@@ -180,7 +185,7 @@ fn alerts(found: &Findings) -> String {
     format!("<h2>Alerts</h2>\n<table>\n{rows}</table>\n{older}")
 }
 
-fn capital(text: &str) -> String {
+fn capitalized(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
@@ -192,7 +197,7 @@ mod tests {
     use super::super::VolumeGain;
     use super::*;
 
-    fn found() -> Findings {
+    fn findings() -> Findings {
         let gain = Gain { covered_seconds: 60, reads: 100, memory_hits: 60, flash_hits: 20, ..Gain::default() };
         let event = EventReport {
             at_unix_ms: 1_000,
@@ -206,19 +211,19 @@ mod tests {
             history: HistoryReport::default(),
             gain: gain.clone(),
             volumes: vec![VolumeGain { volume: "a\"<script>".to_owned(), gain }],
-            volumes_seen: 3,
-            volumes_unseen: 4,
+            volumes_examined: 3,
+            volumes_not_examined: 4,
             alerts: EventsPage { events: vec![event], next: Some(1) },
         }
     }
 
     #[test]
     fn page_shows_the_gain_without_external_resources() {
-        let page = write(&found());
+        let page = write(&findings());
         for part in [
             "80.0 % of 100 reads were served",
             "2 more had fewer",
-            "4 more were not looked at",
+            "4 more were not examined",
             "raised &amp; cleared",
             "&lt;b&gt;",
             "older ones",
@@ -231,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn report_without_reads_says_so() {
+    fn report_without_reads_states_it() {
         let gain = Gain { covered_seconds: 60, ..Gain::default() };
         assert!(sentence(&gain).starts_with("nothing was read in "));
     }

@@ -14,11 +14,11 @@
 use seam::Nanos;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
-use super::bed::{Plan, TestBed};
 use super::series::{Check, Outcome, Point, mean};
+use super::test_bed::{Plan, TestBed};
 use super::{Act, Scenario, Setup, Show};
 use crate::fixture::FlashPlan;
-use crate::workload::row::Layout;
+use crate::workload::address_space::Layout;
 use crate::workload::{Job, Pattern, Skew};
 
 const MIB: u64 = 1 << 20;
@@ -67,7 +67,7 @@ fn plan(seed: u64, cut: u64) -> Plan {
         seed,
         memory_bytes: 96 * MIB / cut,
         arrays: vec![(array, PARTS * part_bytes(cut))],
-        layout: Layout::EndToEnd,
+        layout: Layout::Concatenated,
         flash: Some(FlashPlan { devices: 1, bytes: (120_000_000_000 / cut).next_multiple_of(MIB), iops: 4_000 }),
         policy: engine::WritePolicy::WriteThrough,
         cached: true,
@@ -82,10 +82,10 @@ fn bare(seed: u64, cut: u64) -> Plan {
 fn hour(seed: u64) -> Outcome {
     let mut bed = TestBed::new(&bare(seed, SPEEDUP));
     // Fills the controller's memory before the measurement.
-    play(&mut bed, 5, seed + 1);
-    let without = play(&mut bed, 15, seed);
+    run_minutes(&mut bed, 5, seed + 1);
+    let without = run_minutes(&mut bed, 15, seed);
     let mut bed = TestBed::new(&plan(seed, SPEEDUP));
-    let with = play(&mut bed, MINUTES, seed);
+    let with = run_minutes(&mut bed, MINUTES, seed);
     let mut outcome = Outcome { checks: checks(&with, &without), ..Outcome::default() };
     outcome.run("with", with).run("without", without);
     outcome
@@ -127,9 +127,9 @@ fn jobs(cut: u64) -> Vec<Job> {
     (0..PARTS).map(at).collect()
 }
 
-fn play(bed: &mut TestBed, minutes: u64, seed: u64) -> Vec<Point> {
-    let clients = bed.send(&jobs(SPEEDUP), seed);
-    let points = (0..minutes).map(|_| bed.minute(&clients, Nanos::from_secs(60 / SPEEDUP))).collect();
-    bed.dismiss(clients);
+fn run_minutes(bed: &mut TestBed, minutes: u64, seed: u64) -> Vec<Point> {
+    let clients = bed.start_clients(&jobs(SPEEDUP), seed);
+    let points = (0..minutes).map(|_| bed.run_for(&clients, Nanos::from_secs(60 / SPEEDUP))).collect();
+    bed.stop_clients(clients);
     points
 }

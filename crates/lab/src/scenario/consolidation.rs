@@ -7,11 +7,11 @@
 use seam::Nanos;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
-use super::bed::{Plan, TestBed};
 use super::series::{Check, Outcome, Point, mean};
+use super::test_bed::{Plan, TestBed};
 use super::{Act, Scenario, Setup, Show};
 use crate::fixture::FlashPlan;
-use crate::workload::row::Layout;
+use crate::workload::address_space::Layout;
 use crate::workload::tile::{self, STREAMS, TILE_BYTES};
 use crate::workload::{Job, Pace};
 
@@ -66,7 +66,7 @@ struct Run {
     last: Point,
     points: Vec<Point>,
     /// Lowest fraction, over all streams, of a stream's rate without any latency.
-    least: f64,
+    fraction_min: f64,
     deploy_promotions: u64,
 }
 
@@ -111,7 +111,7 @@ fn plan(seed: u64, cut: u64, disks: [usize; 3], tiles: u64, flash: Option<FlashP
         seed,
         memory_bytes: 4_000_000_000 / cut,
         arrays: disks.map(array).into_iter().zip(sizes).collect(),
-        layout: Layout::EndToEnd,
+        layout: Layout::Concatenated,
         flash,
         policy: engine::WritePolicy::WriteBack,
         cached: true,
@@ -123,21 +123,21 @@ fn plan(seed: u64, cut: u64, disks: [usize; 3], tiles: u64, flash: Option<FlashP
 fn run(seed: u64, disks: [usize; 3], tiles: u64, flash: Option<FlashPlan>) -> Run {
     let (plan, jobs) = plan(seed, SCALE, disks, tiles, flash);
     let mut bed = TestBed::new(&plan);
-    let clients = bed.send(&jobs, seed);
+    let clients = bed.start_clients(&jobs, seed);
     let warm = WARM_MINUTES[usize::from(flash.is_some())];
-    let mut points: Vec<Point> = (0..warm).map(|_| bed.minute(&clients, Nanos::from_secs(60))).collect();
+    let mut points: Vec<Point> = (0..warm).map(|_| bed.run_for(&clients, Nanos::from_secs(60))).collect();
     clients.take_jobs();
-    let last = bed.minute(&clients, Nanos::from_secs(60));
+    let last = bed.run_for(&clients, Nanos::from_secs(60));
     let counts = clients.take_jobs();
-    bed.dismiss(clients);
+    bed.stop_clients(clients);
     points.push(last);
     let part = |(job, count): (&Job, u64)| match job.pace {
         Pace::Think(think) => count as f64 / 60.0 * think.as_secs_f64() / f64::from(job.depth),
         Pace::Eager | Pace::Rate(_) => 1.0,
     };
-    let least = jobs.iter().zip(counts).map(part).fold(f64::MAX, f64::min);
+    let fraction_min = jobs.iter().zip(counts).map(part).fold(f64::MAX, f64::min);
     let deploy_promotions = bed.volumes[LUNS.len() - 1].stats().flash.promotions;
-    Run { last, points, least, deploy_promotions }
+    Run { last, points, fraction_min, deploy_promotions }
 }
 
 fn tiles(seed: u64) -> Outcome {
@@ -153,11 +153,36 @@ fn tiles(seed: u64) -> Outcome {
     };
     let gain = |index: usize| gain(index + 1, with[index].last.iops / without[index].last.iops);
     let checks = vec![
-        Check::at_least("20 disks without flash, 2 tiles: least part of a stream", without[1].least, CARRIED, SOURCE),
-        Check::at_most("20 disks without flash, 3 tiles: least part of a stream", without[2].least, CARRIED, SOURCE),
-        Check::at_most("11 disks without flash, 1 tile: least part of a stream", few_without.least, CARRIED, SOURCE),
-        Check::at_least("20 disks, flash of 92 GB, 4 tiles: least part of a stream", with[2].least, CARRIED, SOURCE),
-        Check::at_least("11 disks, flash of 92 GB, 4 tiles: least part of a stream", few_with.least, CARRIED, SOURCE),
+        Check::at_least(
+            "20 disks without flash, 2 tiles: least part of a stream",
+            without[1].fraction_min,
+            CARRIED,
+            SOURCE,
+        ),
+        Check::at_most(
+            "20 disks without flash, 3 tiles: least part of a stream",
+            without[2].fraction_min,
+            CARRIED,
+            SOURCE,
+        ),
+        Check::at_most(
+            "11 disks without flash, 1 tile: least part of a stream",
+            few_without.fraction_min,
+            CARRIED,
+            SOURCE,
+        ),
+        Check::at_least(
+            "20 disks, flash of 92 GB, 4 tiles: least part of a stream",
+            with[2].fraction_min,
+            CARRIED,
+            SOURCE,
+        ),
+        Check::at_least(
+            "11 disks, flash of 92 GB, 4 tiles: least part of a stream",
+            few_with.fraction_min,
+            CARRIED,
+            SOURCE,
+        ),
         gain(0),
         gain(1),
         Check::at_least("requests from the cache, 4 tiles, flash of 92 GB", hits(&with[2]), 0.921, SOURCE),
@@ -166,7 +191,7 @@ fn tiles(seed: u64) -> Outcome {
     ];
     let line = |name: &str, run: &Run| {
         let Point { iops, latency_ms, read_hit_ratio, .. } = run.last;
-        let (reads, least) = (read_hit_ratio * 100.0, run.least * 100.0);
+        let (reads, least) = (read_hit_ratio * 100.0, run.fraction_min * 100.0);
         format!("{name}: {iops:.0}/s, {latency_ms:.1} ms, {reads:.0} % read hits, least stream {least:.0} %")
     };
     let notes = vec![

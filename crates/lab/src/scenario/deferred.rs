@@ -6,10 +6,10 @@
 
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
-use super::bed::{Plan, TestBed};
 use super::series::{Check, Outcome, Point, mean};
+use super::test_bed::{Plan, TestBed};
 use super::{Act, Scenario, Setup, Show};
-use crate::workload::row::Layout;
+use crate::workload::address_space::Layout;
 use crate::workload::{Job, Pattern};
 
 const GIB: u64 = 1 << 30;
@@ -51,7 +51,7 @@ fn plan(seed: u64, cut: u64) -> Plan {
         seed,
         memory_bytes: 16 * GIB / cut,
         arrays: vec![(raid, FILE / cut / (1 << 20) * (1 << 20))],
-        layout: Layout::EndToEnd,
+        layout: Layout::Concatenated,
         flash: None,
         policy: engine::WritePolicy::WriteBackVolatile,
         cached: true,
@@ -83,7 +83,7 @@ fn writes(seed: u64) -> Outcome {
         (bed.sample(&pattern, depth, 2, seed), raw, behind.sample(&pattern, depth, 30, seed))
     });
     let begun = bed.fixture.world.now();
-    bed.fixture.world.block_on(bed.volumes[0].destage_all()).expect("the disks take everything");
+    bed.fixture.world.block_on(bed.volumes[0].destage_all()).expect("a modelled array does not fail");
     let drained = bed.fixture.world.now().since(begun);
     let ratio = |(with, raw, _): &(Point, Point, Point)| with.iops / raw.iops;
     let checks = vec![

@@ -7,13 +7,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 mod autocache;
-pub mod bed;
 mod consolidation;
 mod deferred;
 pub mod report;
 pub mod series;
 pub mod show;
 mod sioc;
+pub mod test_bed;
 mod vdi;
 mod vnx;
 mod vnx_flash;
@@ -89,5 +89,5 @@ pub fn run_all(
     });
     let outcomes =
         outcomes.into_iter().map(|outcome| outcome.into_inner().expect("no thread panics with the lock held"));
-    chosen.iter().copied().zip(outcomes.map(|outcome| outcome.expect("each was run"))).collect()
+    chosen.iter().copied().zip(outcomes.map(|outcome| outcome.expect("every chosen scenario was run"))).collect()
 }

@@ -155,20 +155,20 @@ fn charts(page: &mut String, series: &[Series]) {
     page.push_str("</p><div class=charts>");
     for (_, title, value) in COLUMNS {
         let values = drawn.iter().flat_map(|series| series.points.iter().map(value));
-        let most = values.fold(0.0_f64, f64::max);
-        if most <= 0.0 {
+        let max = values.fold(0.0_f64, f64::max);
+        if max <= 0.0 {
             continue;
         }
-        chart(page, title, &drawn, value, nice(most));
+        chart(page, title, &drawn, value, round_up(max));
     }
     page.push_str("</div>");
 }
 
 /// Rounds up to the next round figure for the end of an axis.
-fn nice(most: f64) -> f64 {
-    let power = 10_f64.powf(most.log10().floor());
+fn round_up(max: f64) -> f64 {
+    let power = 10_f64.powf(max.log10().floor());
     let steps = [1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0];
-    power * steps.into_iter().find(|step| step * power >= most * 0.999).unwrap_or(10.0)
+    power * steps.into_iter().find(|step| step * power >= max * 0.999).unwrap_or(10.0)
 }
 
 fn chart(page: &mut String, title: &str, series: &[&Series], value: fn(&Point) -> f64, top: f64) {

@@ -3,7 +3,7 @@
 
 use seam::BLOCK_BYTES;
 
-use super::bed::Plan;
+use super::test_bed::Plan;
 use super::{Check, Point};
 use crate::workload::Job;
 
@@ -21,7 +21,7 @@ pub struct Show {
     pub checks: Checks,
 }
 
-/// Checks the minutes of each act, with the cache and without. All acts have been played to their end.
+/// Checks the minutes of each act, with the cache and without. All acts have run to their end.
 pub type Checks = fn(&[Vec<Point>], &[Vec<Point>]) -> Vec<Check>;
 
 /// The two test beds of a demonstration and their load.
@@ -30,7 +30,7 @@ pub struct Setup {
     pub with: Plan,
     /// The comparison: bare arrays, or memory without flash.
     pub without: Plan,
-    /// Acts, played one after the other.
+    /// Acts, run in order.
     pub acts: Vec<Act>,
 }
 
@@ -60,7 +60,7 @@ pub struct Act {
     pub name: String,
     /// Duration in minutes of the publication.
     pub minutes: u64,
-    /// The jobs that run.
+    /// The jobs.
     pub jobs: Vec<Job>,
 }
 
@@ -106,9 +106,14 @@ mod tests {
         for (scenario, show) in ALL.iter().filter_map(|scenario| Some((scenario, scenario.show.as_ref()?))) {
             for cut in [show.cut_min, show.cut_min * 5] {
                 let setup = (show.setup)(cut);
-                assert_eq!(setup.with.row().size_bytes(), setup.without.row().size_bytes(), "{}", scenario.name);
+                assert_eq!(
+                    setup.with.address_space().size_bytes(),
+                    setup.without.address_space().size_bytes(),
+                    "{}",
+                    scenario.name
+                );
                 for act in setup.acts {
-                    let checked = Spec::single(&act.name, act.jobs).check(setup.with.row().size_bytes(), 512);
+                    let checked = Spec::single(&act.name, act.jobs).check(setup.with.address_space().size_bytes(), 512);
                     checked.unwrap_or_else(|error| panic!("{} cut {cut} times: {error}", scenario.name));
                 }
             }

@@ -11,11 +11,11 @@ use engine::WriteFlags;
 use seam::Nanos;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
-use super::bed::{Plan, TestBed};
 use super::series::{Check, Outcome, Point, mean};
+use super::test_bed::{Plan, TestBed};
 use super::{Act, Scenario, Setup, Show};
 use crate::fixture::FlashPlan;
-use crate::workload::row::Layout;
+use crate::workload::address_space::Layout;
 use crate::workload::vdi::{Desktops, READ_BYTES, READS_PER_S, WRITE_BYTES, WRITES_PER_S};
 use crate::workload::{Job, Pattern};
 
@@ -80,7 +80,7 @@ fn plan(seed: u64, cached: bool, cut: u64) -> Plan {
         seed,
         memory_bytes: 12_000_000_000 / cut,
         arrays: vec![(array, all(cut).bytes())],
-        layout: Layout::EndToEnd,
+        layout: Layout::Concatenated,
         flash: cached.then_some(flash),
         policy: engine::WritePolicy::WriteBack,
         cached,
@@ -109,27 +109,27 @@ fn acts(cut: u64) -> Vec<Act> {
 }
 
 /// Boots the desktops, then logs them on and works; returns a point per minute after the boot.
-fn work(bed: &mut TestBed, minutes: u64, seed: u64) -> Vec<Point> {
+fn run_desktops(bed: &mut TestBed, minutes: u64, seed: u64) -> Vec<Point> {
     let mut points = Vec::new();
-    let booting = bed.send(&all(SPEEDUP).boot_storm(), seed + 500);
-    bed.minute(&booting, Nanos::from_secs(BOOT_MINUTES * 60 / SPEEDUP));
-    bed.dismiss(booting);
+    let booting = bed.start_clients(&all(SPEEDUP).boot_storm(), seed + 500);
+    bed.run_for(&booting, Nanos::from_secs(BOOT_MINUTES * 60 / SPEEDUP));
+    bed.stop_clients(booting);
     bed.restart_clock();
     let time = Nanos::from_secs(60 / SPEEDUP);
-    let mut clients = bed.send(&log_on(SPEEDUP), seed);
+    let mut clients = bed.start_clients(&log_on(SPEEDUP), seed);
     for minute in 1..=minutes {
         let burst = (minute as usize).is_multiple_of(BURST_EACH);
         if burst {
-            let next = bed.send(&at_work(BURST, SPEEDUP), seed + minute);
-            bed.dismiss(std::mem::replace(&mut clients, next));
+            let next = bed.start_clients(&at_work(BURST, SPEEDUP), seed + minute);
+            bed.stop_clients(std::mem::replace(&mut clients, next));
         }
-        points.push(bed.minute(&clients, time));
+        points.push(bed.run_for(&clients, time));
         if burst {
-            let next = bed.send(&at_work(1.0, SPEEDUP), seed + minute + 1);
-            bed.dismiss(std::mem::replace(&mut clients, next));
+            let next = bed.start_clients(&at_work(1.0, SPEEDUP), seed + minute + 1);
+            bed.stop_clients(std::mem::replace(&mut clients, next));
         }
     }
-    bed.dismiss(clients);
+    bed.stop_clients(clients);
     points
 }
 
@@ -144,17 +144,17 @@ fn checks_of(run: &str, points: &[Point]) -> Vec<Check> {
     let steady: Vec<Point> =
         steady.into_iter().filter(|(index, _)| *index >= LOGGED_ON).map(|(_, point)| *point).collect();
     let latency = |points: &[Point]| points.iter().map(|point| point.latency_ms).fold(0.0, f64::max);
-    let weighed = points.iter().map(|point| point.latency_ms * point.iops).sum::<f64>();
+    let weighted = points.iter().map(|point| point.latency_ms * point.iops).sum::<f64>();
     let requests = points.iter().map(|point| point.iops).sum::<f64>();
-    let least = bursts.iter().map(|point| point.iops).fold(f64::MAX, f64::min);
+    let burst_min = bursts.iter().map(|point| point.iops).fold(f64::MAX, f64::min);
     let last = &points[points.len() - points.len() / 3..];
     let hits = |point: &Point| {
         (READS_PER_S * point.read_hit_ratio + WRITES_PER_S * point.write_hit_ratio) * COUNT as f64 / rate
     };
     vec![
         Check::at_least(format!("{run}: requests a second"), mean(&steady, |point| point.iops), 0.99 * 1_784.0, SOURCE),
-        Check::at_least(format!("{run}: requests a second, least burst"), least, 0.98 * 3_848.0, SOURCE),
-        Check::at_most(format!("{run}: mean latency, ms"), weighed / requests, 2.0, SOURCE),
+        Check::at_least(format!("{run}: requests a second, least burst"), burst_min, 0.98 * 3_848.0, SOURCE),
+        Check::at_most(format!("{run}: mean latency, ms"), weighted / requests, 2.0, SOURCE),
         Check::at_most(format!("{run}: latency of the slowest minute, ms"), latency(points), 3.17, SOURCE),
         Check::at_least(format!("{run}: requests from the cache, last half hour"), mean(last, hits), 0.98, SOURCE),
         Check::at_most(
@@ -171,16 +171,16 @@ fn desktops(seed: u64) -> Outcome {
     let reads_percent = (READS_PER_S / (READS_PER_S + WRITES_PER_S) * 100.0).round() as u32;
     let mix = Pattern::reads_and_writes(all(SPEEDUP).bytes(), READ_BYTES, WRITE_BYTES, reads_percent);
     let rule = bare.sample(&mix, 16, 60, seed).iops;
-    let without = work(&mut bare, 10, seed);
+    let without = run_desktops(&mut bare, 10, seed);
     let mut bed = TestBed::new(&plan(seed, true, SPEEDUP));
-    let with = work(&mut bed, MINUTES, seed);
+    let with = run_desktops(&mut bed, MINUTES, seed);
     let volume = bed.volumes[0].clone();
     let own = all(SPEEDUP);
     for desktop in 0..own.count {
         let discarded = volume.discard(own.start(desktop), own.own_bytes, WriteFlags::default());
-        bed.fixture.world.block_on(discarded).expect("the array takes discards");
+        bed.fixture.world.block_on(discarded).expect("the array accepts discards");
     }
-    let again = work(&mut bed, MINUTES, seed + 1_000);
+    let again = run_desktops(&mut bed, MINUTES, seed + 1_000);
     let mut checks = vec![Check::between(
         "requests a second of the bare disks, 16 outstanding",
         rule,

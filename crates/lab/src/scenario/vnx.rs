@@ -7,10 +7,10 @@
 
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
-use super::bed::{Plan, TestBed};
 use super::series::{Check, Outcome, Point, mean};
+use super::test_bed::{Plan, TestBed};
 use super::{Act, Scenario, Setup, Show};
-use crate::workload::row::Layout;
+use crate::workload::address_space::Layout;
 use crate::workload::{Job, Pattern};
 
 pub(super) const GB: u64 = 1_000_000_000;
@@ -37,7 +37,7 @@ pub const DRAM: Scenario = Scenario {
         timed: true,
         cut_min: 20,
         setup: |cut| setup(IN_MEMORY, cut),
-        checks: |with, _| dram_checks(*with.concat().last().expect("all acts were played")),
+        checks: |with, _| dram_checks(*with.concat().last().expect("every act has a point")),
     }),
 };
 
@@ -140,7 +140,7 @@ fn spill(seed: u64) -> Outcome {
     let mut bare = TestBed::new(&Plan { cached: false, memory_bytes: 64 * MIB, ..plan.clone() });
     let without: Vec<Point> = steps().map(|(depth, seed)| bare.sample(&database(file), depth, 60, seed)).collect();
     let mut bed = TestBed::new(&plan);
-    bed.play(&database(file), OUTSTANDING[0], STEP_MINUTES, true, seed);
+    bed.run_pattern(&database(file), OUTSTANDING[0], STEP_MINUTES, true, seed);
     let with: Vec<Point> = steps().map(|(depth, seed)| bed.sample(&database(file), depth, 60, seed)).collect();
     let checks = spill_checks(&with, &without);
     let steps = without.iter().zip(OUTSTANDING);

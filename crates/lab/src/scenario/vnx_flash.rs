@@ -14,8 +14,8 @@
 //! mirrored. Memory serves 4 of the file's 15 GB. That gives 7,000 / (0.67 x 11/15 + 0.33 x 2) = 6,080 per second, less
 //! than the 10,000 that follow from 10 ms at 96 outstanding. By the same arithmetic 96 outstanding then take 15.8 ms.
 
-use super::bed::{Plan, TestBed};
 use super::series::{Check, Outcome, Point, mean};
+use super::test_bed::{Plan, TestBed};
 use super::vnx::{GB, MIB, OUTSTANDING, QUEUEING, SOURCE, STEP_MINUTES, STRIPE_BYTES, acts, database, plan};
 use super::{Scenario, Setup, Show};
 use crate::fixture::FlashPlan;
@@ -103,7 +103,7 @@ fn flash(cut: u64) -> FlashPlan {
     FlashPlan { devices: 2, bytes: (100 * GB / PARTS / cut).next_multiple_of(1 << 20), iops: 3_500 / PARTS }
 }
 
-/// One RAID 5 group with its part of everything, reduced by the factor `cut`.
+/// One RAID 5 group with its share of disks, memory and flash, reduced by the factor `cut`.
 fn cut_plan(seed: u64, cut: u64, file_bytes: u64, stripe_bytes: u64, flash: Option<FlashPlan>) -> Plan {
     Plan { flash, memory_bytes: 4 * GB / PARTS / cut, speedup: cut, ..plan(seed, 1, file_bytes, stripe_bytes) }
 }
@@ -118,7 +118,7 @@ fn setup(published_bytes: u64, cut: u64) -> Setup {
 fn steps(seed: u64, file_bytes: u64, flash: Option<FlashPlan>, steady: bool) -> Vec<Vec<Point>> {
     let mut bed = TestBed::new(&cut_plan(seed, SPEEDUP, file_bytes, STRIPE_BYTES, flash));
     let mut step = |(step, depth): (u64, u32)| {
-        bed.play(&database(file_bytes), depth / PARTS as u32, STEP_MINUTES, steady, seed * 100 + step)
+        bed.run_pattern(&database(file_bytes), depth / PARTS as u32, STEP_MINUTES, steady, seed * 100 + step)
     };
     (1..).zip(OUTSTANDING).map(&mut step).collect()
 }
@@ -152,8 +152,8 @@ fn fits_checks(with: &[Vec<Point>], without: &[Vec<Point>]) -> Vec<Check> {
         Check::at_least("requests a second at 96 outstanding", iops, bound, QUEUEING),
         Check::at_most("mean latency at 96 outstanding, ms", latency, 96_000.0 / bound, QUEUEING),
     ];
-    let warmer = last(with, 0, |point| point.latency_ms) / with[0][0].latency_ms;
-    checks.push(Check::at_most("latency at the end of the first step against its beginning", warmer, 1.0, SOURCE));
+    let ratio = last(with, 0, |point| point.latency_ms) / with[0][0].latency_ms;
+    checks.push(Check::at_most("latency at the end of the first step against its beginning", ratio, 1.0, SOURCE));
     for (step, depth) in OUTSTANDING.into_iter().enumerate() {
         let ratio = last(with, step, |point| point.iops) / last(without, step, |point| point.iops);
         checks.push(Check::at_least(format!("with flash against without, {depth} outstanding"), ratio, 0.98, PROMISED));
@@ -168,17 +168,17 @@ struct Pair {
 }
 
 impl Pair {
-    fn play(seed: u64, file_bytes: u64) -> Pair {
+    fn run(seed: u64, file_bytes: u64) -> Pair {
         let file_bytes = file_bytes.next_multiple_of(MIB);
-        let run = |flash| steps(seed, file_bytes, flash, false).concat();
-        Pair { with: run(Some(flash(SPEEDUP))), without: run(None) }
+        let run_steps = |flash| steps(seed, file_bytes, flash, false).concat();
+        Pair { with: run_steps(Some(flash(SPEEDUP))), without: run_steps(None) }
     }
 
     /// Rate with flash relative to the rate without, for each interval of `points` points, starting at point `from`.
     fn gains(&self, from: usize, points: usize) -> impl Iterator<Item = f64> {
         let rate = |points: &[Point]| mean(points, |point| point.iops);
-        let stretches = self.with[from..].chunks(points).zip(self.without[from..].chunks(points));
-        stretches.map(move |(with, without)| rate(with) / rate(without))
+        let intervals = self.with[from..].chunks(points).zip(self.without[from..].chunks(points));
+        intervals.map(move |(with, without)| rate(with) / rate(without))
     }
 
     fn worst(&self, from: usize, points: usize) -> f64 {
@@ -186,19 +186,19 @@ impl Pair {
     }
 
     /// The check that flash never slows the volume, over intervals of this name and number of points.
-    fn never_slower(&self, name: &str, (stretch, points): (&str, usize)) -> Check {
-        let name = format!("{name}: with flash against without, the worst {stretch}");
+    fn never_slower(&self, name: &str, (interval, points): (&str, usize)) -> Check {
+        let name = format!("{name}: with flash against without, the worst {interval}");
         Check::at_least(name, self.worst(0, points), 0.98, PROMISED)
     }
 
     /// Checks that hits rise, and that the rate rises with them; intervals as above.
-    fn climbs(&self, name: &str, (stretch, points): (&str, usize)) -> Vec<Check> {
+    fn climbs(&self, name: &str, (interval, points): (&str, usize)) -> Vec<Check> {
         /// Minute from which on hits must rise.
         const CLIMBS: usize = 15;
         let fives: Vec<f64> =
             self.with[CLIMBS..].chunks(5).map(|five| mean(five, |point| point.read_hit_ratio)).collect();
         let rise = fives.windows(2).map(|two| two[1] - two[0]).fold(f64::MAX, f64::min);
-        let hour = self.gains(59, 1).next().expect("75 minutes were played");
+        let hour = self.gains(59, 1).next().expect("the steps take 75 minutes");
         vec![
             Check::at_least(
                 format!("{name}: least rise of read hits in five minutes, from minute 15 on"),
@@ -207,7 +207,7 @@ impl Pair {
                 SOURCE,
             ),
             Check::at_least(
-                format!("{name}: with flash against without, the worst {stretch} from minute 15 on"),
+                format!("{name}: with flash against without, the worst {interval} from minute 15 on"),
                 self.worst(CLIMBS, points),
                 1.0,
                 SOURCE,
@@ -229,12 +229,13 @@ impl Pair {
 
 /// The published file, and a file of `clean_percent` of flash's clean capacity.
 fn pairs(seed: u64, published: (&'static str, u64), clean_percent: u64) -> [(String, Pair); 2] {
-    let room = TestBed::new(&Plan { flash: Some(flash(SPEEDUP)), ..plan(seed, 1, MIB, STRIPE_BYTES) }).clean_bytes();
+    let clean_bytes =
+        TestBed::new(&Plan { flash: Some(flash(SPEEDUP)), ..plan(seed, 1, MIB, STRIPE_BYTES) }).clean_bytes();
     let (name, bytes) = published;
     let part = format!("{:.2} of what flash holds", clean_percent as f64 / 100.0);
     [
-        (name.to_owned(), Pair::play(seed, bytes / PARTS / SPEEDUP)),
-        (part, Pair::play(seed + 1, room / 100 * clean_percent)),
+        (name.to_owned(), Pair::run(seed, bytes / PARTS / SPEEDUP)),
+        (part, Pair::run(seed + 1, clean_bytes / 100 * clean_percent)),
     ]
 }
 
@@ -250,8 +251,8 @@ fn outcome_of(pairs: [(String, Pair); 2], checks: Vec<Check>) -> Outcome {
 fn spills(seed: u64) -> Outcome {
     let pairs = pairs(seed, SPILLING, 150);
     // The engine's own times are not reduced with the minutes: destage waves are longer than 20 s.
-    let stretches = [("published minute, cut to 20 s", 1), ("60 s", MINUTE)];
-    let check = |(name, pair): &(String, Pair)| stretches.map(|stretch| pair.never_slower(name, stretch));
+    let intervals = [("published minute, cut to 20 s", 1), ("60 s", MINUTE)];
+    let check = |(name, pair): &(String, Pair)| intervals.map(|interval| pair.never_slower(name, interval));
     let checks = pairs.iter().flat_map(check).collect();
     outcome_of(pairs, checks)
 }

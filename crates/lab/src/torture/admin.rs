@@ -71,7 +71,7 @@ pub async fn destage_all(session: &Session, subject: &Subject) -> bool {
     ok
 }
 
-/// Detaches the volume and checks the backing against the model; true when the volume is gone.
+/// Detaches the volume and checks the backing against the model; true when it succeeded.
 pub async fn detach(session: &Session, subject: &Subject) -> bool {
     let name = subject.volume().name().to_owned();
     subject.detaching.set(true);
@@ -79,7 +79,7 @@ pub async fn detach(session: &Session, subject: &Subject) -> bool {
     if ok {
         check_drained(session, subject, op);
         if session.core.find(&name).is_some() {
-            let what = format!("volume {name} is still there after it was detached");
+            let what = format!("volume {name} is still attached after a detach");
             session.report(subject, Err(Finding { what, sector: None }));
         }
     } else {

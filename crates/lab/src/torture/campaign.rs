@@ -21,7 +21,7 @@ pub struct Campaign {
     /// A fault to build into the engine.
     pub sabotage: Sabotage,
     /// True: an administrator acts between the sessions of every run; false: of one run in eight.
-    pub sites: bool,
+    pub with_administrator: bool,
 }
 
 /// Result of a campaign.
@@ -36,20 +36,21 @@ pub struct Summary {
 /// Runs a campaign. Each thread calls `progress` with the number of finished seeds from time to time.
 pub fn campaign(campaign: &Campaign, progress: impl Fn(u64) + Sync) -> Summary {
     let next = AtomicU64::new(campaign.seeds.start);
-    let over = AtomicBool::new(false);
+    let has_violation = AtomicBool::new(false);
     let timer = Timer::start(campaign.time_max);
-    let work = || {
+    let run_seeds = || {
         let mut summary = Summary::default();
-        while !over.load(Ordering::Relaxed) && !timer.is_over() {
+        while !has_violation.load(Ordering::Relaxed) && !timer.is_over() {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= campaign.seeds.end {
                 break;
             }
-            let options = if campaign.sites { Options::draw_with_administrator(seed) } else { Options::draw(seed) };
+            let options =
+                if campaign.with_administrator { Options::draw_with_administrator(seed) } else { Options::draw(seed) };
             match run(&options, campaign.sabotage, TraceMode::Hash) {
                 Ok(report) => summary.add(&report),
                 Err(violation) => {
-                    over.store(true, Ordering::Relaxed);
+                    has_violation.store(true, Ordering::Relaxed);
                     summary.violation = Some(violation);
                 }
             }
@@ -60,8 +61,8 @@ pub fn campaign(campaign: &Campaign, progress: impl Fn(u64) + Sync) -> Summary {
         summary
     };
     let summaries: Vec<Summary> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..campaign.threads.max(1)).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a panic in a thread ends the campaign")).collect()
+        let threads: Vec<_> = (0..campaign.threads.max(1)).map(|_| scope.spawn(run_seeds)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a campaign thread does not panic")).collect()
     });
     let mut total = Summary::default();
     for summary in summaries {
@@ -80,12 +81,12 @@ impl Summary {
     fn add(&mut self, other: &Report) {
         let total = &mut self.report;
         total.seeds += other.seeds;
-        total.lives += other.lives;
+        total.sessions += other.sessions;
         total.operations += other.operations;
         total.promotions += other.promotions;
         total.share_waits += other.share_waits;
         total.limit_waits += other.limit_waits;
-        total.taken_back += other.taken_back;
+        total.recovered_from_memory += other.recovered_from_memory;
         total.refusals += other.refusals;
         total.administrator_actions += other.administrator_actions;
         total.flash_blocks_read += other.flash_blocks_read;
@@ -100,12 +101,12 @@ struct Timer(Option<std::time::Instant>);
 
 impl Timer {
     fn start(limit: Option<Duration>) -> Timer {
-        #[expect(clippy::disallowed_methods, reason = "a campaign ends by the user's clock")]
+        #[expect(clippy::disallowed_methods, reason = "the time limit of a campaign is real time")]
         Timer(limit.map(|limit| std::time::Instant::now() + limit))
     }
 
     fn is_over(&self) -> bool {
-        #[expect(clippy::disallowed_methods, reason = "a campaign ends by the user's clock")]
+        #[expect(clippy::disallowed_methods, reason = "the time limit of a campaign is real time")]
         self.0.is_some_and(|end| std::time::Instant::now() >= end)
     }
 }

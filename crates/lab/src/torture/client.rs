@@ -37,7 +37,7 @@ struct Client {
     random: Random,
     mix: Mix,
     aligned: bool,
-    think_max: Nanos,
+    pause_max: Nanos,
     flush_percent: u32,
     next: u64,
     /// Writes so far.
@@ -48,7 +48,7 @@ struct Client {
 
 /// One in this many reads, and writes, is marked as accessed once. It is no power of two, so it also coincides with
 /// properties of every other request.
-const ONE_IN: u64 = 3;
+const ONCE_EVERY: u64 = 3;
 
 /// Runs client `number` until no operation is left.
 pub async fn run(session: Rc<Session>, number: u16, mut random: Random) {
@@ -59,7 +59,7 @@ pub async fn run(session: Rc<Session>, number: u16, mut random: Random) {
         number,
         mix: random.pick(&mixes),
         aligned: random.percent(40),
-        think_max: Nanos::from_micros(random.pick(&[0, 0, 100, 2_000])),
+        pause_max: Nanos::from_micros(random.pick(&[0, 0, 100, 2_000])),
         flush_percent: random.pick(&[1, 5, 20]),
         next: 0,
         written: 0,
@@ -93,8 +93,8 @@ impl Client {
             }
         }
         subject.leave();
-        if self.think_max > Nanos::ZERO && self.random.percent(50) {
-            let pause = Nanos(self.random.below(self.think_max.0));
+        if self.pause_max > Nanos::ZERO && self.random.percent(50) {
+            let pause = Nanos(self.random.below(self.pause_max.0));
             session.seam.sleep(pause).await;
         }
     }
@@ -132,8 +132,8 @@ impl Client {
             return (first, count);
         }
         let region = (sectors * u64::from(subject.options.region_percent) / 100).clamp(count, sectors);
-        let places = if self.random.percent(85) { region - count } else { sectors - count };
-        (self.random.below(places + 1) / unit * unit, count)
+        let positions = if self.random.percent(85) { region - count } else { sectors - count };
+        (self.random.below(positions + 1) / unit * unit, count)
     }
 
     async fn read(&mut self, session: &Session, subject: &Subject, first: u64, count: u64) {
@@ -141,10 +141,10 @@ impl Client {
         let volume = subject.volume();
         let (at, len) = (first * SECTOR, (count * SECTOR) as usize);
         let mut pieces: Vec<Piece<SimBlock>> = Vec::new();
-        let at_once = self.random.percent(60) && volume.read_now(at, len, &mut pieces);
+        let is_immediate = self.random.percent(60) && volume.read_now(at, len, &mut pieces);
         self.read += 1;
-        let once = session.options.once && self.read.is_multiple_of(ONE_IN);
-        let result = match (at_once, once) {
+        let once = session.options.once && self.read.is_multiple_of(ONCE_EVERY);
+        let result = match (is_immediate, once) {
             (true, _) => Ok(()),
             (false, true) => volume.read_once(at, len, &mut pieces).await,
             (false, false) => volume.read(at, len, &mut pieces).await,
@@ -179,15 +179,15 @@ impl Client {
         let volume = subject.volume();
         let (at, len) = (first * SECTOR, (count * SECTOR) as usize);
         let mut source = TagSource { volume: subject.number, op, first };
-        let once = session.options.once && self.written.is_multiple_of(ONE_IN);
+        let once = session.options.once && self.written.is_multiple_of(ONCE_EVERY);
         let (now, flags) = (!fua && self.random.percent(60) && !once, WriteFlags { fua, once });
         // Every other write of whole blocks passes its buffers to the engine instead of having them copied.
         let whole = [at, len as u64].iter().all(|value| value.is_multiple_of(BLOCK_BYTES as u64));
         let mut given = (whole && self.written.is_multiple_of(2)).then(|| source.blocks(&volume, len)).flatten();
         self.written += 1;
         let result = match &mut given {
-            Some(given) => send(&volume, at, len, flags, now, given).await,
-            None => send(&volume, at, len, flags, now, &mut source).await,
+            Some(given) => write_request(&volume, at, len, flags, now, given).await,
+            None => write_request(&volume, at, len, flags, now, &mut source).await,
         };
         session.end(subject, op, &marks, &result);
     }
@@ -236,7 +236,7 @@ impl Client {
     }
 }
 
-/// Reads all of subject `index` at the start of a session, before clients are admitted (`alone`) or beside them.
+/// Reads all of subject `index` at the start of a session, before clients are admitted (`alone`) or concurrently.
 pub async fn verify_first(session: Rc<Session>, index: usize, alone: bool) {
     let subject = &session.subjects[index];
     if alone {
@@ -249,22 +249,22 @@ pub async fn verify_first(session: Rc<Session>, index: usize, alone: bool) {
     session.leave();
 }
 
-/// Reads the whole volume and checks it against the model; failed reads are retried. With `beside`, administrators may
-/// be active.
-pub async fn verify(session: &Session, subject: &Subject, beside: bool) {
+/// Reads the whole volume and checks it against the model; failed reads are retried. With
+/// `concurrently`, administrators may be active.
+pub async fn verify(session: &Session, subject: &Subject, concurrently: bool) {
     let chunk = 256 * 1024 / SECTOR;
     let mut first = 0;
     while first < subject.sectors() && session.finding.borrow().is_none() {
-        if beside {
+        if concurrently {
             subject.enter(&session.seam).await;
         }
         // The volume may have shrunk meanwhile.
         let sectors = first..(first + chunk).min(subject.sectors());
-        let done = sectors.is_empty() || verify_part(session, subject, sectors).await;
-        if beside {
+        let is_verified = sectors.is_empty() || verify_part(session, subject, sectors).await;
+        if concurrently {
             subject.leave();
         }
-        match done {
+        match is_verified {
             true => first += chunk,
             false => session.seam.sleep(Nanos::from_millis(20)).await,
         }
@@ -285,7 +285,7 @@ async fn verify_part(session: &Session, subject: &Subject, sectors: Range<u64>) 
 }
 
 /// Writes; with `now` it first tries the synchronous path.
-async fn send(
+async fn write_request(
     volume: &Volume<SimSeam>,
     at: u64,
     len: usize,

@@ -1,5 +1,4 @@
-//! Fault injection: injects the drawn faults, one at a time per backing, and records each in the history before it
-//! starts.
+//! Injects the drawn faults, one at a time per backing, and records each in the history before it starts.
 
 use std::rc::Rc;
 
@@ -17,7 +16,7 @@ const FAULTS_MAX: u32 = 60;
 /// Injects faults into the backing of subject `index` until the clients have no operations left.
 pub async fn run(session: Rc<Session>, index: usize, mut random: Random) {
     let subject = &session.subjects[index];
-    // A backing that reconnects faster than it answers would make no progress, nor would a cache in front of it.
+    // A backing that reconnects before it completes a request makes no progress, nor does a cache in front of it.
     let pause_max = session.options.fault_pause.0.max(subject.options.latency.1.0 * 4);
     for _ in 0..FAULTS_MAX {
         if session.is_exhausted() {
@@ -25,8 +24,8 @@ pub async fn run(session: Rc<Session>, index: usize, mut random: Random) {
         }
         let pause = Nanos(random.between(1, pause_max));
         session.seam.sleep(pause).await;
-        let trouble = random.pick(&session.options.faults);
-        begin(&session, subject, trouble, &mut random);
+        let fault = random.pick(&session.options.faults);
+        begin_fault(&session, subject, fault, &mut random);
         let length = Nanos(random.between(1, pause_max * 2));
         session.seam.sleep(length).await;
         end_faults(&session, subject);
@@ -34,11 +33,11 @@ pub async fn run(session: Rc<Session>, index: usize, mut random: Random) {
     session.leave();
 }
 
-fn begin(session: &Session, subject: &Subject, trouble: FaultKind, random: &mut Random) {
-    let text = format!("fault begins: {trouble:?}");
-    let kind = if trouble == FaultKind::Reconnects { OpKind::Event(text) } else { OpKind::Fault(text) };
+fn begin_fault(session: &Session, subject: &Subject, fault: FaultKind, random: &mut Random) {
+    let text = format!("fault begins: {fault:?}");
+    let kind = if fault == FaultKind::Reconnects { OpKind::Event(text) } else { OpKind::Fault(text) };
     subject.model.borrow_mut().record(kind, session.seam.now());
-    match trouble {
+    match fault {
         FaultKind::Errors => {
             let share = random.pick(&[10_000, 100_000, 500_000]);
             inject(subject, Rule::new(Fault::Error, Ops::ALL, When::PerMillion(share)));
@@ -54,7 +53,7 @@ fn begin(session: &Session, subject: &Subject, trouble: FaultKind, random: &mut 
         }
         FaultKind::Hangs => subject.control.add_fault(Rule::new(Fault::Hang, Ops::ALL, When::Always)),
         FaultKind::UnreadableSectors | FaultKind::BadSectors => {
-            let unwritable = trouble == FaultKind::BadSectors;
+            let unwritable = fault == FaultKind::BadSectors;
             let unit = u64::from(subject.options.logical_block);
             let blocks = subject.options.size_bytes / unit;
             let region = (blocks * u64::from(subject.options.region_percent) / 100).max(1);
@@ -69,7 +68,7 @@ fn begin(session: &Session, subject: &Subject, trouble: FaultKind, random: &mut 
             subject.control.add_fault(rule);
         }
         FaultKind::Reconnects => {
-            subject.trouble.set(true);
+            subject.may_fail_requests.set(true);
             subject.control.reconnect();
             subject.model.borrow_mut().backing_lost_unflushed();
         }
@@ -77,7 +76,7 @@ fn begin(session: &Session, subject: &Subject, trouble: FaultKind, random: &mut 
 }
 
 fn inject(subject: &Subject, rule: Rule) {
-    subject.trouble.set(true);
+    subject.may_fail_requests.set(true);
     subject.control.add_fault(rule);
 }
 
@@ -87,8 +86,8 @@ pub fn end_faults(session: &Session, subject: &Subject) {
     subject.control.complete_hung(subject.options.latency.1);
     add_canary(session, subject);
     let was_bad = !subject.bad.borrow().is_empty();
-    if subject.trouble.is_on() || was_bad {
-        subject.trouble.set(false);
+    if subject.may_fail_requests.is_on() || was_bad {
+        subject.may_fail_requests.set(false);
         subject.fault_ended.set(Some(session.seam.now()));
     }
     subject.bad.borrow_mut().clear();

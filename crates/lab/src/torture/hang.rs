@@ -15,7 +15,7 @@ use flash::{FormatOptions, OpenOptions, Store};
 use seam::sim::{CrashMode, DiskControl, Fault, Ops, Rule, SimDiskSpec, SimSeam, Timing, When, WorldSpec, WriteCache};
 use seam::{Nanos, Seam};
 
-use crate::fixture::{Fixture, lively_disk, read, spec, write};
+use crate::fixture::{Fixture, out_of_order_disk, read, spec, write};
 use crate::random::Random;
 
 const MIB: u64 = 1 << 20;
@@ -30,7 +30,7 @@ const BLOCKS: u64 = 1_000;
 /// Pause between two requests of a client. It, not a disk, determines the client's rate.
 const PAUSE: Nanos = Nanos::from_millis(40);
 /// Time before the hang over which the rate is measured.
-const BEFORE: Nanos = Nanos::from_secs(10);
+const RATE_TIME: Nanos = Nanos::from_secs(10);
 
 /// The hung device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,9 +55,9 @@ pub struct HangOptions {
     /// The hung device.
     pub hung: Hung,
     /// True when only reads hang.
-    pub reads_alone: bool,
+    pub reads_only: bool,
     /// Duration of the hang.
-    pub lasts: Nanos,
+    pub duration: Nanos,
     /// True: the world crashes during the hang; false: the disk answers the outstanding requests.
     pub crashes: bool,
 }
@@ -77,8 +77,8 @@ impl HangOptions {
             volumes: random.between(2, 4),
             segments,
             hung,
-            reads_alone: random.percent(20),
-            lasts: Nanos::from_secs(random.between(40, 120)),
+            reads_only: random.percent(20),
+            duration: Nanos::from_secs(random.between(40, 120)),
             crashes: random.percent(50),
         }
     }
@@ -86,10 +86,13 @@ impl HangOptions {
 
 impl fmt::Display for HangOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let HangOptions { seed, volumes, segments, hung, lasts, .. } = self;
-        let what = if self.reads_alone { "reads" } else { "all requests" };
+        let HangOptions { seed, volumes, segments, hung, duration, .. } = self;
+        let requests = if self.reads_only { "reads" } else { "all requests" };
         let end = if self.crashes { "then a crash" } else { "then it answers" };
-        write!(f, "seed {seed}: {volumes} volumes, flash {segments:?}, {hung:?} hangs ({what}) for {lasts}, {end}")
+        write!(
+            f,
+            "seed {seed}: {volumes} volumes, flash {segments:?}, {hung:?} hangs ({requests}) for {duration}, {end}"
+        )
     }
 }
 
@@ -108,10 +111,10 @@ struct Written {
 struct Subject {
     volume: Volume<SimSeam>,
     blocks: RefCell<BTreeMap<u64, Written>>,
-    /// Answered requests.
-    answered: Cell<u64>,
+    /// Completed requests.
+    completed: Cell<u64>,
     /// Requests in flight by client, with their start times.
-    under_way: RefCell<BTreeMap<u64, Nanos>>,
+    in_flight: RefCell<BTreeMap<u64, Nanos>>,
     longest: Cell<Nanos>,
     failed: Cell<u64>,
 }
@@ -119,48 +122,48 @@ struct Subject {
 impl Subject {
     /// Longest wait of a request, including requests in flight.
     fn longest(&self, now: Nanos) -> Nanos {
-        let waiting = self.under_way.borrow().values().map(|begun| now.since(*begun)).max();
-        waiting.unwrap_or_default().max(self.longest.get())
+        let in_flight_max = self.in_flight.borrow().values().map(|started_at| now.since(*started_at)).max();
+        in_flight_max.unwrap_or_default().max(self.longest.get())
     }
 }
 
-/// Description of a violated promise.
-pub type Broken = String;
+/// Text that describes a violated promise.
+pub type ViolationText = String;
 
 /// Runs the options.
-pub fn run(options: &HangOptions) -> Result<(), Broken> {
-    let told = |what: String| Err(format!("{options}: {what}"));
+pub fn run(options: &HangOptions) -> Result<(), ViolationText> {
+    let fail = |what: String| Err(format!("{options}: {what}"));
     let (fixture, subjects) = first_session(options);
     let stop = Rc::<Cell<bool>>::default();
-    let broken = Rc::<RefCell<Option<Broken>>>::default();
+    let violation = Rc::<RefCell<Option<ViolationText>>>::default();
     for (index, subject) in subjects.iter().enumerate() {
         for client in 0..CLIENTS {
             let random = Random::new(options.seed, 9_100 + index as u64 * CLIENTS + client);
-            fixture.seam.spawn(work(
+            fixture.seam.spawn(run_client(
                 fixture.seam.clone(),
                 subject.clone(),
                 client,
                 random,
                 stop.clone(),
-                broken.clone(),
+                violation.clone(),
             ));
         }
     }
-    fixture.seam.spawn(give_up_map(fixture.core.clone()));
-    let pass = |time: Nanos| fixture.world.run_for(time).map_err(|stop| format!("{options}: {stop}"));
+    fixture.seam.spawn(abandon_map_without_devices(fixture.core.clone()));
+    let run_for = |time: Nanos| fixture.world.run_for(time).map_err(|stop| format!("{options}: {stop}"));
     // Memory fills, and the flash log wraps around.
-    pass(BEFORE)?;
-    let counted = || subjects.iter().map(|subject| subject.answered.get()).collect::<Vec<_>>();
-    let start = counted();
-    pass(BEFORE)?;
-    let before = counted();
-    let hung = disks(&fixture, options);
-    let ops = if options.reads_alone { Ops::READ } else { Ops::ALL };
+    run_for(RATE_TIME)?;
+    let completed = || subjects.iter().map(|subject| subject.completed.get()).collect::<Vec<_>>();
+    let start = completed();
+    run_for(RATE_TIME)?;
+    let before = completed();
+    let hung = hung_disks(&fixture, options);
+    let ops = if options.reads_only { Ops::READ } else { Ops::ALL };
     hung.iter().for_each(|disk| disk.add_fault(Rule::new(Fault::Hang, ops, When::Always)));
-    pass(options.lasts)?;
-    let after = counted();
-    if let Some(what) = broken.take() {
-        return told(what);
+    run_for(options.duration)?;
+    let after = completed();
+    if let Some(what) = violation.take() {
+        return fail(what);
     }
     let wait_max = if options.hung == Hung::BothMirrors { WAIT_MAX_LAST } else { WAIT_MAX };
     for (index, subject) in subjects.iter().enumerate() {
@@ -169,19 +172,20 @@ pub fn run(options: &HangOptions) -> Result<(), Broken> {
         }
         let longest = subject.longest(fixture.world.now());
         if longest > wait_max {
-            return told(format!("a request of volume {index} waited {longest}"));
+            return fail(format!("a request of volume {index} waited {longest}"));
         }
         if options.hung == Hung::BothMirrors {
             continue;
         }
-        let (was, is) = (before[index] - start[index], after[index] - before[index]);
+        let (before, during) = (before[index] - start[index], after[index] - before[index]);
         // In tenths of requests per second.
-        let (was, is) = (was * 10_000 / BEFORE.as_millis(), is * 10_000 / options.lasts.as_millis());
-        if is * 10 < was * 9 {
-            return told(format!("volume {index} completed {is} requests in ten seconds instead of {was}"));
+        let (before, during) =
+            (before * 10_000 / RATE_TIME.as_millis(), during * 10_000 / options.duration.as_millis());
+        if during * 10 < before * 9 {
+            return fail(format!("volume {index} completed {during} requests in ten seconds instead of {before}"));
         }
         if subject.failed.get() > 0 {
-            return told(format!("{} requests of volume {index} failed", subject.failed.get()));
+            return fail(format!("{} requests of volume {index} failed", subject.failed.get()));
         }
     }
     if options.crashes {
@@ -191,25 +195,25 @@ pub fn run(options: &HangOptions) -> Result<(), Broken> {
         disk.clear_faults();
         disk.complete_hung(Nanos::from_millis(1));
     }
-    pass(Nanos::from_secs(5))?;
+    run_for(Nanos::from_secs(5))?;
     stop.set(true);
-    pass(Nanos::from_secs(40))?;
+    run_for(Nanos::from_secs(40))?;
     for (index, subject) in subjects.iter().enumerate() {
-        let left: Vec<_> = subject.under_way.borrow().values().copied().collect();
-        if !left.is_empty() {
+        let unanswered: Vec<_> = subject.in_flight.borrow().values().copied().collect();
+        if !unanswered.is_empty() {
             let now = fixture.world.now();
-            return told(format!("requests of volume {index} sent at {left:?} are not answered at {now}"));
+            return fail(format!("requests of volume {index} sent at {unanswered:?} are not answered at {now}"));
         }
         verify(&fixture, subject).map_err(|what| format!("{options}: volume {index}: {what}"))?;
     }
-    broken.take().map_or(Ok(()), told)
+    violation.take().map_or(Ok(()), fail)
 }
 
 /// Creates a world with volumes and, if drawn, newly formatted flash devices.
 fn first_session(options: &HangOptions) -> (Fixture, Vec<Rc<Subject>>) {
     let fixture = fixture(options.seed);
     for index in 0..options.volumes {
-        fixture.add_disk(&name(index), lively_disk(32 * MIB));
+        fixture.add_disk(&name(index), out_of_order_disk(32 * MIB));
     }
     if let Some(segments) = options.segments {
         let timing = Timing::between(Nanos::from_micros(20), Nanos::from_micros(200));
@@ -219,15 +223,15 @@ fn first_session(options: &HangOptions) -> (Fixture, Vec<Rc<Subject>>) {
         }
         let disks = FLASH.map(|device| fixture.open(device));
         let format = FormatOptions { segment_bytes: Some(SEGMENT), ..FormatOptions::default() };
-        fixture.world.block_on(Store::format(&fixture.seam, &disks, format)).expect("new devices");
+        fixture.world.block_on(Store::format(&fixture.seam, &disks, format)).expect("healthy devices can be formatted");
     }
     let volumes = serve(&fixture, options);
     let subjects = volumes.into_iter().map(|volume| {
         Rc::new(Subject {
             volume,
             blocks: RefCell::default(),
-            answered: Cell::default(),
-            under_way: RefCell::default(),
+            completed: Cell::default(),
+            in_flight: RefCell::default(),
             longest: Cell::default(),
             failed: Cell::default(),
         })
@@ -252,60 +256,60 @@ fn serve(fixture: &Fixture, options: &HangOptions) -> Vec<Volume<SimSeam>> {
     if options.segments.is_some() {
         let disks = FLASH.map(|device| fixture.open(device));
         let opened = fixture.world.block_on(Store::open(&fixture.seam, &disks, OpenOptions::default()));
-        let (store, found) = opened.expect("one copy is intact");
+        let (store, found) = opened.expect("one copy of the log is intact");
         fixture.core.open_log(store, found);
     }
     let volumes = (0..options.volumes).map(|index| {
         let backing = engine::Backing::plain(fixture.open(&name(index)));
         let volume = fixture.core.attach_recovered(spec(&name(index), |_| ()), backing);
-        fixture.world.block_on(volume).expect("the log is readable")
+        fixture.world.block_on(volume).expect("a healthy log is readable")
     });
     volumes.collect()
 }
 
-/// The disks that hang.
-fn disks(fixture: &Fixture, options: &HangOptions) -> Vec<DiskControl> {
+/// Disks that hang.
+fn hung_disks(fixture: &Fixture, options: &HangOptions) -> Vec<DiskControl> {
     let first = name(0);
     let names: &[&str] = match options.hung {
         Hung::Backing => &[&first],
         Hung::Mirror => &FLASH[..1],
         Hung::BothMirrors => &FLASH,
     };
-    names.iter().map(|name| fixture.world.disk(name).expect("a disk of this world")).collect()
+    names.iter().map(|name| fixture.world.disk(name).expect("every named disk was added to this world")).collect()
 }
 
 /// A client that writes, reads and flushes, one request at a time.
-async fn work(
+async fn run_client(
     seam: SimSeam,
     subject: Rc<Subject>,
     client: u64,
     mut random: Random,
     stop: Rc<Cell<bool>>,
-    broken: Rc<RefCell<Option<Broken>>>,
+    violation: Rc<RefCell<Option<ViolationText>>>,
 ) {
     while !stop.get() {
-        let begun = seam.now();
-        subject.under_way.borrow_mut().insert(client, begun);
+        let started_at = seam.now();
+        subject.in_flight.borrow_mut().insert(client, started_at);
         let block = random.below(BLOCKS) * CLIENTS + client;
         let outcome = match random.below(10) {
             0 => flush(&subject).await,
-            1..5 => put(&subject, block).await,
-            _ => get(&subject, block).await,
+            1..5 => write_block(&subject, block).await,
+            _ => read_block(&subject, block).await,
         };
-        subject.under_way.borrow_mut().remove(&client);
-        subject.longest.set(subject.longest.get().max(seam.now().since(begun)));
-        subject.answered.set(subject.answered.get() + 1);
+        subject.in_flight.borrow_mut().remove(&client);
+        subject.longest.set(subject.longest.get().max(seam.now().since(started_at)));
+        subject.completed.set(subject.completed.get() + 1);
         match outcome {
             Ok(true) => {}
             Ok(false) => subject.failed.set(subject.failed.get() + 1),
-            Err(what) => *broken.borrow_mut() = Some(what),
+            Err(what) => *violation.borrow_mut() = Some(what),
         }
         seam.sleep(PAUSE).await;
     }
 }
 
 /// Abandons the map of clean pages once no flash device is left, as the daemon does. Writes to backings wait for it.
-async fn give_up_map(core: Core<SimSeam>) {
+async fn abandon_map_without_devices(core: Core<SimSeam>) {
     let (Some(log), Some(pages)) = (core.log(), core.pages()) else { return };
     while log.copies() > 0 || pages.void_reason().is_none() {
         core.seam().sleep(Nanos::from_secs(1)).await;
@@ -314,13 +318,13 @@ async fn give_up_map(core: Core<SimSeam>) {
 }
 
 /// Flushes the volume; false when the flush failed.
-async fn flush(subject: &Subject) -> Result<bool, Broken> {
-    let covered: Vec<_> =
+async fn flush(subject: &Subject) -> Result<bool, ViolationText> {
+    let acknowledged: Vec<_> =
         subject.blocks.borrow().iter().map(|(block, written)| (*block, written.acknowledged)).collect();
     let flushed = subject.volume.flush().await.is_ok();
     if flushed {
         let mut blocks = subject.blocks.borrow_mut();
-        for (block, version) in covered {
+        for (block, version) in acknowledged {
             let written = blocks.entry(block).or_default();
             written.flushed = written.flushed.max(version);
         }
@@ -328,38 +332,38 @@ async fn flush(subject: &Subject) -> Result<bool, Broken> {
     Ok(flushed)
 }
 
-async fn put(subject: &Subject, block: u64) -> Result<bool, Broken> {
+async fn write_block(subject: &Subject, block: u64) -> Result<bool, ViolationText> {
     let version = {
         let mut blocks = subject.blocks.borrow_mut();
         let written = blocks.entry(block).or_default();
         written.sent += 1;
         written.sent
     };
-    let done = write(&subject.volume, block * 8, 8, version).await.is_ok();
-    if done {
+    let is_ok = write(&subject.volume, block * 8, 8, version).await.is_ok();
+    if is_ok {
         subject.blocks.borrow_mut().entry(block).or_default().acknowledged = version;
     }
-    Ok(done)
+    Ok(is_ok)
 }
 
-async fn get(subject: &Subject, block: u64) -> Result<bool, Broken> {
+async fn read_block(subject: &Subject, block: u64) -> Result<bool, ViolationText> {
     let Ok(found) = read(&subject.volume, block * 8, 8).await else { return Ok(false) };
     let written = subject.blocks.borrow().get(&block).copied().unwrap_or_default();
-    let is_right = found == [found[0]; 8] && (written.acknowledged..=written.sent).contains(&found[0]);
-    match is_right {
+    let is_allowed = found == [found[0]; 8] && (written.acknowledged..=written.sent).contains(&found[0]);
+    match is_allowed {
         true => Ok(true),
         false => Err(format!("block {block} reads {found:?}; version {} was acknowledged", written.acknowledged)),
     }
 }
 
 /// Reads every block back. Failed reads are not retried.
-fn verify(fixture: &Fixture, subject: &Subject) -> Result<(), Broken> {
+fn verify(fixture: &Fixture, subject: &Subject) -> Result<(), ViolationText> {
     let blocks: Vec<_> = subject.blocks.borrow().keys().copied().collect();
-    blocks.into_iter().try_for_each(|block| fixture.world.block_on(get(subject, block)).map(drop))
+    blocks.into_iter().try_for_each(|block| fixture.world.block_on(read_block(subject, block)).map(drop))
 }
 
-/// Crashes the world during the hang and checks that flushed data is there.
-fn crash(options: &HangOptions, fixture: Fixture, subjects: Vec<Rc<Subject>>) -> Result<(), Broken> {
+/// Crashes the world during the hang and checks that flushed data survived.
+fn crash(options: &HangOptions, fixture: Fixture, subjects: Vec<Rc<Subject>>) -> Result<(), ViolationText> {
     let blocks: Vec<_> = subjects.iter().map(|subject| subject.blocks.take()).collect();
     drop(subjects);
     let fixture = fixture.crash(CrashMode::Any, WorldSpec { blocks: 4_096, ..WorldSpec::new(options.seed + 1) });
@@ -369,8 +373,8 @@ fn crash(options: &HangOptions, fixture: Fixture, subjects: Vec<Rc<Subject>>) ->
             let found = fixture.world.block_on(read(volume, block * 8, 8));
             let found = found.map_err(|error| format!("{options}: volume {index}, block {block}: {error}"))?;
             // Without two copies writes go to the backing, where a crash may tear a block at a sector boundary.
-            let is_right = found.iter().all(|version| (written.flushed..=written.sent).contains(version));
-            if !is_right {
+            let is_allowed = found.iter().all(|version| (written.flushed..=written.sent).contains(version));
+            if !is_allowed {
                 let Written { flushed, sent, .. } = written;
                 return Err(format!("{options}: volume {index}, block {block} is {found:?} of {flushed}..={sent}"));
             }

@@ -1,4 +1,5 @@
-//! Torture: the engine in a hostile simulated world, checked against the promises. Everything is derived from one seed.
+//! Torture: the engine in a simulated world with faults and crashes, checked against the promises. One seed determines
+//! a whole run.
 
 mod admin;
 pub mod campaign;
@@ -31,7 +32,7 @@ pub struct Report {
     /// Seeds run.
     pub seeds: u64,
     /// Sessions run.
-    pub lives: u64,
+    pub sessions: u64,
     /// Client operations.
     pub operations: u64,
     /// Pages that volumes promoted to flash.
@@ -47,7 +48,7 @@ pub struct Report {
     /// Administrator actions between two sessions.
     pub administrator_actions: u64,
     /// Blocks and zero-ranges recovered from the memory of a killed process.
-    pub taken_back: u64,
+    pub recovered_from_memory: u64,
     /// Requests to the backings.
     pub backing_requests: u64,
     /// Virtual time that passed.

@@ -194,7 +194,7 @@ impl Model {
             .try_for_each(|sector| self.check(sector, backing(sector), begin, "after a drain the backing holds"))
     }
 
-    /// Ends a status request and checks its answer against R4.
+    /// Ends a status request and checks its extents against R4.
     pub fn end_allocation(&mut self, id: OpId, extents: &[AllocationExtent], now: Nanos) -> Result<(), Finding> {
         self.end(id, Outcome::Ok, false, now);
         let (first, begin, _) = self.range(id);
@@ -210,7 +210,7 @@ impl Model {
             }
             if extent.zero || extent.hole {
                 let what =
-                    if extent.zero { "allocation status said" } else { "allocation status said hole, which means" };
+                    if extent.zero { "allocation status reports" } else { "allocation status reports a hole, so" };
                 (at / 512..(at + extent.len_bytes).div_ceil(512))
                     .try_for_each(|sector| self.check(sector, Tag::ZERO, begin, what))?;
             }
@@ -234,9 +234,9 @@ impl Model {
         let mut sectors = std::mem::take(&mut self.sectors);
         for versions in &mut sectors {
             let floor = self.newest(versions, |version| {
-                self.durable(version) || volatile_age.is_some_and(|age| self.old_enough(version, age, now))
+                self.durable(version) || volatile_age.is_some_and(|age| self.is_older_than(version, age, now))
             });
-            versions.retain(|version| self.settled(version) >= floor);
+            versions.retain(|version| self.end_of(version) >= floor);
             // The order in which reads saw them means nothing in the next session.
             for version in versions.iter_mut() {
                 version.seen = None;
@@ -313,8 +313,8 @@ impl Model {
         true
     }
 
-    /// True when `backing` alone holds an allowed version of each of these sectors.
-    pub fn is_held_by(&self, sectors: Range<u64>, backing: impl Fn(u64) -> Tag) -> bool {
+    /// True when `backing` holds an allowed version of each of these sectors.
+    pub fn is_complete_on(&self, sectors: Range<u64>, backing: impl Fn(u64) -> Tag) -> bool {
         sectors.into_iter().all(|sector| self.check(sector, backing(sector), self.tick + 1, "").is_ok())
     }
 
@@ -351,11 +351,11 @@ impl Model {
         (op.first, op.begin, op.end)
     }
 
-    fn begun(&self, version: &Version) -> Tick {
+    fn begin_of(&self, version: &Version) -> Tick {
         version.seen.map_or(self.ops[version.op as usize].begin, |(begin, _)| begin)
     }
 
-    fn settled(&self, version: &Version) -> Tick {
+    fn end_of(&self, version: &Version) -> Tick {
         version.seen.map_or(self.ops[version.op as usize].end, |(_, end)| end)
     }
 
@@ -363,23 +363,23 @@ impl Model {
     fn acknowledged(&self, version: &Version) -> bool {
         let op = &self.ops[version.op as usize];
         let ok = version.seen.is_some() || (op.outcome == Outcome::Ok && op.loss == Loss::None);
-        ok && self.begun(version) >= self.session_start
+        ok && self.begin_of(version) >= self.session_start
     }
 
     fn durable(&self, version: &Version) -> bool {
         let op = &self.ops[version.op as usize];
         let fua = version.seen.is_none() && op.fua && !op.volatile;
-        self.acknowledged(version) && (self.settled(version) < self.horizon || fua)
+        self.acknowledged(version) && (self.end_of(version) < self.horizon || fua)
     }
 
-    fn old_enough(&self, version: &Version, age: Nanos, now: Nanos) -> bool {
+    fn is_older_than(&self, version: &Version, age: Nanos, now: Nanos) -> bool {
         let op = &self.ops[version.op as usize];
         version.seen.is_none() && self.acknowledged(version) && op.ended_at + age < now
     }
 
     /// Latest begin among the versions that `counts` accepts; versions that ended before it are superseded.
     fn newest(&self, versions: &[Version], counts: impl Fn(&Version) -> bool) -> Tick {
-        versions.iter().filter(|version| counts(version)).map(|version| self.begun(version)).max().unwrap_or(0)
+        versions.iter().filter(|version| counts(version)).map(|version| self.begin_of(version)).max().unwrap_or(0)
     }
 
     fn tag(&self, version: &Version, sector: u64) -> Tag {
@@ -396,29 +396,26 @@ impl Model {
             return;
         }
         let mut versions = std::mem::take(&mut self.sectors[sector]);
-        let floor = self.newest(&versions, |version| self.durable(version) && self.settled(version) < settled);
-        versions.retain(|version| self.settled(version) >= floor);
+        let floor = self.newest(&versions, |version| self.durable(version) && self.end_of(version) < settled);
+        versions.retain(|version| self.end_of(version) >= floor);
         self.sectors[sector] = versions;
     }
 
     fn check(&self, sector: u64, tag: Tag, begin: Tick, what: &str) -> Result<(), Finding> {
         let versions = &self.sectors[sector as usize];
-        let floor = self.newest(versions, |version| self.acknowledged(version) && self.settled(version) < begin);
-        let mut allowed = versions.iter().filter(|version| self.settled(version) >= floor);
+        let floor = self.newest(versions, |version| self.acknowledged(version) && self.end_of(version) < begin);
+        let mut allowed = versions.iter().filter(|version| self.end_of(version) >= floor);
         if allowed.any(|version| self.tag(version, sector) == tag) {
             return Ok(());
         }
-        let verdict = self.verdict(sector, tag);
-        let allowed: Vec<String> = versions
-            .iter()
-            .filter(|version| self.settled(version) >= floor)
-            .map(|version| self.name(version))
-            .collect();
-        let what = format!("sector {sector}: {what} {tag} ({verdict}); allowed: {}", allowed.join(", "));
+        let reason = self.rejection_reason(sector, tag);
+        let allowed: Vec<String> =
+            versions.iter().filter(|version| self.end_of(version) >= floor).map(|version| self.name(version)).collect();
+        let what = format!("sector {sector}: {what} {tag} ({reason}); allowed: {}", allowed.join(", "));
         Err(Finding { what, sector: Some(sector) })
     }
 
-    fn verdict(&self, sector: u64, tag: Tag) -> &'static str {
+    fn rejection_reason(&self, sector: u64, tag: Tag) -> &'static str {
         let known = self.ops.get(tag.op() as usize).filter(|op| op.covers(sector) && op.kind.changes());
         match known {
             _ if tag == Tag::ZERO => "zeroes, which are not the last content",
@@ -444,21 +441,21 @@ impl Model {
         if versions.len() < 2 {
             return;
         }
-        let floor = self.newest(versions, |version| self.acknowledged(version) && self.settled(version) < begin);
-        let settled = |version: &&Version| (floor..begin).contains(&self.settled(version));
-        let open = versions.iter().filter(settled).any(|version| {
+        let floor = self.newest(versions, |version| self.acknowledged(version) && self.end_of(version) < begin);
+        let is_settled = |version: &&Version| (floor..begin).contains(&self.end_of(version));
+        let is_undecided = versions.iter().filter(is_settled).any(|version| {
             let op = &self.ops[version.op as usize];
             op.loss != Loss::None || matches!(op.outcome, Outcome::Failed(_)) && op.begin >= self.session_start
         });
         // Zeroes of a zero-range in flight look like the zeroes of a settled one.
-        let ambiguous =
-            versions.iter().any(|version| self.settled(version) >= begin && self.tag(version, sector as u64) == tag);
-        let candidates = versions.iter().filter(settled).count();
-        let seen = versions.iter().filter(settled).find(|version| self.tag(version, sector as u64) == tag);
+        let is_ambiguous =
+            versions.iter().any(|version| self.end_of(version) >= begin && self.tag(version, sector as u64) == tag);
+        let candidates = versions.iter().filter(is_settled).count();
+        let seen = versions.iter().filter(is_settled).find(|version| self.tag(version, sector as u64) == tag);
         if let Some(version) = seen.copied()
             && candidates > 1
-            && !open
-            && !ambiguous
+            && !is_undecided
+            && !is_ambiguous
         {
             self.sectors[sector].push(Version { seen: Some((begin, end)), ..version });
         }

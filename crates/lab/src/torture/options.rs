@@ -27,8 +27,8 @@ pub enum End {
     Orderly,
     /// Stop that leaves dirty data in the flash log.
     Park,
-    /// Ends when the clients are done; the caller continues.
-    Work,
+    /// Ends when the clients have ended; the caller continues.
+    ClientsEnded,
 }
 
 /// A kind of fault that the world injects from time to time.
@@ -82,7 +82,7 @@ pub struct VolumeOptions {
     pub volatile_cache: bool,
     /// Shortest and longest latency of a request to the backing.
     pub latency: (Nanos, Nanos),
-    /// Size of the region at the start of the volume that takes most accesses, in percent of the volume.
+    /// Size of the region at the start of the volume that receives most accesses, in percent of the volume.
     pub region_percent: u32,
 }
 
@@ -122,7 +122,7 @@ pub struct Options {
     /// Mode of every crash; `None` draws it at each crash.
     pub crash_mode: Option<CrashMode>,
     /// True when memory survives the process, so that a kill loses no acknowledged write.
-    pub keeps: bool,
+    pub keeps_memory: bool,
     /// A canary: a silent fault of one in fifty backing requests, which lets a test prove that the harness can fail.
     /// Never drawn.
     pub canary: Option<Fault>,
@@ -156,15 +156,15 @@ impl Options {
         let mut random = Random::new(seed, 0);
         let random = &mut random;
         let volumes: Vec<_> = (0..random.pick(&[1, 1, 1, 2])).map(|_| VolumeOptions::draw(random)).collect();
-        let trouble = random.percent(60);
-        let mut faults: Vec<_> = FaultKind::DRAWN.into_iter().filter(|_| trouble && random.percent(35)).collect();
+        let has_faults = random.percent(60);
+        let mut faults: Vec<_> = FaultKind::DRAWN.into_iter().filter(|_| has_faults && random.percent(35)).collect();
         if Random::new(seed, 9_006).percent(20) {
             faults.push(FaultKind::Hangs);
         }
         let sessions = random.between(2, 5);
         let clients = random.between(1, 8);
         let length_max = random.pick(&[4096, 16 << 10, 64 << 10, 256 << 10]);
-        let least = pool_blocks_min(clients, length_max);
+        let blocks_min = pool_blocks_min(clients, length_max);
         let flash = FlashOptions::draw(seed);
         Options {
             seed,
@@ -174,7 +174,7 @@ impl Options {
             length_max,
             once: Random::new(seed, 9_002).percent(25),
             order: if random.percent(75) { TaskOrder::Seeded } else { TaskOrder::Fifo },
-            pool_blocks: (least + random.pick(&[0, 100, 500, 2_000])) as usize,
+            pool_blocks: (blocks_min + random.pick(&[0, 100, 500, 2_000])) as usize,
             dirty_max_percent: random.pick(&[5, 10, 25, 50, 80]),
             dirty_age_max: Nanos::from_millis(random.pick(&[1, 20, 500, 10_000])),
             readahead_max_bytes: random.pick(&[0, 64 << 10, 256 << 10, 1 << 20]),
@@ -183,7 +183,7 @@ impl Options {
             admin: random.percent(60),
             resizes: random.percent(30),
             crash_mode: None,
-            keeps: Random::new(seed, 9_003).percent(if flash.is_none() { 60 } else { 40 }),
+            keeps_memory: Random::new(seed, 9_003).percent(if flash.is_none() { 60 } else { 40 }),
             canary: None,
             flash,
             deployment: None,
@@ -233,10 +233,10 @@ impl VolumeOptions {
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {}: {} operations, sessions end {:?}", self.seed, self.operations, self.sessions)?;
-        let once = if self.once { ", some accessed once" } else { "" };
+        let marked = if self.once { ", some accessed once" } else { "" };
         writeln!(
             f,
-            "  clients {}, requests up to {} bytes{once}, tasks {:?}",
+            "  clients {}, requests up to {} bytes{marked}, tasks {:?}",
             self.clients, self.length_max, self.order
         )?;
         let pool = (self.pool_blocks * seam::BLOCK_BYTES) >> 10;
@@ -253,7 +253,7 @@ impl fmt::Display for Options {
         if let Some(mode) = self.crash_mode {
             writeln!(f, "  every crash leaves {mode:?}")?;
         }
-        if self.keeps {
+        if self.keeps_memory {
             writeln!(f, "  memory survives the process")?;
         }
         if let Some(deployment) = &self.deployment {
@@ -288,8 +288,8 @@ mod tests {
         for (_, policy) in WritePolicy::ALL {
             assert!(all.iter().any(|options| options.volumes[0].policy == policy), "{policy} never occurs");
         }
-        for trouble in FaultKind::DRAWN.into_iter().chain([FaultKind::Hangs]) {
-            assert!(all.iter().any(|options| options.faults.contains(&trouble)), "{trouble:?} never occurs");
+        for fault in FaultKind::DRAWN.into_iter().chain([FaultKind::Hangs]) {
+            assert!(all.iter().any(|options| options.faults.contains(&fault)), "{fault:?} never occurs");
         }
         assert!(all.iter().any(|options| options.volumes[0].size_bytes % 4096 != 0));
         assert!(all.iter().all(|options| options.sessions.last() == Some(&End::Orderly)));

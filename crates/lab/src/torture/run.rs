@@ -48,18 +48,18 @@ pub fn run(options: &Options, sabotage: Sabotage, trace: TraceMode) -> Result<Re
         });
     let models = models.collect();
     let mut run = Run { options: Rc::new(options.clone()), sabotage, trace, models, report: Report::default() };
-    let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         if let Some(deployment) = options.deployment.clone() {
-            return super::deployment::play(&mut run, &deployment);
+            return super::deployment::run_sessions(&mut run, &deployment);
         }
         let mut remains = None;
         for session in 0..options.sessions.len() {
             remains = Some(run.run_session(session, remains)?);
         }
-        let hung = options.hang.as_ref().map_or(Ok(()), super::hang::run);
-        hung.map_err(|what| run.violation(None, Finding { what, sector: None }))
+        let hang_result = options.hang.as_ref().map_or(Ok(()), super::hang::run);
+        hang_result.map_err(|what| run.violation(None, Finding { what, sector: None }))
     }));
-    match played {
+    match outcome {
         Ok(Ok(())) => {
             run.report.seeds = 1;
             Ok(run.report)
@@ -80,7 +80,7 @@ impl Run {
     fn run_session(
         &mut self,
         number: usize,
-        left: Option<(DiskImages, PersistedPool)>,
+        previous: Option<(DiskImages, PersistedPool)>,
     ) -> Result<(DiskImages, PersistedPool), Box<Violation>> {
         let options = Rc::clone(&self.options);
         let mut random = Random::new(options.seed, 1_000 + number as u64);
@@ -90,14 +90,14 @@ impl Run {
             blocks: options.pool_blocks,
             keep: Content::Tags,
             trace: self.trace,
-            persists_memory: options.keeps,
+            persists_memory: options.keeps_memory,
             time_max: SESSION_TIME_MAX,
         });
         let remains = world.leak_check();
-        let kept = match left {
-            Some((images, kept)) => {
+        let memory = match previous {
+            Some((images, memory)) => {
                 world.adopt(images);
-                kept
+                memory
             }
             None => {
                 add_disks(&world, &options);
@@ -105,35 +105,35 @@ impl Run {
             }
         };
         let operations = operations_of_session(options.operations, options.sessions.len(), number);
-        let begun = world.run_until(begin(&world, self, (number, &kept), operations));
-        let session = match begun {
+        let started = world.run_until(start(&world, self, (number, &memory), operations));
+        let session = match started {
             Ok(Ok(session)) => Rc::new(session),
             Ok(Err(what)) => return Err(self.violation(None, Finding { what, sector: None })),
             Err(stop) => return Err(self.stuck(&world, "the start", &stop)),
         };
         let end = options.sessions[number];
         let crashed = self
-            .pass(&world, &session, end, &mut random)
+            .run_until_end(&world, &session, end, &mut random)
             .map_err(|violation| Box::new(Violation { trace: world.trace().text(), ..*violation }))?;
         self.add_to_report(&world, &session);
         if crashed {
             let drawn = random.pick(&CrashMode::ALL);
             // With surviving memory most crashes are kills.
-            let kills = options.keeps && Random::new(options.seed, 9_100 + number as u64).percent(70);
+            let kills = options.keeps_memory && Random::new(options.seed, 9_100 + number as u64).percent(70);
             let mode = options.crash_mode.unwrap_or(if kills { CrashMode::Kill } else { drawn });
-            let kept = if mode == CrashMode::Kill { world.persisted_pool() } else { PersistedPool::default() };
-            self.crash(&session, mode, kept.is_complete(), world.now());
+            let memory = if mode == CrashMode::Kill { world.persisted_pool() } else { PersistedPool::default() };
+            self.crash(&session, mode, memory.is_complete(), world.now());
             drop(session);
             let images = world.crash(mode);
-            return self.check_freed(&remains).map(|()| (images, kept));
+            return self.check_freed(&remains).map(|()| (images, memory));
         }
         drop(session);
         // Readahead may still be in flight.
-        let idled = world.run_for(Nanos::from_secs(10));
-        idled.map_err(|stop| self.stuck(&world, "idling", &stop))?;
-        let left = world.blocks_out();
-        if left > 0 {
-            let what = format!("{left} buffers were never freed after all volumes were detached");
+        let idle_result = world.run_for(Nanos::from_secs(10));
+        idle_result.map_err(|stop| self.stuck(&world, "idling", &stop))?;
+        let buffers = world.blocks_out();
+        if buffers > 0 {
+            let what = format!("{buffers} buffers were never freed after all volumes were detached");
             return Err(self.violation(None, Finding { what, sector: None }));
         }
         let images = world.crash(CrashMode::LoseAll);
@@ -171,7 +171,7 @@ impl Run {
     }
 
     /// Runs clients, administrators and faults until the session ends; true when it ended in a crash.
-    pub(super) fn pass(
+    pub(super) fn run_until_end(
         &self,
         world: &World,
         session: &Rc<Session>,
@@ -185,15 +185,15 @@ impl Run {
         session.options.flash.iter().for_each(|flash| flash.inject_faults(world));
         spawn_tasks(session, random);
         let crash_when_spent = matches!(end, End::CrashAtIo(_) | End::Crash);
-        let worked = world.run_until(
+        let work_result = world.run_until(
             session.until(|session| session.is_exhausted() && (crash_when_spent || session.busy.get() == 0)),
         );
         self.check_findings(world, session)?;
-        match worked {
-            Ok(()) if crash_when_spent || end == End::Work => return Ok(true),
+        match work_result {
+            Ok(()) if crash_when_spent || end == End::ClientsEnded => return Ok(true),
             Ok(()) => {}
             Err(Stop::CrashPoint) => return Ok(true),
-            Err(stop) => return Err(self.stuck(world, "clients at work", &stop)),
+            Err(stop) => return Err(self.stuck(world, "the work of clients", &stop)),
         }
         session.subjects.iter().for_each(|subject| faults::end_faults(session, subject));
         session.options.flash.iter().for_each(|flash| flash.end_hang(world));
@@ -213,11 +213,11 @@ impl Run {
         }
     }
 
-    /// Records the end of the session in the models. `kept` is true when the memory survives.
-    pub(super) fn crash(&self, session: &Session, mode: CrashMode, kept: bool, now: Nanos) {
+    /// Records the end of the session in the models. With `memory_survives` the next session recovers the memory.
+    pub(super) fn crash(&self, session: &Session, mode: CrashMode, memory_survives: bool, now: Nanos) {
         for subject in &session.subjects {
             let mut model = subject.model.borrow_mut();
-            let calm = session.options.faults.is_empty() && subject.always_volatile.get();
+            let is_fault_free = session.options.faults.is_empty() && subject.always_volatile.get();
             let age = subject.options.defer;
             // Destage starts at the deferral time and cycles over all dirty blocks: a fill and a write of each block,
             // few at once.
@@ -230,13 +230,13 @@ impl Run {
                 .map(|volume| volume.latency.1)
                 .max()
                 .filter(|_| session.options.contends());
-            let turn = slowest.map_or(subject.options.latency.1.0, |slowest| slowest.0 * 3);
-            let round = Nanos(dirty * 2 * turn / 4);
-            match kept {
+            let request_time = slowest.map_or(subject.options.latency.1.0, |slowest| slowest.0 * 3);
+            let round = Nanos(dirty * 2 * request_time / 4);
+            match memory_survives {
                 true => model.kill(now),
-                false => model.crash(calm.then_some(Nanos(age.0 * 2) + Nanos::from_millis(200) + round), now),
+                false => model.crash(is_fault_free.then_some(Nanos(age.0 * 2) + Nanos::from_millis(200) + round), now),
             }
-            let memory = if kept { ", memory is kept" } else { "" };
+            let memory = if memory_survives { ", memory is kept" } else { "" };
             model.event(format!("crash: {mode:?}{memory}"), now);
             if let Some(sectors) = subject.resizing.get() {
                 let true_sectors = subject.disk.geometry().size_bytes / SECTOR;
@@ -270,11 +270,11 @@ impl Run {
         let trace = world.trace();
         self.report.trace_hash = self.report.trace_hash.rotate_left(1) ^ trace.hash();
         self.report.trace.extend_from_slice(trace.bytes());
-        self.report.lives += 1;
+        self.report.sessions += 1;
         self.report.backing_requests += world.io_count() / 2;
         self.report.virtual_time += world.now();
-        self.report.taken_back += session.taken_back;
-        self.report.operations += session.given - session.left.get();
+        self.report.recovered_from_memory += session.recovered_from_memory;
+        self.report.operations += session.operations - session.operations_left.get();
         for stats in session.subjects.iter().map(|subject| subject.volume().stats()) {
             self.report.flash_blocks_read += stats.flash.read_bytes / seam::BLOCK_BYTES as u64;
             self.report.promotions += stats.flash.promotions;
@@ -289,7 +289,7 @@ impl Run {
     }
 
     pub(super) fn violation(&self, volume: Option<u16>, finding: Finding) -> Box<Violation> {
-        let models = self.models.iter().zip(1..).filter(|(_, number)| volume.is_none_or(|wanted| wanted == *number));
+        let models = self.models.iter().zip(1..).filter(|(_, number)| volume.is_none_or(|chosen| chosen == *number));
         let histories = models.map(|(model, number)| {
             // A panic may have left the model borrowed.
             let Ok(model) = model.try_borrow() else { return format!("volume {number}: no history\n") };
@@ -309,8 +309,8 @@ impl Run {
 
 /// Operations of session `number`; the first session takes the remainder.
 pub(super) fn operations_of_session(operations: u64, sessions: usize, number: usize) -> u64 {
-    let part = operations / sessions as u64;
-    if number == 0 { operations - part * (sessions as u64 - 1) } else { part }
+    let share = operations / sessions as u64;
+    if number == 0 { operations - share * (sessions as u64 - 1) } else { share }
 }
 
 pub(super) fn disk_name(number: usize) -> PathBuf {
@@ -349,10 +349,10 @@ const CONGESTED: Threshold = Threshold::Latency(Nanos::ZERO);
 const DATASTORE: &str = "shared";
 
 /// Opens the disks and attaches the volumes with their recovered data.
-async fn begin(
+async fn start(
     world: &World,
     run: &Run,
-    (number, kept): (usize, &PersistedPool),
+    (number, memory): (usize, &PersistedPool),
     operations: u64,
 ) -> Result<Session, String> {
     let options = &run.options;
@@ -367,15 +367,15 @@ async fn begin(
         let last = number.checked_sub(1).map(|last| options.sessions[last]);
         flash.open(&seam, &core, number == 0, last == Some(End::Orderly)).await?;
     }
-    let left = kept.images_by_owner();
-    let (mut attached, mut taken_back) = (Vec::new(), 0);
+    let recovered = memory.images_by_owner();
+    let (mut attached, mut recovered_from_memory) = (Vec::new(), 0);
     for (index, (volume, model)) in options.volumes.iter().zip(&run.models).enumerate() {
         let path = disk_name(index);
         let open = DiskOpen { path: path.clone(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
         let disk: SimDisk = seam.open_disk(&open).await.map_err(|error| format!("disk {}: {error}", index + 1))?;
         disk.flush().await.map_err(|error| format!("disk {}: {error}", index + 1))?;
         if disk.geometry().size_bytes != model.borrow().sectors() * SECTOR {
-            return Err(format!("disk {} lost its size over a crash", index + 1));
+            return Err(format!("disk {} changed its size in a crash", index + 1));
         }
         let mut spec = VolumeSpec::new(&format!("volume{}", index + 1), VolumeId(index as u64 + 1));
         (spec.policy, spec.defer) = (volume.policy, volume.defer);
@@ -385,10 +385,10 @@ async fn begin(
             spec.qos.limits.iops = if index == 0 { 20_000 } else { 0 };
         }
         // The first volume has a memory reservation, the second a memory limit.
-        let part = (options.pool_blocks * BLOCK_BYTES / 2) as u64;
+        let half = (options.pool_blocks * BLOCK_BYTES / 2) as u64;
         match index {
-            0 => spec.memory.min_bytes = part / 2,
-            1 => spec.memory.max_bytes = Some(part),
+            0 => spec.memory.min_bytes = half / 2,
+            1 => spec.memory.max_bytes = Some(half),
             _ => {}
         }
         // The log may hold data that was written under another policy, set by an administrator.
@@ -396,12 +396,14 @@ async fn begin(
             spec.policy = WritePolicy::WriteBack;
         }
         let backing = Backing::plain(disk.clone());
-        let served = match left.get(&spec.incarnation.0) {
-            Some(left) => core.attach_with_memory(spec, backing, left, |place| Tags(kept.tags(place))).await,
+        let served = match recovered.get(&spec.incarnation.0) {
+            Some(recovered) => {
+                core.attach_with_memory(spec, backing, recovered, |place| Tags(memory.tags(place))).await
+            }
             None => core.attach_recovered(spec, backing).await.map(|volume| (volume, 0)),
         };
-        let (served, taken) = served.map_err(|error| format!("disk {}: {error}", index + 1))?;
-        taken_back += taken;
+        let (served, recovered_count) = served.map_err(|error| format!("disk {}: {error}", index + 1))?;
+        recovered_from_memory += recovered_count;
         let control = world.disk(&path).expect("added to the first world");
         let parts = SubjectParts { number: index as u16 + 1, volume: served, disk, control };
         attached.push((parts, volume, model));
@@ -415,7 +417,7 @@ async fn begin(
         subjects.push(Subject::new(parts, volume.clone(), Rc::clone(model)));
     }
     let mut session = Session::new(core, subjects, Rc::clone(options), operations);
-    session.taken_back = taken_back;
+    session.recovered_from_memory = recovered_from_memory;
     Ok(session)
 }
 
@@ -430,30 +432,30 @@ impl WriteSource<SimSeam> for Tags {
 
 /// Spawns the tasks of clients, administrators and fault injection.
 fn spawn_tasks(session: &Rc<Session>, random: &mut Random) {
-    let start = |task: std::pin::Pin<Box<dyn Future<Output = ()>>>| {
+    let spawn = |task: std::pin::Pin<Box<dyn Future<Output = ()>>>| {
         session.busy.set(session.busy.get() + 1);
         session.seam.spawn(task);
     };
-    // In some runs the volumes are read back before the clients start, in others meanwhile.
+    // In some runs the volumes are read back before the clients start, in others concurrently.
     let verify_alone = random.percent(70);
-    let mut lane = |lane: u64| Random::new(random.draw(), lane);
+    let mut stream = |number: u64| Random::new(random.draw(), number);
     for index in 0..session.subjects.len() {
-        start(Box::pin(client::verify_first(Rc::clone(session), index, verify_alone)));
+        spawn(Box::pin(client::verify_first(Rc::clone(session), index, verify_alone)));
     }
     for number in 0..session.options.clients {
-        start(Box::pin(client::run(Rc::clone(session), number + 1, lane(1))));
+        spawn(Box::pin(client::run(Rc::clone(session), number + 1, stream(1))));
     }
     for index in 0..session.subjects.len() {
         if session.options.admin {
-            start(Box::pin(admin::run(Rc::clone(session), index, lane(2))));
+            spawn(Box::pin(admin::run(Rc::clone(session), index, stream(2))));
         }
         if !session.options.faults.is_empty() {
-            start(Box::pin(faults::run(Rc::clone(session), index, lane(3))));
+            spawn(Box::pin(faults::run(Rc::clone(session), index, stream(3))));
         }
     }
 }
 
-/// Drains and detaches all volumes. The backing is healthy, so this must succeed eventually.
+/// Drains and detaches all volumes. The backing is healthy, so both succeed eventually.
 async fn stop(session: &Rc<Session>) {
     for subject in &session.subjects {
         while session.finding.borrow().is_none() && !admin::destage_all(session, subject).await {

@@ -90,14 +90,14 @@ pub struct Subject {
     pub always_volatile: Cell<bool>,
     /// Size in sectors that a resize in flight will set.
     pub resizing: Cell<Option<u64>>,
-    /// Set while any request may fail.
-    pub trouble: LatchedFlag,
+    /// Set while a fault may fail any request.
+    pub may_fail_requests: LatchedFlag,
     /// End of the last fault.
     pub fault_ended: Cell<Option<Nanos>>,
     /// Unreadable byte ranges of the backing; true for ranges that are also unwritable.
     pub bad: RefCell<Vec<(Range<u64>, bool)>>,
-    closed: Cell<bool>,
-    inside: Cell<u32>,
+    is_closed: Cell<bool>,
+    requests_inside: Cell<u32>,
 }
 
 impl Subject {
@@ -115,17 +115,17 @@ impl Subject {
             detaching: LatchedFlag::default(),
             always_volatile: Cell::new(true),
             resizing: Cell::new(None),
-            trouble: LatchedFlag::default(),
+            may_fail_requests: LatchedFlag::default(),
             fault_ended: Cell::new(None),
             bad: RefCell::default(),
-            closed: Cell::new(false),
-            inside: Cell::new(0),
+            is_closed: Cell::new(false),
+            requests_inside: Cell::new(0),
         };
         subject.sync_expectations();
         subject
     }
 
-    /// Takes the expectations from the volume's present policy and mode.
+    /// Sets the expectations from the volume's present policy and mode.
     pub fn sync_expectations(&self) {
         let volume = self.volume();
         self.set_expectations(volume.policy(), volume.mode());
@@ -157,72 +157,74 @@ impl Subject {
 
     /// Waits until no administrator requires exclusive access, then enters.
     pub async fn enter(&self, seam: &SimSeam) {
-        while self.closed.get() {
+        while self.is_closed.get() {
             seam.sleep(Nanos::from_micros(200)).await;
         }
-        self.inside.set(self.inside.get() + 1);
+        self.requests_inside.set(self.requests_inside.get() + 1);
     }
 
-    /// Ends what [`Subject::enter`] began.
+    /// Ends an [`Subject::enter`].
     pub fn leave(&self) {
-        self.inside.set(self.inside.get() - 1);
+        self.requests_inside.set(self.requests_inside.get() - 1);
     }
 
-    /// Blocks new clients and waits until those inside have left.
+    /// Excludes new clients and waits until the present ones have left.
     pub async fn close(&self, seam: &SimSeam) {
-        while self.closed.replace(true) {
+        while self.is_closed.replace(true) {
             seam.sleep(Nanos::from_micros(200)).await;
         }
-        while self.inside.get() > 0 {
+        while self.requests_inside.get() > 0 {
             seam.sleep(Nanos::from_micros(200)).await;
         }
     }
 
     /// Admits clients again.
     pub fn open(&self) {
-        self.closed.set(false);
+        self.is_closed.set(false);
     }
 
-    /// True when a request that began at `began` may fail with `error`. `range` holds the bytes that it touched, `None`
-    /// for a flush and similar requests. `changes` is true for requests that write.
+    /// True when a request that began at `began` may fail with `error`. `range` holds the bytes that it accessed; it is
+    /// `None` for a flush and similar requests. `changes` is true for requests that write.
     pub fn may_fail(&self, error: &RequestError, marks: &Marks, range: Option<Range<u64>>, changes: bool) -> bool {
-        let late = self.fault_ended.get().is_some_and(|ended| ended + GRACE >= marks.began);
+        let is_in_grace = self.fault_ended.get().is_some_and(|ended| ended + GRACE >= marks.began);
         match error {
             RequestError::Invalid | RequestError::ReadOnly | RequestError::NotFast | RequestError::Dirty(_) => false,
             RequestError::ShuttingDown => self.detaching.since(marks.detaching),
             RequestError::Disk(_) => {
-                self.trouble.since(marks.trouble) || late || self.touches_bad_range(range, changes)
+                self.may_fail_requests.since(marks.may_fail_requests)
+                    || is_in_grace
+                    || self.accesses_bad_range(range, changes)
             }
         }
     }
 
-    /// True when a request for `range` must touch a part of the backing that cannot be read or written.
-    fn touches_bad_range(&self, range: Option<Range<u64>>, changes: bool) -> bool {
+    /// True when a request for `range` must access a part of the backing that cannot be read or written.
+    fn accesses_bad_range(&self, range: Option<Range<u64>>, changes: bool) -> bool {
         let unit = u64::from(self.options.logical_block);
-        let partial = unit > SECTOR_BYTES as u64;
+        let needs_read = unit > SECTOR_BYTES as u64;
         self.bad.borrow().iter().any(|(bad, unwritable)| match &range {
-            // A backing with 4 KiB blocks takes whole blocks only, so the missing part must be read.
-            None => *unwritable || partial,
+            // A backing with 4 KiB blocks accepts whole blocks only, so the missing part must be read.
+            None => *unwritable || needs_read,
             Some(range) if changes => {
                 // The write may have been replaced by another client's zero-range, which fails as a whole.
                 let reach = ZERO_BYTES_MAX;
-                let near = range.start < bad.end + reach && range.end + reach > bad.start;
-                near && (*unwritable || partial)
+                let is_in_reach = range.start < bad.end + reach && range.end + reach > bad.start;
+                is_in_reach && (*unwritable || needs_read)
             }
             Some(range) => {
-                let touched = range.start / unit * unit..range.end.next_multiple_of(unit);
-                touched.start < bad.end && touched.end > bad.start
+                let accessed = range.start / unit * unit..range.end.next_multiple_of(unit);
+                accessed.start < bad.end && accessed.end > bad.start
             }
         })
     }
 }
 
-/// State at the begin of an operation.
+/// State at the beginning of an operation.
 pub struct Marks {
     began: Nanos,
     volatile: u64,
     detaching: u64,
-    trouble: u64,
+    may_fail_requests: u64,
     range: Option<Range<u64>>,
     changes: bool,
 }
@@ -238,16 +240,16 @@ pub struct Session {
     /// The drawn options.
     pub options: Rc<Options>,
     /// Client operations of this session.
-    pub given: u64,
+    pub operations: u64,
     /// Client operations left in this session.
-    pub left: Cell<u64>,
+    pub operations_left: Cell<u64>,
     /// Blocks and zero-ranges recovered from the previous session's memory.
-    pub taken_back: u64,
+    pub recovered_from_memory: u64,
     /// Running clients and administrators.
     pub busy: Cell<u32>,
     /// The first violated promise, with its volume's number.
     pub finding: RefCell<Option<(u16, Finding)>>,
-    waiting: RefCell<Option<Waker>>,
+    waker: RefCell<Option<Waker>>,
 }
 
 impl Session {
@@ -258,37 +260,37 @@ impl Session {
             core,
             subjects,
             options,
-            given: operations,
-            left: Cell::new(operations),
-            taken_back: 0,
+            operations,
+            operations_left: Cell::new(operations),
+            recovered_from_memory: 0,
             busy: Cell::new(0),
             finding: RefCell::default(),
-            waiting: RefCell::default(),
+            waker: RefCell::default(),
         }
     }
 
     /// Takes one of the remaining operations; false when none is left or a promise is violated.
     pub fn take_operation(&self) -> bool {
-        let left = self.left.get();
+        let left = self.operations_left.get();
         if left == 0 || self.finding.borrow().is_some() {
-            self.left.set(0);
+            self.operations_left.set(0);
             self.notify();
             return false;
         }
-        self.left.set(left - 1);
+        self.operations_left.set(left - 1);
         true
     }
 
     /// True when no operations are left.
     pub fn is_exhausted(&self) -> bool {
-        self.left.get() == 0
+        self.operations_left.get() == 0
     }
 
     /// Records a violated promise; only the first is kept.
     pub fn report(&self, subject: &Subject, result: Result<(), Finding>) {
         if let Err(finding) = result {
             self.finding.borrow_mut().get_or_insert((subject.number, finding));
-            self.left.set(0);
+            self.operations_left.set(0);
             self.notify();
         }
     }
@@ -306,28 +308,28 @@ impl Session {
             if condition(self) {
                 return Poll::Ready(());
             }
-            *self.waiting.borrow_mut() = Some(context.waker().clone());
+            *self.waker.borrow_mut() = Some(context.waker().clone());
             Poll::Pending
         })
         .await;
     }
 
     fn notify(&self) {
-        if let Some(waker) = self.waiting.borrow_mut().take() {
+        if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
         }
     }
 
     /// Begins an operation of `client` on the sectors.
     pub fn begin(&self, subject: &Subject, client: u16, kind: OpKind, sectors: Range<u64>, fua: bool) -> (OpId, Marks) {
-        let whole = matches!(kind, OpKind::Flush | OpKind::Drain(_) | OpKind::Event(_));
+        let is_whole_volume = matches!(kind, OpKind::Flush | OpKind::Drain(_) | OpKind::Event(_));
         let bytes = sectors.start * SECTOR_BYTES as u64..sectors.end * SECTOR_BYTES as u64;
         let marks = Marks {
             began: self.seam.now(),
             volatile: subject.volatile.mark(),
             detaching: subject.detaching.mark(),
-            trouble: subject.trouble.mark(),
-            range: (!whole && !fua).then_some(bytes),
+            may_fail_requests: subject.may_fail_requests.mark(),
+            range: (!is_whole_volume && !fua).then_some(bytes),
             changes: kind.changes(),
         };
         let submit = Submit {
@@ -351,14 +353,14 @@ impl Session {
         if let Err(error) = result
             && !subject.may_fail(error, marks, marks.range.clone(), marks.changes)
         {
-            let what = format!("op {op} failed though nothing was wrong with its part of the backing: {error}");
+            let what = format!("op {op} failed although its part of the backing was healthy: {error}");
             self.report(subject, Err(Finding { what, sector: marks.range.as_ref().map(|range| range.start / 512) }));
         }
         result.is_ok()
     }
 }
 
-/// TagSource of a write's content: a tag per sector.
+/// Source of a write's content: a tag per sector.
 pub struct TagSource {
     /// The volume's number.
     pub volume: u16,

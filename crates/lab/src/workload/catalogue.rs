@@ -1,4 +1,4 @@
-//! Named workloads of the field, scaled to the size of a volume.
+//! Named workloads of published benchmarks and typical users, scaled to the size of a volume.
 
 use seam::Nanos;
 
@@ -140,11 +140,11 @@ fn crystaldiskmark(size_bytes: u64) -> Vec<Step> {
         ("RND4K Q32T1", 4096, 100, 32),
         ("RND4K Q1T1", 4096, 100, 1),
     ];
-    let steps = [("read", 100), ("write", 0)].into_iter().flat_map(|(way, read_percent)| {
+    let steps = [("read", 100), ("write", 0)].into_iter().flat_map(|(direction, read_percent)| {
         lines.map(|(name, bytes, random_percent, depth)| {
             let mut pattern = Pattern::random(file, bytes, read_percent);
             pattern.mix[0].random_percent = random_percent;
-            timed(format!("{name} {way}"), 5, pattern, depth)
+            timed(format!("{name} {direction}"), 5, pattern, depth)
         })
     });
     steps.collect()
@@ -154,10 +154,10 @@ fn atto(size_bytes: u64) -> Vec<Step> {
     let file = size_bytes.min(256 << 20);
     let sizes = (9..=23).map(|power| 1_u32 << power).filter(|bytes| u64::from(*bytes) <= file);
     let steps = sizes.flat_map(|bytes| {
-        [("write", 0), ("read", 100)].map(|(way, read_percent)| {
+        [("write", 0), ("read", 100)].map(|(direction, read_percent)| {
             let pattern = Pattern::random(file, bytes, read_percent).with_skew(Skew::Sequential);
             let name = if bytes < 1024 { format!("{bytes} B") } else { format!("{} KiB", bytes >> 10) };
-            timed(format!("{name} {way}"), 2, pattern, 4)
+            timed(format!("{name} {direction}"), 2, pattern, 4)
         })
     });
     steps.collect()
@@ -172,7 +172,7 @@ mod tests {
     fn named_workloads_fit_small_and_large_volumes() {
         for size in [64 << 20, 1 << 30, 500 << 30] {
             for named in ALL {
-                let spec = find(named.name, size).expect("a listed workload");
+                let spec = find(named.name, size).expect("a listed workload can be found");
                 spec.check(size, 512).unwrap_or_else(|error| panic!("{} on {size} bytes: {error}", named.name));
                 assert!(!spec.steps.is_empty() && spec.steps.iter().all(|step| !step.jobs.is_empty()));
             }
@@ -181,8 +181,8 @@ mod tests {
     }
 
     /// Read fraction and mean request size of a workload's first job.
-    fn drawn(name: &str) -> (f64, f64) {
-        let spec = find(name, 10 << 30).expect("a listed workload");
+    fn drawn_mix(name: &str) -> (f64, f64) {
+        let spec = find(name, 10 << 30).expect("a listed workload can be found");
         let (mut reads, mut bytes) = (0.0, 0.0);
         let job = &spec.steps[0].jobs[0];
         let mut stream = Stream::new(job.pattern.clone(), 1, 0);
@@ -205,9 +205,9 @@ mod tests {
             ("streaming", 0.98, 65_536.0),
             ("hot-cold", 0.7, 8_192.0),
         ] {
-            let (got_reads, got_bytes) = drawn(name);
-            assert!((got_reads - reads).abs() < 0.015, "{name}: {got_reads} reads");
-            assert!((got_bytes / bytes - 1.0).abs() < 0.08, "{name}: {got_bytes} bytes a request");
+            let (drawn_reads, drawn_bytes) = drawn_mix(name);
+            assert!((drawn_reads - reads).abs() < 0.015, "{name}: {drawn_reads} reads");
+            assert!((drawn_bytes / bytes - 1.0).abs() < 0.08, "{name}: {drawn_bytes} bytes a request");
         }
     }
 

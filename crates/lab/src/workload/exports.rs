@@ -3,25 +3,25 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::workload::row::Row;
-use crate::workload::{Access, Door};
+use crate::workload::address_space::AddressSpace;
+use crate::workload::{Access, RequestTarget};
 use engine::backing::nbd::NbdDisk;
 use seam::real::RealSeam;
 use seam::{BLOCK_BYTES, BlockMut, Disk, Nanos, Piece, PieceMut, SECTOR_BYTES, Seam};
 
-/// Exports as one row of addresses, each over some connections.
+/// Exports as one linear address space, each over some connections.
 #[derive(Clone)]
 pub struct Exports {
-    row: Row,
+    addresses: AddressSpace,
     connections: Rc<[Vec<NbdDisk<RealSeam>>]>,
-    /// Which connection is next.
-    turn: Rc<Cell<usize>>,
+    /// Number of the next connection, modulo the number of connections.
+    next_connection: Rc<Cell<usize>>,
 }
 
 impl Exports {
-    /// Each export's connections, in the row's order.
-    pub fn new(row: Row, connections: Vec<Vec<NbdDisk<RealSeam>>>) -> Exports {
-        Exports { row, connections: connections.into(), turn: Rc::default() }
+    /// Takes each export's connections, in the order of the address space.
+    pub fn new(addresses: AddressSpace, connections: Vec<Vec<NbdDisk<RealSeam>>>) -> Exports {
+        Exports { addresses, connections: connections.into(), next_connection: Rc::default() }
     }
 
     async fn buffer(seam: &RealSeam) -> <RealSeam as Seam>::BlockMut {
@@ -29,33 +29,33 @@ impl Exports {
             if let Some(block) = seam.alloc() {
                 return block;
             }
-            // Others' requests end and give theirs back.
+            // Ending requests free their buffers.
             seam.sleep(Nanos::from_millis(1)).await;
         }
     }
 
     fn connection(&self, export: usize) -> &NbdDisk<RealSeam> {
         let connections = &self.connections[export];
-        self.turn.set(self.turn.get().wrapping_add(1));
-        &connections[self.turn.get() % connections.len()]
+        self.next_connection.set(self.next_connection.get().wrapping_add(1));
+        &connections[self.next_connection.get() % connections.len()]
     }
 }
 
-impl Door<RealSeam> for Exports {
-    async fn ask(&self, seam: &RealSeam, access: Access) -> bool {
-        let (export, at) = self.row.place(access);
+impl RequestTarget<RealSeam> for Exports {
+    async fn execute(&self, seam: &RealSeam, access: Access) -> bool {
+        let (export, at) = self.addresses.locate(access);
         let mut pieces = Vec::with_capacity(access.len as usize / BLOCK_BYTES + 1);
-        let mut left = access.len as usize;
-        while left > 0 {
-            let len = left.min(BLOCK_BYTES);
+        let mut remaining = access.len as usize;
+        while remaining > 0 {
+            let len = remaining.min(BLOCK_BYTES);
             pieces.push(PieceMut::new(Exports::buffer(seam).await, 0, len));
-            left -= len;
+            remaining -= len;
         }
         if !access.write {
             return self.connection(export).read(at, pieces).await.0.is_ok();
         }
-        // Where each sector lies and a number that differs each time: neither compresses nor repeats.
-        let stamp = seam.random().to_le_bytes();
+        // Each sector holds its address and a number that is unique to the write, so that data is not deduplicated.
+        let write_id = seam.random().to_le_bytes();
         let frozen = pieces.into_iter().enumerate().map(|(index, mut piece)| {
             let len = piece.len();
             piece.block.zero(0, BLOCK_BYTES);
@@ -63,7 +63,7 @@ impl Door<RealSeam> for Exports {
                 let at = access.at + (index * BLOCK_BYTES + start) as u64;
                 let mut bytes = [0; SECTOR_BYTES];
                 bytes[..8].copy_from_slice(&at.to_le_bytes());
-                bytes[8..16].copy_from_slice(&stamp);
+                bytes[8..16].copy_from_slice(&write_id);
                 let count = SECTOR_BYTES.min(len - start);
                 piece.block.write_bytes(start, &bytes[..count]);
             }

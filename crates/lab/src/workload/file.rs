@@ -1,4 +1,4 @@
-//! Workloads from files of other generators: IOMeter's `.icf` and fio's job files. The parsers take all settings that
+//! Workloads from files of other generators: IOMeter's `.icf` and fio's job files. The parsers apply all settings that
 //! affect the requests to a volume. Unsupported settings are errors with a line number; irrelevant ones (targets,
 //! engines, report settings) are ignored.
 

@@ -7,7 +7,7 @@ use super::file::SpecError;
 use super::{Job, Pace, Part, Pattern, Skew, Spec, Step};
 
 /// Keys that do not affect the requests to a volume.
-const OF_NO_CONCERN: [&str; 24] = [
+const IGNORED: [&str; 24] = [
     "ioengine",
     "direct",
     "buffered",
@@ -45,7 +45,7 @@ struct Section {
     line: usize,
     keys: Vec<(String, Value)>,
     /// True when the job waits for all jobs before it.
-    wall: bool,
+    waits_for_previous: bool,
 }
 
 /// Parses a job file for a volume of `size_bytes`.
@@ -63,22 +63,31 @@ pub fn parse(name: &str, text: &str, size_bytes: u64) -> Result<Spec, SpecError>
                 .ok_or_else(|| SpecError::new(number, "a section name without its closing bracket"))?;
             in_global = title == "global";
             if !in_global {
-                sections.push(Section { name: title.to_owned(), line: number, wall: false, ..global.clone() });
+                sections.push(Section {
+                    name: title.to_owned(),
+                    line: number,
+                    waits_for_previous: false,
+                    ..global.clone()
+                });
             }
             continue;
         }
-        let section = if in_global { &mut global } else { sections.last_mut().expect("a section has begun") };
-        section.take(line, number)?;
+        let section = if in_global {
+            &mut global
+        } else {
+            sections.last_mut().expect("a key outside [global] follows a section name")
+        };
+        section.parse_line(line, number)?;
     }
     if sections.is_empty() {
         return Err(SpecError::new(1, "the file has no job"));
     }
     let mut steps = Vec::<Step>::new();
     for section in &sections {
-        if steps.is_empty() || section.wall {
+        if steps.is_empty() || section.waits_for_previous {
             steps.push(Step { name: section.name.clone(), time: None, jobs: Vec::new() });
         }
-        let step = steps.last_mut().expect("there is one");
+        let step = steps.last_mut().expect("the first section adds a step");
         step.time = step.time.max(section.time()?);
         step.jobs.extend(section.jobs(size_bytes)?);
     }
@@ -87,7 +96,7 @@ pub fn parse(name: &str, text: &str, size_bytes: u64) -> Result<Spec, SpecError>
 
 /// Parses a size with an optional `k`, `m`, `g` or `t` of 1,024 each.
 fn bytes((line, text): &Value) -> Result<u64, SpecError> {
-    let wrong = || SpecError::new(*line, format!("\"{text}\" is not a size: write 4096, 4k, 64m or 1g"));
+    let error = || SpecError::new(*line, format!("\"{text}\" is not a size: write 4096, 4k, 64m or 1g"));
     let lower = text.to_lowercase();
     let digits = lower.trim_end_matches(|letter: char| !letter.is_ascii_digit());
     let shift = match lower[digits.len()..].trim_end_matches("ib").trim_end_matches('b') {
@@ -96,9 +105,9 @@ fn bytes((line, text): &Value) -> Result<u64, SpecError> {
         "m" => 20,
         "g" => 30,
         "t" => 40,
-        _ => return Err(wrong()),
+        _ => return Err(error()),
     };
-    digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift)).ok_or_else(wrong)
+    digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift)).ok_or_else(error)
 }
 
 /// Parses a size, or a percentage of `whole`.
@@ -109,9 +118,9 @@ fn bytes_of(value: &Value, whole: u64) -> Result<u64, SpecError> {
     }
 }
 
-fn number((line, text): &Value, most: u64) -> Result<u64, SpecError> {
-    let number = text.trim().parse::<u64>().ok().filter(|number| *number <= most);
-    number.ok_or_else(|| SpecError::new(*line, format!("\"{text}\" is not a number up to {most}")))
+fn number((line, text): &Value, max: u64) -> Result<u64, SpecError> {
+    let number = text.trim().parse::<u64>().ok().filter(|number| *number <= max);
+    number.ok_or_else(|| SpecError::new(*line, format!("\"{text}\" is not a number up to {max}")))
 }
 
 /// Parses a time in `unit`, or with `us`, `ms`, `s`, `m` or `h`.
@@ -130,7 +139,7 @@ fn time((line, text): &Value, unit: Nanos) -> Result<Nanos, SpecError> {
 }
 
 impl Section {
-    fn take(&mut self, line: &str, number: usize) -> Result<(), SpecError> {
+    fn parse_line(&mut self, line: &str, number: usize) -> Result<(), SpecError> {
         const KNOWN: [&str; 18] = [
             "rw",
             "bs",
@@ -160,13 +169,13 @@ impl Section {
             key => key,
         };
         match key {
-            "stonewall" => self.wall = true,
+            "stonewall" => self.waits_for_previous = true,
             "io_size" => return Err(SpecError::new(number, "io_size: a step ends by its time; use runtime")),
             _ if KNOWN.contains(&key) => {
                 self.keys.retain(|(known, _)| known != key);
                 self.keys.push((key.to_owned(), (number, value.trim().to_owned())));
             }
-            _ if OF_NO_CONCERN.contains(&key) => (),
+            _ if IGNORED.contains(&key) => (),
             _ => return Err(SpecError::new(number, format!("\"{key}\" is not supported"))),
         }
         Ok(())
@@ -181,7 +190,7 @@ impl Section {
     }
 
     /// Percentage of reads, and of random requests.
-    fn ways(&self) -> Result<(u32, u32), SpecError> {
+    fn read_and_random_percent(&self) -> Result<(u32, u32), SpecError> {
         let (line, rw) = self.get("rw").cloned().unwrap_or((self.line, "read".to_owned()));
         let percent = |key: &str| self.get(key).map(|value| number(value, 100)).transpose();
         let mixed = match (percent("rwmixread")?, percent("rwmixwrite")?) {
@@ -189,8 +198,8 @@ impl Section {
             (None, Some(writes)) => 100 - writes,
             (None, None) => 50,
         };
-        let (random, way) = rw.strip_prefix("rand").map_or((false, rw.as_str()), |way| (true, way));
-        let reads = match way {
+        let (random, direction) = rw.strip_prefix("rand").map_or((false, rw.as_str()), |direction| (true, direction));
+        let reads = match direction {
             "read" => 100,
             "write" => 0,
             "rw" | "readwrite" => mixed,
@@ -239,19 +248,19 @@ impl Section {
 
     fn skew(&self) -> Result<Skew, SpecError> {
         let Some((line, text)) = self.get("random_distribution") else { return Ok(Skew::Uniform) };
-        let wrong = |why: &str| SpecError::new(*line, format!("random_distribution={text}: {why}"));
+        let error = |why: &str| SpecError::new(*line, format!("random_distribution={text}: {why}"));
         match text.split_once(':') {
             None if text == "random" => Ok(Skew::Uniform),
             Some(("zipf", exponent)) => {
                 let exponent = exponent.parse::<f64>().ok().filter(|exponent| *exponent > 0.0 && *exponent < 1.0);
-                exponent.map(Skew::Zipf).ok_or_else(|| wrong("an exponent between 0 and 1 is supported"))
+                exponent.map(Skew::Zipf).ok_or_else(|| error("an exponent between 0 and 1 is supported"))
             }
-            _ => Err(wrong("random and zipf:EXPONENT are supported")),
+            _ => Err(error("random and zipf:EXPONENT are supported")),
         }
     }
 
     fn jobs(&self, size_bytes: u64) -> Result<Vec<Job>, SpecError> {
-        let (reads, random_percent) = self.ways()?;
+        let (reads, random_percent) = self.read_and_random_percent()?;
         let [read_sizes, write_sizes] = self.sizes()?;
         let sides = [(reads, 100, read_sizes), (100 - reads, 0, write_sizes)];
         let parts = sides.into_iter().flat_map(|(weight, read_percent, sizes)| {
@@ -262,14 +271,14 @@ impl Section {
         let start_bytes = self.get("offset").map(|value| bytes_of(value, size_bytes)).transpose()?.unwrap_or(0);
         let rest = size_bytes.saturating_sub(start_bytes);
         let region_bytes = self.get("size").map(|value| bytes_of(value, size_bytes)).transpose()?.unwrap_or(rest);
-        let least = mix.iter().map(|part| part.bytes).min().expect("a mix has a part");
+        let min_bytes = mix.iter().map(|part| part.bytes).min().expect("a mix has at least one part");
         let align_bytes = match self.get("blockalign") {
             Some(value) => bytes(value)?.clamp(1, BYTES_MAX) as u32,
-            None => least,
+            None => min_bytes,
         };
         let skew = self.skew()?;
         let pattern = Pattern { start_bytes, region_bytes, mix, align_bytes, skew, drift_bytes: 0 };
-        let count = |key: &str, most| self.get(key).map(|value| number(value, most)).transpose();
+        let count = |key: &str, max| self.get(key).map(|value| number(value, max)).transpose();
         let depth = count("iodepth", 65_536)?.unwrap_or(1).max(1) as u32;
         let rate = count("rate_iops", 100_000_000)?.filter(|rate| *rate > 0);
         let think = self.get("thinktime").map(|value| time(value, Nanos::from_micros(1))).transpose()?;
@@ -314,18 +323,18 @@ mod tests {
 
     #[test]
     fn errors_name_their_line() {
-        let broken = |from: &str, to: &str| {
+        let error_of = |from: &str, to: &str| {
             parse("x", &FILE.replace(from, to), 1 << 30).expect_err("an invalid file").to_string()
         };
         let errors = [
-            broken("rw=write", "rw=trim"),
-            broken("iodepth=16", "iodepth=many"),
-            broken("iodepth=16", "zonemode=zbd"),
-            broken("4k/60", "4k/50"),
-            broken("zipf:0.9", "pareto:0.9"),
-            broken("size=512m", "size=512q"),
-            broken("[journal]", "[journal"),
-            broken("runtime=30", "runtime=soon"),
+            error_of("rw=write", "rw=trim"),
+            error_of("iodepth=16", "iodepth=many"),
+            error_of("iodepth=16", "zonemode=zbd"),
+            error_of("4k/60", "4k/50"),
+            error_of("zipf:0.9", "pareto:0.9"),
+            error_of("size=512m", "size=512q"),
+            error_of("[journal]", "[journal"),
+            error_of("runtime=30", "runtime=soon"),
             parse("x", "[global]\nbs=4k\n", 1 << 30).expect_err("a file without a job").to_string(),
         ];
         insta::assert_snapshot!(errors.join("\n"));

@@ -5,7 +5,7 @@ use seam::Nanos;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 use seam::sim::{Content, SimSeam, WorldSpec};
 
-use super::{Load, Pattern, play};
+use super::{Load, Pattern, run_load};
 use crate::fixture::{Fixture, FlashPlan, Target};
 
 /// Parameters of a measurement.
@@ -40,7 +40,7 @@ pub struct Minute {
 pub fn capacity_pages(flash_bytes: u64) -> u64 {
     let gain = GainSpec { seed: 1, hot_bytes: 1 << 20, memory_bytes: 1 << 20, flash_bytes, minutes: 0, depth: 1 };
     let (fixture, _) = world(&gain);
-    fixture.core.pages().expect("there is a store").slots_max()
+    fixture.core.pages().expect("flash devices were added").slots_max()
 }
 
 /// An engine with one volume on a RAID 5 of five disks, and a flash store if there are devices. The disks keep no
@@ -55,15 +55,16 @@ fn world(gain: &GainSpec) -> (Fixture, Volume<SimSeam>) {
         // The rate of SSDs in arrays of that time.
         fixture.open_flash(&FlashPlan { devices: 2, bytes: gain.flash_bytes, iops: 3_500 });
     }
-    let disk = fixture.on_array(ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k), &[gain.hot_bytes]).remove(0);
-    let volume = fixture.attach_disk("disk", disk, |_| ()).expect("the first volume");
+    let disk =
+        fixture.add_disks_on_array(ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k), &[gain.hot_bytes]).remove(0);
+    let volume = fixture.attach_disk("disk", disk, |_| ()).expect("the first volume can be attached");
     (fixture, volume)
 }
 
-/// Plays random 8 KiB requests, 67 % of them reads, and calls `each` after every minute.
+/// Runs random 8 KiB requests, 67 % of them reads, and calls `each` after every minute.
 pub fn minutes(gain: &GainSpec, mut each: impl FnMut(Minute)) {
     let (fixture, volume) = world(gain);
-    fixture.until_checked(std::slice::from_ref(&volume));
+    fixture.wait_until_checked(std::slice::from_ref(&volume));
     let mut before = volume.stats();
     for minute in 0..gain.minutes {
         let load = Load {
@@ -72,7 +73,7 @@ pub fn minutes(gain: &GainSpec, mut each: impl FnMut(Minute)) {
             time: Nanos::from_secs(60),
             seed: gain.seed * 1_000 + minute,
         };
-        let figures = fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &load));
+        let figures = fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &load));
         let after = volume.stats();
         let hits = |stats: &engine::VolumeStats| stats.memory_hits + stats.prefetched_hits + stats.flash_hits;
         let reads = (after.reads - before.reads).max(1);

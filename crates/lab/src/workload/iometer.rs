@@ -12,7 +12,7 @@ use super::{Job, Pace, Part, Pattern, Spec, Step};
 const SECTOR: u64 = 512;
 
 /// Labels that do not affect the requests to a volume.
-const OF_NO_CONCERN: [&str; 30] = [
+const IGNORED: [&str; 30] = [
     "test setup",
     "test description",
     "run time",
@@ -95,7 +95,7 @@ pub fn parse(name: &str, text: &str, size_bytes: u64) -> Result<Spec, SpecError>
         if value.is_empty() || skipped || value.starts_with("Version ") {
             continue;
         }
-        file.take(&label, value, number)?;
+        file.parse_line(&label, value, number)?;
     }
     file.spec(name, size_bytes)
 }
@@ -109,7 +109,7 @@ fn numbers(value: &str, line: usize) -> Result<Vec<u64>, SpecError> {
 }
 
 impl File {
-    fn take(&mut self, label: &str, value: &str, line: usize) -> Result<(), SpecError> {
+    fn parse_line(&mut self, label: &str, value: &str, line: usize) -> Result<(), SpecError> {
         let no_worker = || SpecError::new(line, "this line must follow a worker");
         match label {
             "hours minutes seconds" => {
@@ -141,38 +141,38 @@ impl File {
             "assigned access specs" => {
                 self.workers.last_mut().ok_or_else(no_worker)?.assigned.push((line, value.to_owned()));
             }
-            label if OF_NO_CONCERN.contains(&label) => (),
+            label if IGNORED.contains(&label) => (),
             label => return Err(SpecError::new(line, format!("\"'{label}\" is not supported"))),
         }
         Ok(())
     }
 
     fn part(&mut self, value: &str, line: usize) -> Result<(), SpecError> {
-        let wrong = |text: &str| SpecError::new(line, text);
+        let error = |text: &str| SpecError::new(line, text);
         let [bytes, weight, reads, random, delay, burst, align, reply] = numbers(value, line)?[..] else {
-            return Err(wrong(
+            return Err(error(
                 "expected eight numbers: size, % of size, % reads, % random, delay, burst, align, reply",
             ));
         };
         let access = self
             .accesses
             .last_mut()
-            .ok_or_else(|| wrong("this line must follow the name of an access specification"))?;
+            .ok_or_else(|| error("this line must follow the name of an access specification"))?;
         if bytes == 0 || bytes > 32 << 20 || weight > 100 || reads > 100 || random > 100 {
-            return Err(wrong("expected a size from 1 byte to 32 MiB, and percentages up to 100"));
+            return Err(error("expected a size from 1 byte to 32 MiB, and percentages up to 100"));
         }
         if burst > 1 && delay > 0 {
-            return Err(wrong("a delay after several requests is not supported: burst must be 1"));
+            return Err(error("a delay after several requests is not supported: burst must be 1"));
         }
         if reply > 0 {
-            return Err(wrong("replies belong to network workers, which are not supported"));
+            return Err(error("replies belong to network workers, which are not supported"));
         }
         if access.percent > 0 && access.delay_ms != delay {
-            return Err(wrong("delays that differ inside one access specification are not supported"));
+            return Err(error("delays that differ inside one access specification are not supported"));
         }
         let align = match align {
             0 => SECTOR as u32,
-            align => u32::try_from(align).map_err(|_| wrong("an alignment of 4 GiB or more is not supported"))?,
+            align => u32::try_from(align).map_err(|_| error("an alignment of 4 GiB or more is not supported"))?,
         };
         access.align_bytes = if access.percent == 0 { align } else { align.min(access.align_bytes) };
         access.delay_ms = delay;
@@ -203,10 +203,10 @@ impl File {
         for index in 0..count {
             let mut jobs = Vec::new();
             for worker in &workers {
-                let Some((line, wanted)) = worker.assigned.get(index) else { continue };
-                let access = self.accesses.iter().find(|access| access.name == *wanted);
+                let Some((line, assigned_name)) = worker.assigned.get(index) else { continue };
+                let access = self.accesses.iter().find(|access| access.name == *assigned_name);
                 let access = access.ok_or_else(|| {
-                    SpecError::new(*line, format!("access specification \"{wanted}\" does not exist"))
+                    SpecError::new(*line, format!("access specification \"{assigned_name}\" does not exist"))
                 })?;
                 jobs.push(access.job(worker, size_bytes));
             }
@@ -259,17 +259,17 @@ mod tests {
 
     #[test]
     fn errors_name_their_line() {
-        let broken = |from: &str, to: &str| {
+        let error_of = |from: &str, to: &str| {
             parse("x", &FILE.replace(from, to), 1 << 30).expect_err("an invalid file").to_string()
         };
         let errors = [
-            broken("8192,100,67,100,0,1,0,0", "8192,100,67,100,0,1,0"),
-            broken("8192,100,67,100,0,1,0,0", "8192,90,67,100,0,1,0,0"),
-            broken("8192,100,67", "8k,100,67"),
-            broken("8192,100,67,100,0,1,0,0", "8192,100,67,100,5,8,0,0"),
-            broken("'Worker type\n\tDISK", "'Worker type\n\tNETWORK,TCP"),
-            broken("'Ramp Up Time (s)", "'Warp factor"),
-            broken("\tFile Server\n'End assigned", "\tWeb Server\n'End assigned"),
+            error_of("8192,100,67,100,0,1,0,0", "8192,100,67,100,0,1,0"),
+            error_of("8192,100,67,100,0,1,0,0", "8192,90,67,100,0,1,0,0"),
+            error_of("8192,100,67", "8k,100,67"),
+            error_of("8192,100,67,100,0,1,0,0", "8192,100,67,100,5,8,0,0"),
+            error_of("'Worker type\n\tDISK", "'Worker type\n\tNETWORK,TCP"),
+            error_of("'Ramp Up Time (s)", "'Warp factor"),
+            error_of("\tFile Server\n'End assigned", "\tWeb Server\n'End assigned"),
             parse("x", "Version 1.1.0\n", 1 << 30).expect_err("an empty file").to_string(),
         ];
         insta::assert_snapshot!(errors.join("\n"));

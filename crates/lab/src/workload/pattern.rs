@@ -15,7 +15,7 @@ pub enum Skew {
         /// Percentage of the accesses to the hot region.
         accesses_percent: u32,
     },
-    /// Zipf's law with this exponent (above 0, but not 1); hot places are scattered over the region.
+    /// Zipf's law with this exponent (above 0, but not 1); hot positions are scattered over the region.
     Zipf(f64),
     /// Sequential, wrapping around at the end.
     Sequential,
@@ -79,7 +79,7 @@ impl Pattern {
 
     /// Size of the largest access in bytes.
     pub fn largest(&self) -> u64 {
-        self.mix.iter().map(|part| u64::from(part.bytes)).max().expect("a mix has a part")
+        self.mix.iter().map(|part| u64::from(part.bytes)).max().expect("a mix has at least one part")
     }
 }
 
@@ -100,7 +100,7 @@ pub struct Stream {
     pattern: Pattern,
     random: Random,
     next: u64,
-    drawn: u64,
+    accesses_drawn: u64,
     weights: u64,
     zipf: Option<Zipf>,
 }
@@ -115,14 +115,14 @@ impl Stream {
             pattern.region_bytes
         );
         assert!(pattern.align_bytes > 0, "accesses have an alignment");
-        let places = (pattern.region_bytes - largest) / u64::from(pattern.align_bytes) + 1;
+        let positions = (pattern.region_bytes - largest) / u64::from(pattern.align_bytes) + 1;
         let zipf = match pattern.skew {
-            Skew::Zipf(exponent) => Some(Zipf::new(places, exponent)),
+            Skew::Zipf(exponent) => Some(Zipf::new(positions, exponent)),
             _ => None,
         };
         let weights = pattern.mix.iter().map(|part| u64::from(part.weight)).sum();
         assert!(weights > 0, "a mix has a positive total weight");
-        Stream { pattern, random: Random::new(seed, client), next: 0, drawn: 0, weights, zipf }
+        Stream { pattern, random: Random::new(seed, client), next: 0, accesses_drawn: 0, weights, zipf }
     }
 
     /// Draws the next access.
@@ -130,15 +130,15 @@ impl Stream {
         let part = self.part();
         let write = !self.random.percent(part.read_percent);
         let align = u64::from(self.pattern.align_bytes);
-        let places = (self.pattern.region_bytes - u64::from(part.bytes)) / align + 1;
+        let positions = (self.pattern.region_bytes - u64::from(part.bytes)) / align + 1;
         let sequential = match part.random_percent {
             100 => self.pattern.skew == Skew::Sequential,
             percent => !self.random.percent(percent),
         };
-        let place = if sequential { self.advance(places) } else { self.jump(places) };
-        self.next = place + u64::from(part.bytes).div_ceil(align);
-        self.drawn += 1;
-        Access { write, at: self.pattern.start_bytes + place * align, len: part.bytes }
+        let position = if sequential { self.sequential_position(positions) } else { self.random_position(positions) };
+        self.next = position + u64::from(part.bytes).div_ceil(align);
+        self.accesses_drawn += 1;
+        Access { write, at: self.pattern.start_bytes + position * align, len: part.bytes }
     }
 
     fn part(&mut self) -> Part {
@@ -146,39 +146,40 @@ impl Stream {
         if mix.len() == 1 {
             return mix[0];
         }
-        let mut left = self.random.below(self.weights);
-        let chosen = mix.iter().find(|part| match left.checked_sub(u64::from(part.weight)) {
+        let mut rest = self.random.below(self.weights);
+        let chosen = mix.iter().find(|part| match rest.checked_sub(u64::from(part.weight)) {
             None => true,
             Some(less) => {
-                left = less;
+                rest = less;
                 false
             }
         });
-        *chosen.expect("less than all weights together")
+        *chosen.expect("a draw is less than the sum of the weights")
     }
 
-    fn jump(&mut self, places: u64) -> u64 {
+    fn random_position(&mut self, positions: u64) -> u64 {
         match self.pattern.skew {
-            Skew::Uniform => self.random.below(places),
-            Skew::Sequential => self.advance(places),
+            Skew::Uniform => self.random.below(positions),
+            Skew::Sequential => self.sequential_position(positions),
             Skew::HotCold { hot_percent, accesses_percent } => {
-                let hot = (places * u64::from(hot_percent) / 100).clamp(1, places);
-                let place = match self.random.percent(accesses_percent) || hot == places {
+                let hot = (positions * u64::from(hot_percent) / 100).clamp(1, positions);
+                let position = match self.random.percent(accesses_percent) || hot == positions {
                     true => self.random.below(hot),
-                    false => self.random.between(hot, places - 1),
+                    false => self.random.between(hot, positions - 1),
                 };
-                let moved = self.drawn / 1_000 * self.pattern.drift_bytes / u64::from(self.pattern.align_bytes);
-                (place + moved) % places
+                let drift =
+                    self.accesses_drawn / 1_000 * self.pattern.drift_bytes / u64::from(self.pattern.align_bytes);
+                (position + drift) % positions
             }
             Skew::Zipf(_) => {
-                let zipf = self.zipf.as_ref().expect("made with the stream");
-                scatter(zipf.rank(self.random.fraction())) % places
+                let zipf = self.zipf.as_ref().expect("a stream with Zipf skew has ranks");
+                scatter(zipf.rank(self.random.fraction())) % positions
             }
         }
     }
 
-    fn advance(&self, places: u64) -> u64 {
-        if self.next < places { self.next } else { 0 }
+    fn sequential_position(&self, positions: u64) -> u64 {
+        if self.next < positions { self.next } else { 0 }
     }
 }
 
@@ -224,7 +225,7 @@ fn zeta(count: u64, exponent: f64) -> f64 {
     head + ((count as f64 + 0.5).powf(power) - (exact as f64 + 0.5).powf(power)) / power
 }
 
-/// A fixed mixing of the bits, so that neighbouring ranks lie far apart.
+/// A fixed mixing of the bits, so that neighbouring ranks are far apart.
 fn scatter(rank: u64) -> u64 {
     Random::new(rank, 0x5ca7_7e25).draw()
 }
@@ -264,19 +265,19 @@ mod tests {
     }
 
     #[test]
-    fn zipf_favours_few_places_and_reaches_many() {
+    fn zipf_favours_few_positions_and_reaches_many() {
         let mut stream = Stream::new(Pattern::random(64 * MIB, 4096, 100).with_skew(Skew::Zipf(0.9)), 3, 1);
         let mut counts = std::collections::BTreeMap::new();
         for _ in 0..20_000 {
             *counts.entry(stream.draw().at).or_insert(0_u32) += 1;
         }
-        let most = counts.values().max().copied().expect("there were accesses");
-        assert!(most > 1_000, "the hottest place got {most} of 20,000");
-        assert!(counts.len() > 4_000, "only {} places were touched", counts.len());
+        let hottest = counts.values().max().copied().expect("20,000 accesses were drawn");
+        assert!(hottest > 1_000, "the hottest position received {hottest} of 20,000 accesses");
+        assert!(counts.len() > 4_000, "only {} positions were accessed", counts.len());
     }
 
     #[test]
-    fn sequential_stream_touches_every_place_once_per_pass() {
+    fn sequential_stream_visits_every_position_once_per_pass() {
         let mut stream = Stream::new(Pattern::random(MIB, 65536, 100).with_skew(Skew::Sequential), 4, 1);
         let first: Vec<u64> = (0..16).map(|_| stream.draw().at).collect();
         assert_eq!(first, (0..16).map(|index| index * 65536).collect::<Vec<u64>>());
@@ -297,11 +298,11 @@ mod tests {
             in_order[usize::from(access.len == 512)] += u32::from(access.at == end);
             end = access.at + u64::from(access.len);
         }
-        for (key, wanted) in
+        for (key, expected) in
             [((4096, false), 9_600), ((4096, true), 2_400), ((512, false), 6_000), ((65536, true), 2_000)]
         {
-            let got = counts[&key];
-            assert!((got - wanted).abs() < wanted / 10, "{got} of {key:?}, {wanted} wanted");
+            let count = counts[&key];
+            assert!((count - expected).abs() < expected / 10, "{count} of {key:?}, {expected} expected");
         }
         assert_eq!(counts.len(), 4);
         assert_eq!(in_order[1] as i32, counts[&(512, false)], "all of these continue at the end of the last one");

@@ -25,7 +25,7 @@ const HOT_ACCESSES_PERCENT: u32 = 97;
 
 /// A stream of a tile: name, part of the tile in percent, kinds of request, clients, think time between two requests of
 /// a client.
-type Line = (&'static str, u64, &'static [Part], u32, Nanos);
+type StreamSpec = (&'static str, u64, &'static [Part], u32, Nanos);
 
 const fn part(weight: u32, bytes: u32, read_percent: u32, random_percent: u32) -> Part {
     Part { weight, bytes, read_percent, random_percent }
@@ -33,7 +33,7 @@ const fn part(weight: u32, bytes: u32, read_percent: u32, random_percent: u32) -
 
 /// The streams in the order of their regions on a tile. Deployment writes a machine from end to end; 24 % of all
 /// requests are reads.
-pub const STREAMS: [Line; 4] = [
+pub const STREAMS: [StreamSpec; 4] = [
     ("mail", 40, &[part(70, 8 << 10, 26, 100), part(30, 16 << 10, 26, 100)], 10, Nanos::from_millis(8)),
     ("oltp", 25, &[part(100, 8 << 10, 25, 100)], 6, Nanos::from_millis(8)),
     ("web", 20, &[part(60, 4 << 10, 24, 100), part(40, 16 << 10, 24, 100)], 4, Nanos::from_millis(8)),
@@ -42,9 +42,9 @@ pub const STREAMS: [Line; 4] = [
 
 /// Region of a stream on a tile of `bytes`.
 pub fn span(stream: usize, bytes: u64) -> std::ops::Range<u64> {
-    let upto = |count: usize| bytes / 100 * STREAMS[..count].iter().map(|line| line.1).sum::<u64>();
+    let end_of = |count: usize| bytes / 100 * STREAMS[..count].iter().map(|stream| stream.1).sum::<u64>();
     let align = |at: u64| at / (1 << 20) * (1 << 20);
-    align(upto(stream))..align(upto(stream + 1))
+    align(end_of(stream))..align(end_of(stream + 1))
 }
 
 /// The job of one stream of a tile in a region, with its thinking clients.

@@ -67,10 +67,10 @@ impl Desktops {
                 Job { begin, ..job }
             };
             let skewed = |job: Job| Job { pattern: job.pattern.with_skew(SKEW), ..job };
-            let at_own = |job: Job| Job { pattern: job.pattern.at(start), ..job };
+            let at_disk = |job: Job| Job { pattern: job.pattern.at(start), ..job };
             [
-                at_own(skewed(job("writes", self.own_bytes, WRITE_BYTES, 0, WRITES_PER_S))),
-                at_own(job("own", hot_bytes, READ_BYTES, 100, READS_PER_S / 2.0)),
+                at_disk(skewed(job("writes", self.own_bytes, WRITE_BYTES, 0, WRITES_PER_S))),
+                at_disk(job("own", hot_bytes, READ_BYTES, 100, READS_PER_S / 2.0)),
                 skewed(job("image", self.image_bytes, READ_BYTES, 100, READS_PER_S / 2.0)),
             ]
         });

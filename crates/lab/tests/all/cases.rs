@@ -1,6 +1,6 @@
-//! Hostile cases that broke other caches, each under its name.
+//! Fault cases that made other caches fail, each under its name.
 
-mod backing_dies;
+mod backing_fails;
 mod bad_sector;
 mod beside_destage;
 mod causes;
@@ -29,4 +29,4 @@ mod stripes;
 mod torture_found;
 mod uncongested;
 mod whole_blocks_only;
-mod worlds_end;
+mod world_is_freed;

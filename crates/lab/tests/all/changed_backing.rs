@@ -2,7 +2,7 @@
 //! the changes lie.
 
 use engine::{Backing, CoreSpec, Volume, VolumeId, VolumeProblem, VolumeSpec};
-use lab::fixture::{Fixture, lively_disk, read, write};
+use lab::fixture::{Fixture, out_of_order_disk, read, write};
 use lab::random::Random;
 use lab::torture::flash::FlashOptions;
 use seam::sim::{SimSeam, Snapshot, Survival, WorldSpec};
@@ -42,11 +42,11 @@ fn serve(fixture: &Fixture, first: bool) -> Volume<SimSeam> {
         devices().open(&fixture.seam, &fixture.core, first, false).await.expect("the devices are intact");
         let disk = fixture.seam.open_disk(&open).await.expect("the disk exists");
         let volume = fixture.core.attach_recovered(VolumeSpec::new("disk", VolumeId(1)), Backing::plain(disk)).await;
-        volume.expect("the log is readable")
+        volume.expect("an intact log is readable")
     })
 }
 
-fn until_checked(fixture: &Fixture, volume: &Volume<SimSeam>) {
+fn wait_until_checked(fixture: &Fixture, volume: &Volume<SimSeam>) {
     fixture.world.block_on(async {
         while !volume.stats().flash.checked {
             fixture.seam.sleep(Nanos::from_millis(5)).await;
@@ -62,30 +62,30 @@ fn written_last(number: u64) -> u64 {
 /// Runs a session that leaves nearly all of the volume on flash, and stops cleanly.
 fn cache_and_stop() -> (Snapshot, u64) {
     let fixture = fixture(1);
-    let disk = fixture.add_disk("disk", lively_disk(VOLUME));
+    let disk = fixture.add_disk("disk", out_of_order_disk(VOLUME));
     disk.set_tags(0, &(0..VOLUME / 512).map(|sector| sector + 1).collect::<Vec<_>>());
     devices().add_disks(&fixture.world);
     let volume = serve(&fixture, true);
-    until_checked(&fixture, &volume);
+    wait_until_checked(&fixture, &volume);
     let mut random = Random::new(1, 1);
     fixture.world.block_on(async {
         for _ in 0..60_000 {
             let page = random.below(VOLUME / 65_536);
             let mut pieces = Vec::new();
-            volume.read(page * 65_536, 65_536, &mut pieces).await.expect("a disk without faults");
+            volume.read(page * 65_536, 65_536, &mut pieces).await.expect("a disk without faults does not fail");
         }
         for number in 0..CHANGED {
-            write(&volume, written_last(number) * 8, 8, WRITTEN).await.expect("a disk without faults");
+            write(&volume, written_last(number) * 8, 8, WRITTEN).await.expect("a disk without faults does not fail");
         }
-        volume.destage_all().await.expect("a disk without faults");
+        volume.destage_all().await.expect("a disk without faults does not fail");
     });
     fixture.world.run_for(Nanos::from_secs(20)).expect("no task is stuck");
-    let cached = fixture.core.pages().expect("there is a store").stats().valid_blocks;
+    let cached = fixture.core.pages().expect("the engine has a flash store").stats().valid_blocks;
     fixture.world.block_on(async {
-        let store = fixture.core.log().expect("there is a store");
+        let store = fixture.core.log().expect("the engine has a flash store");
         drop(volume);
-        fixture.core.detach("disk").await.expect("nothing fails");
-        store.close().await.expect("nothing fails");
+        fixture.core.detach("disk").await.expect("devices without faults do not fail");
+        store.close().await.expect("devices without faults do not fail");
     });
     (fixture.world.snapshot(), cached)
 }
@@ -106,33 +106,33 @@ fn case_17_offline_changes_of_the_backing_are_detected() {
     let (cut, cached) = cache_and_stop();
     assert!(cached * 10 >= BLOCKS * 8, "only {cached} of {BLOCKS} blocks are on flash");
     for kind in ["uniform", "clustered", "last written"] {
-        let mut noticed = 0;
+        let mut detected = 0;
         for trial in 0..TRIALS {
             let fixture = fixture(100 + trial);
             fixture.world.adopt(cut.images(|_| Survival::Whole));
             let mut random = Random::new(trial, 7);
             let changed = change(kind, &mut random);
-            let disk = fixture.world.disk("disk").expect("a disk of the first session");
+            let disk = fixture.world.disk("disk").expect("the disk was added in the first session");
             changed.iter().for_each(|block| disk.set_tags(block * 8, &[CHANGE; 8]));
             let volume = serve(&fixture, false);
             // The volume is online at once, and no stale byte is read while the check runs.
             for block in &changed[..4] {
                 assert_eq!(
-                    fixture.world.block_on(read(&volume, block * 8, 8)).expect("a disk without faults"),
+                    fixture.world.block_on(read(&volume, block * 8, 8)).expect("a disk without faults does not fail"),
                     [CHANGE; 8]
                 );
             }
-            until_checked(&fixture, &volume);
-            noticed += u64::from(volume.stats().problems.iter().any(is_by_change));
+            wait_until_checked(&fixture, &volume);
+            detected += u64::from(volume.stats().problems.iter().any(is_by_change));
             for block in &changed {
                 assert_eq!(
-                    fixture.world.block_on(read(&volume, block * 8, 8)).expect("a disk without faults"),
+                    fixture.world.block_on(read(&volume, block * 8, 8)).expect("a disk without faults does not fail"),
                     [CHANGE; 8]
                 );
             }
         }
-        println!("{kind}: {noticed} of {TRIALS} noticed, {CHANGED} of {BLOCKS} blocks changed, {cached} cached");
-        assert_eq!(noticed, TRIALS, "{kind}");
+        println!("{kind}: {detected} of {TRIALS} detected, {CHANGED} of {BLOCKS} blocks changed, {cached} cached");
+        assert_eq!(detected, TRIALS, "{kind}");
     }
 }
 
@@ -142,8 +142,8 @@ fn unchanged_backing_keeps_its_pages() {
     let fixture = fixture(2);
     fixture.world.adopt(cut.images(|_| Survival::Whole));
     let volume = serve(&fixture, false);
-    until_checked(&fixture, &volume);
-    let pages = fixture.core.pages().expect("there is a store").stats();
+    wait_until_checked(&fixture, &volume);
+    let pages = fixture.core.pages().expect("the engine has a flash store").stats();
     assert!(pages.valid_blocks * 100 >= cached * 99, "{} of {cached} blocks are left", pages.valid_blocks);
     assert_eq!(volume.stats().problems, Vec::new());
 }

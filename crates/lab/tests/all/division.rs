@@ -2,7 +2,7 @@
 //! fixed division, and hardly ever fewer than without a division. Reservations and limits of a volume hold.
 
 use engine::{CoreSpec, MemoryQuota, Volume, VolumeSpec, WriteFlags};
-use lab::fixture::{Fixture, SameTag, Target, lively_disk};
+use lab::fixture::{Fixture, SameTag, Target, out_of_order_disk};
 use lab::random::Random;
 use seam::Nanos;
 use seam::sim::{Content, SimSeam, WorldSpec};
@@ -75,20 +75,20 @@ fn two_volumes(
     let fixture = Fixture::new(world, CoreSpec { readahead_max_bytes: 0, repartition_interval, ..CoreSpec::default() });
     let volumes = [0, 1].map(|number| {
         let name = ["one", "other"][number];
-        fixture.add_disk(name, lively_disk(sizes[number]));
-        fixture.attach(name, |spec| edit(number, spec)).expect("names differ")
+        fixture.add_disk(name, out_of_order_disk(sizes[number]));
+        fixture.attach(name, |spec| edit(number, spec)).expect("volume names are unique")
     });
     TwoVolumes { fixture, volumes }
 }
 
 impl TwoVolumes {
-    fn play(&self, reads: &[(usize, u64, u64)]) {
+    fn run_reads(&self, reads: &[(usize, u64, u64)]) {
         for (volume, at, len) in reads {
             let target = Target::Volume(self.volumes[*volume].clone());
             self.fixture
                 .world
                 .block_on(target.read(&self.fixture.seam, *at, *len as usize))
-                .expect("a disk without faults");
+                .expect("a disk without faults does not fail");
         }
     }
 
@@ -96,7 +96,7 @@ impl TwoVolumes {
         self.volumes.iter().map(|volume| volume.stats().memory_hits).sum()
     }
 
-    fn held(&self) -> [u64; 2] {
+    fn memory_blocks(&self) -> [u64; 2] {
         self.volumes.each_ref().map(|volume| volume.stats().memory_bytes / BLOCK)
     }
 }
@@ -111,14 +111,14 @@ fn hits(blocks: u64, reads: &Reads, repartition_interval: Nanos, shares: [Memory
     let sizes = [end(0), end(1)].map(|bytes| bytes.next_multiple_of(1 << 20));
     let pair = two_volumes(blocks, repartition_interval, |number, spec| spec.memory = shares[number], sizes);
     let (warm_up, counted) = reads.split_at(reads.len() / 2);
-    pair.play(warm_up);
+    pair.run_reads(warm_up);
     let before = pair.hits();
-    pair.play(counted);
+    pair.run_reads(counted);
     pair.hits() - before
 }
 
 /// Hits with the division and without.
-fn both(name: &str, blocks: u64, reads: &Reads) -> (u64, u64) {
+fn hits_with_and_without(name: &str, blocks: u64, reads: &Reads) -> (u64, u64) {
     let [with, without] = [DIVIDE_EVERY, Nanos::ZERO].map(|every| hits(blocks, reads, every, Default::default()));
     let ratio = |hits: u64| hits as f64 / (reads.len() / 2) as f64;
     println!("{name}: {:.4} of reads hit, {:.4} without a division", ratio(with), ratio(without));
@@ -133,8 +133,8 @@ fn division_by_curves_matches_the_best_fixed_one_and_beats_none() {
         let shares = [share(0, Some(one)), share(0, Some(MEMORY - one))];
         hits(MEMORY, &reads, Nanos::ZERO, shares)
     });
-    let best = best.max().expect("seven were tried");
-    let (with, without) = both("a small hot set and a flat load", MEMORY, &reads);
+    let best = best.max().expect("seven divisions were measured");
+    let (with, without) = hits_with_and_without("a small hot set and a flat load", MEMORY, &reads);
     println!("best fixed division: {best} hits, divided by curves: {with}");
     assert!(with * 100 >= best * 98, "{with} hits, the best fixed division has {best}");
     assert!(with * 100 >= without * 105, "{with} hits, {without} without a division");
@@ -154,10 +154,10 @@ fn division_without_benefit_costs_no_hits() {
         ("two alike", two(Load::Random(6_000), Load::Random(6_000))),
         ("a loop and a hot set, which do not fit together", two(Load::Loop(3_000), Load::Random(3_000))),
         ("two loops, of which one fits", two(Load::Loop(3_000), Load::Loop(6_000))),
-        ("two that take each other's place", swapped([hot, flat])),
+        ("two that exchange roles", swapped([hot, flat])),
     ];
     for (name, reads) in &pairs {
-        let (with, without) = both(name, MEMORY, reads);
+        let (with, without) = hits_with_and_without(name, MEMORY, reads);
         assert!(with + REQUESTS as u64 / 100 >= without, "{name}: {with} hits, {without} without a division");
     }
 }
@@ -169,10 +169,10 @@ fn division_by_curves_raises_hits_of_trace_pairs() {
         return;
     };
     let requests = |name: &str| -> Vec<(u64, u64)> {
-        #[expect(clippy::disallowed_types, reason = "a test reads its input")]
-        let file = std::fs::File::open(folder.join(name)).expect("one of the traces");
-        let all = trace::open(name, Box::new(file), None).expect("a known format");
-        let one = all.map(|request| request.expect("a sound trace")).filter(|request| request.len > 0);
+        #[expect(clippy::disallowed_types, reason = "the test reads its input")]
+        let file = std::fs::File::open(folder.join(name)).expect("the folder contains every trace");
+        let all = trace::open(name, Box::new(file), None).expect("the trace format is known");
+        let one = all.map(|request| request.expect("the trace is intact")).filter(|request| request.len > 0);
         // Several devices are concatenated; offsets past the simulated disk's size wrap around.
         let at = |at: u64, device: u32| (at + u64::from(device) * (1 << 34)) % (1 << 38);
         one.take(TRACED).map(|request| (at(request.at, request.device), request.len)).collect()
@@ -184,7 +184,8 @@ fn division_by_curves_raises_hits_of_trace_pairs() {
             let both_of = one.iter().zip(other).flat_map(|(one, other)| [(0, one.0, one.1), (1, other.0, other.1)]);
             let reads: Reads = both_of.collect();
             for blocks in [2_048, 16_384] {
-                let (with, without) = both(&format!("{name} and {other_name}, {blocks} blocks"), blocks, &reads);
+                let (with, without) =
+                    hits_with_and_without(&format!("{name} and {other_name}, {blocks} blocks"), blocks, &reads);
                 gains.push((with as f64 - without as f64) / (reads.len() / 2) as f64);
             }
         }
@@ -201,19 +202,19 @@ fn memory_minimum_and_maximum_override_the_curves() {
     // The curves alone would give the second volume little and the first one 3,000 blocks.
     let reads = rounds(1, REQUESTS, [(1, Load::Random(3_000)), (4, Load::Random(60_000))]);
     for some in reads.chunks(1_000) {
-        pair.play(some);
-        assert!(pair.held()[0] <= 500, "{:?}", pair.held());
+        pair.run_reads(some);
+        assert!(pair.memory_blocks()[0] <= 500, "{:?}", pair.memory_blocks());
     }
-    assert!(pair.held()[1] >= 1_000, "{:?}", pair.held());
+    assert!(pair.memory_blocks()[1] >= 1_000, "{:?}", pair.memory_blocks());
     pair.volumes[0].set_memory_quota(MemoryQuota::default());
     for some in reads.chunks(1_000) {
-        pair.play(some);
-        assert!(pair.held()[1] >= 1_000, "{:?}", pair.held());
+        pair.run_reads(some);
+        assert!(pair.memory_blocks()[1] >= 1_000, "{:?}", pair.memory_blocks());
     }
-    assert!(pair.held()[0] > 2_000, "{:?}", pair.held());
+    assert!(pair.memory_blocks()[0] > 2_000, "{:?}", pair.memory_blocks());
     pair.volumes[0].set_memory_quota(share(0, Some(300)));
-    pair.play(&reads[..20_000]);
-    assert!(pair.held()[0] <= 300, "{:?}", pair.held());
+    pair.run_reads(&reads[..20_000]);
+    assert!(pair.memory_blocks()[0] <= 300, "{:?}", pair.memory_blocks());
 }
 
 #[test]
@@ -226,10 +227,10 @@ fn dirty_data_survives_division_and_a_maximum_throttles_writers() {
         let at = random.below(60_000) * BLOCK;
         let mut tag = SameTag(round);
         let written = volume.write(at, BLOCK as usize, WriteFlags::default(), &mut tag);
-        pair.fixture.world.block_on(written).expect("a disk without faults");
+        pair.fixture.world.block_on(written).expect("a disk without faults does not fail");
         let stats = volume.stats();
         assert!(stats.memory_bytes <= 256 * BLOCK, "{} blocks of 256", stats.memory_bytes / BLOCK);
     }
-    pair.fixture.world.block_on(volume.flush()).expect("a disk without faults");
+    pair.fixture.world.block_on(volume.flush()).expect("a disk without faults does not fail");
     assert_eq!(volume.stats().dirty_bytes, 0);
 }

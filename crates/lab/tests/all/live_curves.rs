@@ -24,16 +24,16 @@ const TRACES: [&str; 6] = [
 ];
 
 fn requests(folder: &std::path::Path, name: &str) -> Vec<Request> {
-    #[expect(clippy::disallowed_types, reason = "a test reads its input")]
-    let file = std::fs::File::open(folder.join(name)).expect("one of the traces");
+    #[expect(clippy::disallowed_types, reason = "the test reads its input")]
+    let file = std::fs::File::open(folder.join(name)).expect("the folder contains every trace");
     let mut blocks = 0;
-    let all = trace::open(name, Box::new(file), None).expect("a known format");
+    let all = trace::open(name, Box::new(file), None).expect("the trace format is known");
     let some = all.take_while(|request| {
         blocks += request.as_ref().map_or(0, |request| request.len.div_ceil(4096) as usize);
         blocks <= ACCESSES_MAX
     });
     let moved = |request: Request| Request { at: request.at + u64::from(request.device) * DEVICE_BYTES, ..request };
-    some.map(|request| moved(request.expect("a sound trace"))).collect()
+    some.map(|request| moved(request.expect("the trace is intact"))).collect()
 }
 
 /// Sends all requests in sequence to a volume with 16 MiB of memory, and returns its curves.
@@ -44,7 +44,9 @@ fn live(requests: &[Request]) -> VolumeCurves {
     let end = requests.iter().map(|request| request.at + request.len).max().unwrap_or(0);
     fixture
         .add_disk("disk", SimDiskSpec { timing: Timing::INSTANT, ..SimDiskSpec::new(end.next_multiple_of(1 << 20)) });
-    let volume = fixture.attach("disk", |spec| spec.policy = WritePolicy::WriteThrough).expect("the first volume");
+    let volume = fixture
+        .attach("disk", |spec| spec.policy = WritePolicy::WriteThrough)
+        .expect("the first volume can be attached");
     let target = Target::Volume(volume.clone());
     for request in requests {
         let (at, len) = (request.at, request.len as usize);
@@ -53,7 +55,7 @@ fn live(requests: &[Request]) -> VolumeCurves {
             Op::Write => fixture.world.block_on(target.write(&fixture.seam, at, len, 1)),
             Op::Discard | Op::Flush => Ok(()),
         };
-        done.expect("a disk without faults");
+        done.expect("a disk without faults does not fail");
     }
     volume.curves()
 }

@@ -36,11 +36,11 @@ fn lab_policies_match_the_published_miss_ratios() {
         let pages = traces.pages(&row);
         assert_eq!(pages.share(row.percent), row.slots, "{} has a different footprint than published", row.trace);
         for (column, policy) in policies {
-            let (ours, published) = (policy.play(row.slots, pages).miss_ratio(), row.miss_ratio(column));
-            let off = (ours - published).abs();
+            let (measured, published) = (policy.run(row.slots, pages).miss_ratio(), row.miss_ratio(column));
+            let off = (measured - published).abs();
             assert!(
                 off <= 0.001,
-                "{column} on {} at {} %: {ours:.4}, published {published:.4}",
+                "{column} on {} at {} %: {measured:.4}, published {published:.4}",
                 row.trace,
                 row.percent
             );
@@ -54,34 +54,34 @@ fn memory_replacement_beats_the_best_of_nine_policies_per_row() {
     let mut all = Vec::new();
     println!("{:28} {:>4} {:>8} {:>8} {:>8} {:>8}", "4 KiB", "size", "default", "S3-FIFO", "LRU", "Belady");
     for row in traces.published().into_iter().filter(|row| !row.large) {
-        let ours = Replacement::Default.play(row.slots, traces.pages(&row)).miss_ratio();
+        let measured = Replacement::Default.run(row.slots, traces.pages(&row)).miss_ratio();
         let [s3, lru, belady] = ["S3FIFO", "LRU", "Belady"].map(|column| row.miss_ratio(column));
-        println!("{:28} {:>2} % {ours:>8.4} {s3:>8.4} {lru:>8.4} {belady:>8.4}", row.trace, row.percent);
-        assert!(ours <= s3 + 0.01, "{} at {} %: {ours:.4}, S3-FIFO {s3:.4}", row.trace, row.percent);
+        println!("{:28} {:>2} % {measured:>8.4} {s3:>8.4} {lru:>8.4} {belady:>8.4}", row.trace, row.percent);
+        assert!(measured <= s3 + 0.01, "{} at {} %: {measured:.4}, S3-FIFO {s3:.4}", row.trace, row.percent);
         if SIZES.contains(&row.percent) {
-            all.push(ours);
+            all.push(measured);
         }
     }
-    let ours = mean(all);
-    println!("mean at 5, 10, 20 %: {ours:.4}");
-    assert!(ours <= 0.4400, "the default misses {ours:.4}; the best of nine policies a row misses 0.4474");
+    let measured = mean(all);
+    println!("mean at 5, 10, 20 %: {measured:.4}");
+    assert!(measured <= 0.4400, "the default misses {measured:.4}; the best of nine policies a row misses 0.4474");
 }
 
 /// Result of one admission policy of a flash cache over all rows.
-struct Way {
+struct AdmissionResult {
     name: &'static str,
     miss_ratio: f64,
     written: f64,
     worse_than_lru: f64,
 }
 
-fn way(name: &'static str, rows: &[(Row, Outcome)], play: impl Fn(&Row) -> Outcome) -> Way {
-    let outcomes: Vec<_> = rows.iter().map(|(row, lru)| (play(row), lru)).collect();
-    let worse = outcomes.iter().map(|(ours, lru)| ours.miss_ratio() - lru.miss_ratio());
-    Way {
+fn measure_admission(name: &'static str, rows: &[(Row, Outcome)], run: impl Fn(&Row) -> Outcome) -> AdmissionResult {
+    let outcomes: Vec<_> = rows.iter().map(|(row, lru)| (run(row), lru)).collect();
+    let worse = outcomes.iter().map(|(measured, lru)| measured.miss_ratio() - lru.miss_ratio());
+    AdmissionResult {
         name,
-        miss_ratio: mean(outcomes.iter().map(|(ours, _)| ours.miss_ratio())),
-        written: mean(outcomes.iter().map(|(ours, lru)| ours.admitted as f64 / lru.admitted as f64)),
+        miss_ratio: mean(outcomes.iter().map(|(measured, _)| measured.miss_ratio())),
+        written: mean(outcomes.iter().map(|(measured, lru)| measured.admitted as f64 / lru.admitted as f64)),
         worse_than_lru: worse.fold(f64::MIN, f64::max),
     }
 }
@@ -93,7 +93,7 @@ fn flash_beats_lru_hits_with_an_eighth_of_its_writes() {
     let rows: Vec<_> = rows
         .into_iter()
         .map(|row| {
-            let lru = Replacement::Lru.play(row.slots, traces.pages(&row));
+            let lru = Replacement::Lru.run(row.slots, traces.pages(&row));
             (row, lru)
         })
         .collect();
@@ -102,44 +102,44 @@ fn flash_beats_lru_hits_with_an_eighth_of_its_writes() {
         move |row: &Row| {
             let pages: &Pages = traces.pages(row);
             let stage = row.slots * percent / 100;
-            lab::replay::play(&mut *Replacement::Default.flash(row.slots, stage, 0, pages), &pages.accesses)
+            lab::replay::run_accesses(&mut *Replacement::Default.flash(row.slots, stage, 0, pages), &pages.accesses)
         }
     };
     let plain = |policy: Replacement| {
         let traces = &traces;
-        move |row: &Row| policy.play(row.slots, traces.pages(row))
+        move |row: &Row| policy.run(row.slots, traces.pages(row))
     };
-    let ways = [
-        way("default, stage 10 %", &rows, staged(10)),
-        way("default, stage 5 %", &rows, staged(5)),
-        way("default, stage 2 %", &rows, staged(2)),
-        way("default, stage 1 %", &rows, staged(1)),
-        way("LRU", &rows, plain(Replacement::Lru)),
-        way("S3-FIFO", &rows, plain(Replacement::S3Fifo)),
-        way("2Q", &rows, plain(Replacement::TwoQ)),
-        way("third touch and LRU", &rows, plain(Replacement::ThirdTouch)),
+    let results = [
+        measure_admission("default, stage 10 %", &rows, staged(10)),
+        measure_admission("default, stage 5 %", &rows, staged(5)),
+        measure_admission("default, stage 2 %", &rows, staged(2)),
+        measure_admission("default, stage 1 %", &rows, staged(1)),
+        measure_admission("LRU", &rows, plain(Replacement::Lru)),
+        measure_admission("S3-FIFO", &rows, plain(Replacement::S3Fifo)),
+        measure_admission("2Q", &rows, plain(Replacement::TwoQ)),
+        measure_admission("third touch and LRU", &rows, plain(Replacement::ThirdTouch)),
     ];
     println!("{:24} {:>10} {:>22} {:>22}", "64 KiB", "miss ratio", "written against LRU", "worst row against LRU");
-    for Way { name, miss_ratio, written, worse_than_lru } in &ways {
+    for AdmissionResult { name, miss_ratio, written, worse_than_lru } in &results {
         println!("{name:24} {miss_ratio:>10.4} {:>20.1} % {worse_than_lru:>+22.4}", written * 100.0);
     }
     for percent in [10, 1] {
         println!("the frontier, with a stage of {percent} %:");
         for (name, policy) in Replacement::frontier() {
-            let Way { miss_ratio, written, worse_than_lru, .. } = way("", &rows, |row| {
+            let AdmissionResult { miss_ratio, written, worse_than_lru, .. } = measure_admission("", &rows, |row| {
                 let pages: &Pages = traces.pages(row);
                 let stage = row.slots * percent / 100;
-                lab::replay::play(&mut *policy.flash(row.slots, stage, 0, pages), &pages.accesses)
+                lab::replay::run_accesses(&mut *policy.flash(row.slots, stage, 0, pages), &pages.accesses)
             });
             println!("{name:24} {miss_ratio:>10.4} {:>20.1} % {worse_than_lru:>+22.4}", written * 100.0);
         }
     }
-    let (default, small) = (&ways[0], &ways[3]);
+    let (default, small) = (&results[0], &results[3]);
     assert!(default.miss_ratio <= 0.2160 && default.written <= 0.15, "the default has become worse");
     assert!(default.worse_than_lru <= 0.02, "on some row the default is worse than LRU by {}", default.worse_than_lru);
     assert!(small.miss_ratio <= 0.2325 && small.written <= 0.21, "the default with little memory has become worse");
-    assert!((ways[4].miss_ratio - 0.2339).abs() < 0.0005, "LRU's miss ratio was published as 0.2339");
-    assert!(ways[7].miss_ratio > ways[4].miss_ratio, "the literal third touch was expected to fail");
+    assert!((results[4].miss_ratio - 0.2339).abs() < 0.0005, "LRU's miss ratio was published as 0.2339");
+    assert!(results[7].miss_ratio > results[4].miss_ratio, "the third-touch rule is expected to miss more than LRU");
 }
 
 #[test]
@@ -169,10 +169,10 @@ fn simulated_layers_match_the_policies_alone() {
     let (none, tenth) = (Amount::Bytes(0), Amount::Share(10_000));
     let memory = simulate(&recording, &plan(tenth, none)).memory;
     let slots = recording.blocks.share(10);
-    assert_eq!(memory.outcome, Replacement::Default.play(slots, &recording.blocks));
+    assert_eq!(memory.outcome, Replacement::Default.run(slots, &recording.blocks));
     let flash = simulate(&recording, &plan(none, tenth)).flash;
     let (slots, stage) = (recording.pages.share(10), recording.pages.share(10) / 10);
     let admission = engine::policy::promotion::LateReturn::new(slots as u64, stage as u64);
     let mut staged = Staged::new(admission, stage, slots, recording.pages.distinct);
-    assert_eq!(flash.outcome, lab::replay::play(&mut staged, &recording.pages.accesses));
+    assert_eq!(flash.outcome, lab::replay::run_accesses(&mut staged, &recording.pages.accesses));
 }

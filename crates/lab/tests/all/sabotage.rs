@@ -17,7 +17,7 @@ fn is_caught(sabotage: Sabotage) {
         let options = Options::draw(seed);
         if let Err(violation) = run(&options, sabotage, TraceMode::Hash) {
             println!("{sabotage:?} is caught by seed {seed}: {}", violation.what);
-            run(&options, Sabotage::None, TraceMode::Hash).expect("the same seed passes without the sabotage");
+            run(&options, Sabotage::None, TraceMode::Hash).expect("a seed passes without the sabotage");
             return;
         }
     }
@@ -50,7 +50,7 @@ fn buffer_without_its_tag_is_caught() {
 }
 
 #[test]
-fn unnoted_outdated_log_record_is_caught() {
+fn unrecorded_outdated_log_record_is_caught() {
     is_caught(Sabotage::OldRecords);
 }
 
@@ -73,7 +73,9 @@ fn rewrite_during_destage(sabotage: Sabotage) -> Vec<u64> {
     fixture.world.block_on(async {
         write(&volume, 0, 8, 1).await.unwrap();
         let sending = volume.clone();
-        fixture.seam.spawn(async move { sending.destage_all().await.expect("slow, and sound") });
+        fixture
+            .seam
+            .spawn(async move { sending.destage_all().await.expect("a slow disk without faults does not fail") });
         fixture.seam.sleep(Nanos::from_millis(100)).await;
         write(&volume, 0, 8, 2).await.unwrap();
         volume.flush().await.unwrap();
@@ -81,7 +83,7 @@ fn rewrite_during_destage(sabotage: Sabotage) -> Vec<u64> {
         fixture.seam.sleep(Nanos::from_secs(1)).await;
         for content in 3..60 {
             write(&volume, 8, 8, content).await.unwrap();
-            // In a full log the flush waits for the backing in vain.
+            // In a full log the flush waits for the failing backing.
             if volume.flush().await.is_err() {
                 break;
             }
@@ -102,7 +104,7 @@ fn serve(fixture: &Fixture, log: &FlashOptions, first: bool) -> Volume<SimSeam> 
 #[test]
 fn record_retired_by_an_older_write_is_caught() {
     assert_eq!(rewrite_during_destage(Sabotage::None), [2; 8]);
-    assert_eq!(rewrite_during_destage(Sabotage::TrustOldWrite), [1; 8], "the harness must catch it");
+    assert_eq!(rewrite_during_destage(Sabotage::TrustOldWrite), [1; 8], "the harness detects the fault");
 }
 
 /// Reads a whole page, which then waits for a slow flash device, while a block of it is written and destaged. Returns
@@ -157,7 +159,7 @@ fn write_during_promotion(sabotage: Sabotage) -> Vec<u64> {
 #[test]
 fn promotion_over_a_newer_write_is_caught() {
     assert_eq!(write_during_promotion(Sabotage::None), [7; 8]);
-    assert_eq!(write_during_promotion(Sabotage::PageOverWrite), [0; 8], "the harness must catch it");
+    assert_eq!(write_during_promotion(Sabotage::PageOverWrite), [0; 8], "the harness detects the fault");
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use engine::WritePolicy;
 use lab::fixture::FlashPlan;
-use lab::scenario::bed::{Plan, TestBed};
+use lab::scenario::test_bed::{Plan, TestBed};
 use lab::scenario::{Point, report};
-use lab::workload::row::Layout;
+use lab::workload::address_space::Layout;
 use lab::workload::{Job, Pace, Pattern};
 use seam::Nanos;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
@@ -27,11 +27,11 @@ fn plan(seed: u64) -> Plan {
 
 fn run(seed: u64) -> Vec<Point> {
     let mut bed = TestBed::new(&plan(seed));
-    let mut points = bed.play(&Pattern::random(256 * MIB, 8192, 67), 8, 3, false, seed);
+    let mut points = bed.run_pattern(&Pattern::random(256 * MIB, 8192, 67), 8, 3, false, seed);
     let jobs = [Job::eager("a", Pattern::random(64 * MIB, 4096, 50), 4).paced(Pace::Rate(300.0))];
-    let clients = bed.send(&jobs, seed);
-    points.push(bed.minute(&clients, Nanos::from_secs(6)));
-    bed.dismiss(clients);
+    let clients = bed.start_clients(&jobs, seed);
+    points.push(bed.run_for(&clients, Nanos::from_secs(6)));
+    bed.stop_clients(clients);
     points
 }
 
@@ -46,21 +46,21 @@ fn equal_seeds_run_equally_and_others_differ() {
 #[test]
 fn rate_clients_keep_their_rate_and_latency_counts_from_due_time() {
     let jobs = |rate| [Job::eager("a", Pattern::random(128 * MIB, 4096, 100), 8).paced(Pace::Rate(rate))];
-    let play = |rate| {
+    let run_at_rate = |rate| {
         let mut bed = TestBed::new(&Plan { cached: false, flash: None, ..plan(3) });
-        let clients = bed.send(&jobs(rate), 3);
-        let point = bed.minute(&clients, Nanos::from_secs(20));
-        bed.dismiss(clients);
+        let clients = bed.start_clients(&jobs(rate), 3);
+        let point = bed.run_for(&clients, Nanos::from_secs(20));
+        bed.stop_clients(clients);
         point
     };
-    let (calm, flooded) = (play(200.0), play(20_000.0));
-    assert!((190.0..210.0).contains(&calm.iops), "{} a second of 200", calm.iops);
-    assert!(flooded.iops < 5_000.0, "{} a second of five disks", flooded.iops);
+    let (light, overloaded) = (run_at_rate(200.0), run_at_rate(20_000.0));
+    assert!((190.0..210.0).contains(&light.iops), "{} a second of 200", light.iops);
+    assert!(overloaded.iops < 5_000.0, "{} a second of five disks", overloaded.iops);
     assert!(
-        flooded.latency_ms > 1_000.0 && calm.latency_ms < 50.0,
+        overloaded.latency_ms > 1_000.0 && light.latency_ms < 50.0,
         "{} ms, {} ms",
-        flooded.latency_ms,
-        calm.latency_ms
+        overloaded.latency_ms,
+        light.latency_ms
     );
 }
 

@@ -1,4 +1,4 @@
-//! The engine in a hostile simulated world: many seeds violate no promise, and every seed is repeatable.
+//! The engine in a simulated world with faults and crashes: no seed violates a promise, and every seed is repeatable.
 
 use engine::spec::Sabotage;
 use lab::torture::{Campaign, Options, campaign, run};
@@ -9,20 +9,21 @@ const SEEDS: u64 = 2_000;
 
 #[test]
 fn two_thousand_seeds_violate_no_promise() {
-    let what = Campaign { seeds: 0..SEEDS, time_max: None, threads: 2, sabotage: Sabotage::None, sites: false };
-    let summary = campaign(&what, |_| ());
+    let parameters =
+        Campaign { seeds: 0..SEEDS, time_max: None, threads: 2, sabotage: Sabotage::None, with_administrator: false };
+    let summary = campaign(&parameters, |_| ());
     if let Some(violation) = summary.violation {
         panic!("{violation}");
     }
     let report = summary.report;
     assert_eq!(report.seeds, SEEDS);
-    assert!(report.lives > 2 * SEEDS && report.operations > 900 * SEEDS, "{report:?}");
+    assert!(report.sessions > 2 * SEEDS && report.operations > 900 * SEEDS, "{report:?}");
     assert!(report.backing_requests > 100 * SEEDS, "{report:?}");
-    assert!(report.taken_back > 4 * SEEDS, "no memory survived a process: {report:?}");
+    assert!(report.recovered_from_memory > 4 * SEEDS, "no memory survived a process: {report:?}");
     assert!(report.share_waits > 10 * SEEDS && report.limit_waits > SEEDS, "no volume contended: {report:?}");
 }
 
-/// Seeds of past findings. Most of them draw other runs by now; each finding has its own test in
+/// Seeds of past findings. Most of them draw different runs now; each finding has its own test in
 /// `cases/torture_found.rs`.
 #[rustfmt::skip]
 const FOUND: [u64; 34] = [
@@ -35,7 +36,7 @@ const FOUND: [u64; 34] = [
 #[test]
 fn seeds_of_past_findings_pass() {
     for seed in FOUND {
-        lab::torture::run_seed(seed, Sabotage::None).unwrap_or_else(|broken| panic!("{broken}"));
+        lab::torture::run_seed(seed, Sabotage::None).unwrap_or_else(|violation| panic!("{violation}"));
     }
 }
 
@@ -43,8 +44,9 @@ fn seeds_of_past_findings_pass() {
 fn equal_seeds_give_equal_traces() {
     for seed in 0..20 {
         let options = Options::draw(seed);
-        let play = || run(&options, Sabotage::None, TraceMode::Log).unwrap_or_else(|broken| panic!("{broken}"));
-        let (first, second) = (play(), play());
+        let run_once =
+            || run(&options, Sabotage::None, TraceMode::Log).unwrap_or_else(|violation| panic!("{violation}"));
+        let (first, second) = (run_once(), run_once());
         assert!(first.trace == second.trace, "seed {seed}: two traces of {} bytes differ", first.trace.len());
         assert_eq!(first, second);
         assert!(!first.trace.is_empty());
@@ -65,14 +67,14 @@ fn silent_corruption_and_false_flushes_are_caught() {
 
 #[test]
 fn violation_shrinks_and_still_fails() {
-    let broken = |seed| {
+    let violation_of = |seed| {
         let options = Options { canary: Some(Fault::Lost), ..Options::draw(seed) };
         run(&options, Sabotage::None, TraceMode::Hash).err()
     };
-    let violation = (0..30).find_map(broken).expect("a backing that loses writes is detected");
+    let violation = (0..30).find_map(violation_of).expect("lost writes are detected within 30 seeds");
     let before = violation.options.operations;
     let small = lab::torture::shrink(violation);
     assert!(small.options.operations < before / 2, "{small}");
-    let again = run(&small.options, Sabotage::None, TraceMode::Hash).expect_err("the shrunk run fails again");
+    let again = run(&small.options, Sabotage::None, TraceMode::Hash).expect_err("a shrunk run is repeatable");
     assert_eq!(again.what, small.what);
 }

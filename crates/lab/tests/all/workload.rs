@@ -6,7 +6,7 @@ use std::rc::Rc;
 use engine::{CoreSpec, WritePolicy};
 use lab::fixture::{Fixture, Target, read, write};
 use lab::random::Random;
-use lab::workload::{Figures, Load, Pattern, play};
+use lab::workload::{Figures, Load, Pattern, run_load};
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 use seam::sim::{Content, WorldSpec};
 use seam::{Nanos, Seam};
@@ -32,8 +32,8 @@ fn raid5() -> ArraySpec {
 
 fn uncached(load: &Load) -> Figures {
     let fixture = world(64 * MIB);
-    let disk = fixture.on_array(raid5(), &[100 * GIB]).remove(0);
-    fixture.world.block_on(play(&fixture.seam, &Target::Disk(disk), load))
+    let disk = fixture.add_disks_on_array(raid5(), &[100 * GIB]).remove(0);
+    fixture.world.block_on(run_load(&fixture.seam, &Target::Disk(disk), load))
 }
 
 #[test]
@@ -41,19 +41,19 @@ fn hot_region_runs_ten_times_faster_than_raid5_and_drains() {
     let load = hot_region(256 * MIB);
     let bare = uncached(&load);
     let fixture = world(GIB);
-    let disk = fixture.on_array(raid5(), &[100 * GIB]).remove(0);
+    let disk = fixture.add_disks_on_array(raid5(), &[100 * GIB]).remove(0);
     let volume = fixture.attach_disk("lun", disk, |spec| spec.policy = WritePolicy::WriteBack).unwrap();
     // Hits are so frequent that a few seconds suffice, including the cold start.
     let short = Load { time: Nanos::from_secs(4), ..load };
-    let cached = fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &short));
+    let cached = fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &short));
     assert_eq!((bare.errors, cached.errors), (0, 0));
     println!("uncached {:.0} IOPS, cached {:.0} IOPS", bare.iops(), cached.iops());
     assert!(cached.iops() >= 10.0 * bare.iops(), "{:.0} IOPS cached, {:.0} uncached", cached.iops(), bare.iops());
     assert!(volume.stats().dirty_bytes > 0, "nothing was dirty: every write waited for the array");
-    let begun = fixture.world.now();
+    let start = fixture.world.now();
     while volume.stats().dirty_bytes + volume.stats().written_bytes > 0 {
         fixture.world.run_for(Nanos::from_secs(1)).unwrap();
-        let waited = fixture.world.now().since(begun);
+        let waited = fixture.world.now().since(start);
         assert!(waited < Nanos::from_secs(600), "{} bytes still dirty after {waited}", volume.stats().dirty_bytes);
     }
 }
@@ -63,7 +63,7 @@ fn hot_region_runs_ten_times_faster_than_raid5_and_drains() {
 fn sustained_iops(policy: WritePolicy) -> u64 {
     let fixture = world(256 * MIB);
     let slow = ArraySpec::new(RaidLevel::Raid5, 5, DiskType::NlSas);
-    let disk = fixture.on_array(slow, &[64 * GIB]).remove(0);
+    let disk = fixture.add_disks_on_array(slow, &[64 * GIB]).remove(0);
     let volume = fixture.attach_disk("lun", disk, |spec| spec.policy = policy).unwrap();
     let done = Rc::new(Cell::new(0));
     for client in 0..16 {
@@ -74,8 +74,8 @@ fn sustained_iops(policy: WritePolicy) -> u64 {
                 seam.sleep(Nanos::from_millis(4)).await;
                 let first = random.below((64 * MIB - (16 << 10)) / 512);
                 match random.percent(85) {
-                    true => write(&volume, first, 24, 1).await.expect("an array without faults"),
-                    false => drop(read(&volume, first, 28).await.expect("an array without faults")),
+                    true => write(&volume, first, 24, 1).await.expect("an array without faults does not fail"),
+                    false => drop(read(&volume, first, 28).await.expect("an array without faults does not fail")),
                 }
                 done.set(done.get() + 1);
             }

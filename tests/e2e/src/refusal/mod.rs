@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use crate::client::Client;
 use crate::daemon::{Daemon, hotset, text_of};
-use crate::site::Site;
+use crate::fixture::Fixture;
 use page::placeholders;
 
 /// Runs a command with `--json` and parses its output.
 pub fn json(daemon: &Daemon, args: &[&str]) -> Value {
-    serde_json::from_str(&daemon.command(&[args, &["--json"]].concat())).expect("JSON")
+    serde_json::from_str(&daemon.command(&[args, &["--json"]].concat())).expect("valid JSON")
 }
 
 /// Output of `hotset volume show`.
@@ -21,10 +21,10 @@ pub fn show(daemon: &Daemon, name: &str) -> Value {
 }
 
 /// Message of volume `v`, which must be refused with this code and not be served.
-pub fn volume_refusal(site: &Site, daemon: &Daemon, code: &str) -> String {
+pub fn volume_refusal(fixture: &Fixture, daemon: &Daemon, code: &str) -> String {
     let shown = show(daemon, "v");
     assert_eq!((&shown["state"], &shown["refusal"]), (&"refused".into(), &code.into()), "{shown}\n{}", daemon.log());
-    assert!(Client::connect(&site.endpoint(), "v").is_err(), "a refused volume is served");
+    assert!(Client::connect(&fixture.endpoint(), "v").is_err(), "a refused volume is served");
     shown["alerts"][0].as_str().expect("a refusal has a reason").to_owned()
 }
 
@@ -57,7 +57,7 @@ pub fn commands(message: &str) -> Vec<String> {
 }
 
 /// Runs a command of the message, found by its form with placeholders; it must succeed.
-pub fn obey(daemon: &Daemon, message: &str, form: &str) {
+pub fn run_proposed_command(daemon: &Daemon, message: &str, form: &str) {
     let named = commands(message);
     let command = named.iter().find(|command| placeholders(command) == form);
     let command = command.unwrap_or_else(|| panic!("the message does not name `{form}`: {message}"));
@@ -66,9 +66,9 @@ pub fn obey(daemon: &Daemon, message: &str, form: &str) {
 }
 
 /// Runs `hotset state rebuild` without a daemon; returns its output.
-pub fn rebuild(site: &Site) -> String {
-    let config = site.config();
-    std::fs::write(&config, site.config_text()).expect("the folder can be written");
+pub fn rebuild(fixture: &Fixture) -> String {
+    let config = fixture.config();
+    std::fs::write(&config, fixture.config_text()).expect("the folder can be written");
     let output = hotset(&["state", "rebuild", "--yes", "--config", &config.to_string_lossy()]);
     assert!(output.status.success(), "{}", text_of(&output));
     text_of(&output)

@@ -53,9 +53,9 @@ impl Entry {
         self.messages.push((when, placeholders(message)));
     }
 
-    /// Adds a choice, as a command with placeholders or in words, with its cost; `prove` applies and checks it.
-    pub fn choice(&mut self, action: &'static str, cost: &'static str, prove: impl FnOnce()) {
-        prove();
+    /// Adds a choice, as a command with placeholders or in words, with its cost; `verify` applies and checks it.
+    pub fn choice(&mut self, action: &'static str, cost: &'static str, verify: impl FnOnce()) {
+        verify();
         self.choices.push((action, cost));
     }
 
@@ -65,25 +65,25 @@ impl Entry {
         let choices = self.choices.iter().map(|(action, _)| (*action).to_owned());
         let proven: BTreeSet<String> = choices.filter(|action| is_command(action)).collect();
         assert_eq!(named, proven, "{}: the message's commands, and the tested ones", self.code);
-        let made = self.piece();
+        let rendered = self.render();
         let found = {
             let _guard = PAGE.lock().unwrap_or_else(PoisonError::into_inner);
-            let (mut page, mut pieces) = Page::read();
+            let (mut page, mut entries) = Page::read();
             if std::env::var_os("UPDATE_DOCS").is_some() {
-                pieces.insert(self.code.to_owned(), made);
-                page.made = compose(&pieces);
+                entries.insert(self.code.to_owned(), rendered);
+                page.generated = compose(&entries);
                 return page.write();
             }
-            pieces.remove(self.code)
+            entries.remove(self.code)
         };
         assert_eq!(
             found.as_ref(),
-            Some(&made),
+            Some(&rendered),
             "docs/admin/refusals.md differs from the daemon's output; UPDATE_DOCS=1 rewrites it"
         );
     }
 
-    fn piece(&self) -> Piece {
+    fn render(&self) -> RenderedEntry {
         let show = |action: &str| if is_command(action) { format!("`{action}`") } else { action.to_owned() };
         let code = self.code;
         let mut rows = String::new();
@@ -99,7 +99,7 @@ impl Entry {
             let when = if when.is_empty() { String::new() } else { format!("\n{when}:\n") };
             section += &format!("{when}\n```text\n{}\n```\n", wrapped(message));
         }
-        Piece { rows, section }
+        RenderedEntry { rows, section }
     }
 }
 
@@ -109,16 +109,16 @@ pub fn check_codes(tests: &str) {
     let untested: Vec<_> = Refusal::CODES.iter().filter(|code| !has_test(code)).collect();
     assert!(untested.is_empty(), "refusals.rs has no test, or several, of {untested:?}");
     let _guard = PAGE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (page, pieces) = Page::read();
+    let (page, entries) = Page::read();
     if std::env::var_os("UPDATE_DOCS").is_some() {
         return;
     }
     let is_known = |code: &String| Refusal::CODES.contains(&code.as_str());
-    let unknown: Vec<_> = pieces.keys().filter(|code| !is_known(code)).collect();
+    let unknown: Vec<_> = entries.keys().filter(|code| !is_known(code)).collect();
     assert!(unknown.is_empty(), "docs/admin/refusals.md has rows of codes that do not exist: {unknown:?}");
-    let missing: Vec<_> = Refusal::CODES.iter().filter(|code| !pieces.contains_key(**code)).collect();
+    let missing: Vec<_> = Refusal::CODES.iter().filter(|code| !entries.contains_key(**code)).collect();
     assert!(missing.is_empty(), "docs/admin/refusals.md has no row of {missing:?}; UPDATE_DOCS=1 writes it");
-    assert_eq!(page.made, compose(&pieces), "docs/admin/refusals.md has lines that no test made");
+    assert_eq!(page.generated, compose(&entries), "docs/admin/refusals.md has lines that no test generated");
 }
 
 /// Replaces machine-specific parts of a message by placeholders.
@@ -157,7 +157,7 @@ fn is_command(action: &str) -> bool {
 fn wrapped(text: &str) -> String {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
-        let line = lines.last_mut().expect("there is one");
+        let line = lines.last_mut().expect("a list with a line");
         if line.is_empty() {
             word.clone_into(line);
         } else if line.len() + 1 + word.len() <= WIDTH {
@@ -171,23 +171,23 @@ fn wrapped(text: &str) -> String {
 
 /// Generated parts of one refusal.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Piece {
+struct RenderedEntry {
     /// A row per choice; the first one starts with the code.
     rows: String,
     section: String,
 }
 
-fn compose(pieces: &BTreeMap<String, Piece>) -> String {
-    let each: Vec<&Piece> = Refusal::CODES.iter().filter_map(|code| pieces.get(*code)).collect();
-    let rows: String = each.iter().map(|piece| piece.rows.as_str()).collect();
-    let sections: String = each.iter().map(|piece| piece.section.as_str()).collect();
+fn compose(entries: &BTreeMap<String, RenderedEntry>) -> String {
+    let each: Vec<&RenderedEntry> = Refusal::CODES.iter().filter_map(|code| entries.get(*code)).collect();
+    let rows: String = each.iter().map(|entry| entry.rows.as_str()).collect();
+    let sections: String = each.iter().map(|entry| entry.section.as_str()).collect();
     format!("{TABLE}{rows}{MESSAGES}{sections}\n")
 }
 
 /// The page: text before the generated part, the generated part, and text after it.
 struct Page {
     before: String,
-    made: String,
+    generated: String,
     after: String,
 }
 
@@ -196,35 +196,35 @@ impl Page {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/admin/refusals.md")
     }
 
-    fn read() -> (Page, BTreeMap<String, Piece>) {
+    fn read() -> (Page, BTreeMap<String, RenderedEntry>) {
         let text = fs::read_to_string(Page::path()).expect("the page exists");
         let (before, rest) = text.split_once(BEGIN).expect("the page has the mark where the list begins");
-        let (made, after) = rest.split_once(END).expect("the page has the mark where the list ends");
-        let mut pieces: BTreeMap<String, Piece> = BTreeMap::new();
+        let (generated, after) = rest.split_once(END).expect("the page has the mark where the list ends");
+        let mut entries: BTreeMap<String, RenderedEntry> = BTreeMap::new();
         let mut code = "";
-        for row in made.lines() {
+        for row in generated.lines() {
             match row.strip_prefix(FIRST) {
                 Some(rest) => code = rest.split('`').next().expect("a text has a first part"),
                 None if row.starts_with(MORE) => {}
                 None => continue,
             }
-            let piece = pieces.entry(code.to_owned()).or_default();
-            piece.rows += &format!("{row}\n");
+            let entry = entries.entry(code.to_owned()).or_default();
+            entry.rows += &format!("{row}\n");
         }
-        for section in made.split("\n### `").skip(1) {
+        for section in generated.split("\n### `").skip(1) {
             let code = section.split('`').next().expect("a text has a first part");
             let section = format!("\n### `{}\n", section.trim_end());
-            if let Some(piece) = pieces.get_mut(code) {
-                piece.section = section;
+            if let Some(entry) = entries.get_mut(code) {
+                entry.section = section;
             }
         }
-        let page = Page { before: before.to_owned(), made: made.to_owned(), after: after.to_owned() };
-        (page, pieces)
+        let page = Page { before: before.to_owned(), generated: generated.to_owned(), after: after.to_owned() };
+        (page, entries)
     }
 
     fn write(&self) {
-        let Page { before, made, after } = self;
-        fs::write(Page::path(), format!("{before}{BEGIN}{made}{END}{after}")).expect("the page can be written");
+        let Page { before, generated, after } = self;
+        fs::write(Page::path(), format!("{before}{BEGIN}{generated}{END}{after}")).expect("the page can be written");
     }
 }
 

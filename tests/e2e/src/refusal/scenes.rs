@@ -13,8 +13,8 @@ use super::show;
 use crate::blocks::{BLOCKS, VOLUME_BYTES, count_some, write, write_some};
 use crate::client::Client;
 use crate::daemon::Daemon;
+use crate::fixture::Fixture;
 use crate::server::Nbdkit;
-use crate::site::Site;
 
 /// Attempts to stop the daemon before it has destaged everything.
 const ATTEMPTS_MAX: usize = 20;
@@ -24,114 +24,114 @@ pub const DEVICES: [&str; 2] = ["f0", "f1"];
 pub const STATE: &str = "state/state.json";
 
 /// Configures the flash devices, files of 64 MiB in the fixture's folder.
-pub fn set_flash(site: &mut Site, devices: &[&str], lines: &str) {
-    let devices: Vec<_> = devices.iter().map(|name| format!("\"{}\"", site.folder.join(name).display())).collect();
-    site.tables = format!("[flash]\ndevices = [{}]\nsize = \"64 MiB\"\n{lines}\n", devices.join(", "));
+pub fn set_flash(fixture: &mut Fixture, devices: &[&str], lines: &str) {
+    let devices: Vec<_> = devices.iter().map(|name| format!("\"{}\"", fixture.folder.join(name).display())).collect();
+    fixture.tables = format!("[flash]\ndevices = [{}]\nsize = \"64 MiB\"\n{lines}\n", devices.join(", "));
 }
 
 /// A volume on a file, with two flash devices.
-pub fn on_file() -> Site {
-    let mut site = Site::new();
-    site.volume("v", VOLUME_BYTES, "");
-    set_flash(&mut site, &DEVICES, "");
-    site
+pub fn on_file() -> Fixture {
+    let mut fixture = Fixture::new();
+    fixture.add_volume("v", VOLUME_BYTES, "");
+    set_flash(&mut fixture, &DEVICES, "");
+    fixture
 }
 
 /// A volume on disks so slow that a stop leaves nearly all its data in the flash log.
-pub fn on_slow_disks(devices: &[&str], lines: &str) -> Site {
-    let mut site = Site::new();
-    site.volume_on("v", "sim://raid5?disks=3&type=nlsas", "size = \"64 MiB\"");
-    set_flash(&mut site, devices, lines);
-    site
+pub fn on_slow_disks(devices: &[&str], lines: &str) -> Fixture {
+    let mut fixture = Fixture::new();
+    fixture.add_volume_on("v", "sim://raid5?disks=3&type=nlsas", "size = \"64 MiB\"");
+    set_flash(&mut fixture, devices, lines);
+    fixture
 }
 
-/// Content of the disks of [`on_slow_disks`].
-pub fn slow_disks(site: &Site) -> Vec<u8> {
-    fs::read(path(site, "state/sim/v.img")).expect("the backing is there")
+/// Content of the modelled disks of [`on_slow_disks`].
+pub fn slow_disks(fixture: &Fixture) -> Vec<u8> {
+    fs::read(path(fixture, "state/sim/v.img")).expect("the backing exists")
 }
 
 /// Content of the backing of [`on_file`].
-pub fn backing(site: &Site) -> Vec<u8> {
-    fs::read(site.backing("v")).expect("the backing is there")
+pub fn backing(fixture: &Fixture) -> Vec<u8> {
+    fs::read(fixture.backing("v")).expect("the backing exists")
 }
 
 /// Path of a file in the fixture's folder.
-pub fn path(site: &Site, name: &str) -> PathBuf {
-    site.folder.join(name)
+pub fn path(fixture: &Fixture, name: &str) -> PathBuf {
+    fixture.folder.join(name)
 }
 
 /// Copies one file's content over another file, which keeps its identity.
-pub fn copy(site: &Site, from: &str, to: &str) {
-    fs::copy(path(site, from), path(site, to)).expect("the file is there");
+pub fn copy(fixture: &Fixture, from: &str, to: &str) {
+    fs::copy(path(fixture, from), path(fixture, to)).expect("the file exists");
 }
 
 /// Renames a file.
-pub fn rename(site: &Site, from: &str, to: &str) {
-    fs::rename(path(site, from), path(site, to)).expect("the file is there");
+pub fn rename(fixture: &Fixture, from: &str, to: &str) {
+    fs::rename(path(fixture, from), path(fixture, to)).expect("the file exists");
 }
 
 /// Copies both flash devices to names with `suffix`, for example `.old`.
-pub fn save_devices(site: &Site, suffix: &str) {
-    DEVICES.iter().for_each(|name| copy(site, name, &format!("{name}{suffix}")));
+pub fn save_devices(fixture: &Fixture, suffix: &str) {
+    DEVICES.iter().for_each(|name| copy(fixture, name, &format!("{name}{suffix}")));
 }
 
 /// Restores both flash devices from copies.
-pub fn restore_devices(site: &Site, suffix: &str) {
-    DEVICES.iter().for_each(|name| copy(site, &format!("{name}{suffix}"), name));
+pub fn restore_devices(fixture: &Fixture, suffix: &str) {
+    DEVICES.iter().for_each(|name| copy(fixture, &format!("{name}{suffix}"), name));
 }
 
 /// Deletes both device files, as a message proposes for files.
-pub fn empty_devices(site: &Site) {
-    DEVICES.iter().for_each(|name| fs::remove_file(path(site, name)).expect("the device is there"));
+pub fn empty_devices(fixture: &Fixture) {
+    DEVICES.iter().for_each(|name| fs::remove_file(path(fixture, name)).expect("the device exists"));
 }
 
 /// Writes blocks and stops the daemon while the backing lacks some of them. Destage of an idle volume begins after a
 /// second; after a stop that came too late the blocks are written again.
-pub fn stop_dirty(site: &Site, mut daemon: Daemon, numbers: Range<u64>, version: u8) {
+pub fn stop_dirty(fixture: &Fixture, mut daemon: Daemon, numbers: Range<u64>, version: u8) {
     for _ in 0..ATTEMPTS_MAX {
-        write_some(site, numbers.clone(), version);
+        write_some(fixture, numbers.clone(), version);
         daemon.stop();
-        if count_some(&backing(site), numbers.clone(), version) < numbers.end - numbers.start {
+        if count_some(&backing(fixture), numbers.clone(), version) < numbers.end - numbers.start {
             return;
         }
-        daemon = site.start();
+        daemon = fixture.start();
     }
     panic!("every stop came after the destage");
 }
 
 /// Flash devices restored from a copy (`.old`); `.new` holds their last content. The backing lacks blocks of version 2.
-pub fn restored_devices() -> Site {
-    let site = on_file();
-    let daemon = site.start();
-    write(&site, 1);
+pub fn restored_devices() -> Fixture {
+    let fixture = on_file();
+    let daemon = fixture.start();
+    write(&fixture, 1);
     daemon.stop();
-    save_devices(&site, ".old");
-    stop_dirty(&site, site.start(), 0..BLOCKS, 2);
-    save_devices(&site, ".new");
-    restore_devices(&site, ".old");
-    site
+    save_devices(&fixture, ".old");
+    stop_dirty(&fixture, fixture.start(), 0..BLOCKS, 2);
+    save_devices(&fixture, ".new");
+    restore_devices(&fixture, ".old");
+    fixture
 }
 
 /// Flash devices of a later format; `.known` is their former content. The backing lacks blocks of version 1.
-pub fn newer_devices() -> Site {
-    let site = on_file();
-    stop_dirty(&site, site.start(), 0..BLOCKS, 1);
-    save_devices(&site, ".known");
-    set_later_format(&site);
-    site
+pub fn newer_devices() -> Fixture {
+    let fixture = on_file();
+    stop_dirty(&fixture, fixture.start(), 0..BLOCKS, 1);
+    save_devices(&fixture, ".known");
+    set_later_format(&fixture);
+    fixture
 }
 
-/// Has both flash devices name format 2, under right checksums.
-pub fn set_later_format(site: &Site) {
+/// Sets format 2 in the superblocks of both flash devices, with correct checksums.
+pub fn set_later_format(fixture: &Fixture) {
     for name in DEVICES {
-        let mut device = fs::read(path(site, name)).expect("the device is there");
-        for place in [0, 64 << 10] {
-            let superblock = &mut device[place..place + 4096];
+        let mut device = fs::read(path(fixture, name)).expect("the device exists");
+        for offset in [0, 64 << 10] {
+            let superblock = &mut device[offset..offset + 4096];
             superblock[8..12].copy_from_slice(&2_u32.to_le_bytes());
             let checksum = crc32c::crc32c(&superblock[..4092]);
             superblock[4092..].copy_from_slice(&checksum.to_le_bytes());
         }
-        fs::write(path(site, name), device).expect("the device is there");
+        fs::write(path(fixture, name), device).expect("the device exists");
     }
 }
 
@@ -139,165 +139,165 @@ pub fn set_later_format(site: &Site) {
 pub const UNFLUSHED_BYTES: usize = 8192;
 /// The byte that is written there and not flushed.
 pub const UNFLUSHED: u8 = 7;
-/// The format of files in memory that this version makes.
+/// Format of persisted-memory files of this version.
 pub const MEMORY_FORMAT: u8 = 2;
 
 /// Persisted memory of a killed daemon, in a later format. It holds the first bytes of the volume.
-pub fn newer_memory() -> Site {
-    let mut site = Site::with_volume(VOLUME_BYTES);
-    site.keep_in = "/dev/shm".to_owned();
-    let daemon = site.start();
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
-    client.write(0, &[UNFLUSHED; UNFLUSHED_BYTES]).expect("written");
+pub fn newer_memory() -> Fixture {
+    let mut fixture = Fixture::with_volume(VOLUME_BYTES);
+    fixture.keep_in = "/dev/shm".to_owned();
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(0, &[UNFLUSHED; UNFLUSHED_BYTES]).expect("the write succeeds");
     daemon.kill();
-    set_memory_format(&kept_memory(&site), MEMORY_FORMAT + 1);
-    site
+    set_memory_format(&persisted_memory_file(&fixture), MEMORY_FORMAT + 1);
+    fixture
 }
 
-/// The file in memory that the state directory names first.
-pub fn kept_memory(site: &Site) -> PathBuf {
-    let state = fs::read(path(site, STATE)).expect("a daemon has run");
-    let state: serde_json::Value = serde_json::from_slice(&state).expect("it is JSON");
+/// First persisted-memory file that the state directory names.
+pub fn persisted_memory_file(fixture: &Fixture) -> PathBuf {
+    let state = fs::read(path(fixture, STATE)).expect("the state file exists");
+    let state: serde_json::Value = serde_json::from_slice(&state).expect("valid JSON");
     state["kept"][0]["path"].as_str().expect("a file was left").into()
 }
 
-/// Changes the format that a file in memory names.
+/// Changes the format number of a persisted-memory file.
 pub fn set_memory_format(file: &Path, format: u8) {
-    let file = File::options().write(true).open(file).expect("it was left");
-    file.write_all_at(&[format], 7).expect("it can be written");
+    let file = File::options().write(true).open(file).expect("the file was left behind");
+    file.write_all_at(&[format], 7).expect("the file can be written");
 }
 
 /// A state directory restored from a copy (`state.old`); `state.new` holds its last content. The token `early` is older
 /// than the copy; the token `late` and the volume's shares are newer.
-pub fn restored_state() -> Site {
-    let site = on_file();
-    let daemon = site.start();
+pub fn restored_state() -> Fixture {
+    let fixture = on_file();
+    let daemon = fixture.start();
     daemon.command(&["token", "create", "early"]);
     daemon.stop();
-    copy(&site, STATE, "state.old");
-    stop_dirty(&site, site.start(), 0..BLOCKS, 2);
-    let daemon = site.start();
+    copy(&fixture, STATE, "state.old");
+    stop_dirty(&fixture, fixture.start(), 0..BLOCKS, 2);
+    let daemon = fixture.start();
     daemon.command(&["token", "create", "late"]);
     daemon.command(&["volume", "set", "v", "shares=high"]);
     daemon.stop();
-    copy(&site, STATE, "state.new");
-    copy(&site, "state.old", STATE);
-    site
+    copy(&fixture, STATE, "state.new");
+    copy(&fixture, "state.old", STATE);
+    fixture
 }
 
 /// A state directory whose file was lost (moved to `state.away`). The token `early` was created before. The backing has
 /// version 1 of all blocks and lacks blocks of version 2.
-pub fn lost_state() -> Site {
-    let site = on_file();
-    let daemon = site.start();
+pub fn lost_state() -> Fixture {
+    let fixture = on_file();
+    let daemon = fixture.start();
     daemon.command(&["token", "create", "early"]);
-    write(&site, 1);
+    write(&fixture, 1);
     daemon.command(&["volume", "flush", "v"]);
-    stop_dirty(&site, daemon, 0..BLOCKS, 2);
-    rename(&site, STATE, "state.away");
-    site
+    stop_dirty(&fixture, daemon, 0..BLOCKS, 2);
+    rename(&fixture, STATE, "state.away");
+    fixture
 }
 
 /// A backing exchanged for a clone after a clean stop without flash; the original is at `old.img`.
-pub fn cloned_backing() -> Site {
-    let site = Site::with_volume(VOLUME_BYTES);
-    let daemon = site.start();
-    write(&site, 1);
+pub fn cloned_backing() -> Fixture {
+    let fixture = Fixture::with_volume(VOLUME_BYTES);
+    let daemon = fixture.start();
+    write(&fixture, 1);
     daemon.stop();
-    clone_backing(&site);
-    site
+    clone_backing(&fixture);
+    fixture
 }
 
 /// Like [`cloned_backing`], but the original has version 1 of all blocks, and version 2 of some waits for it in the
 /// log.
-pub fn cloned_dirty_backing() -> Site {
-    let site = on_file();
-    let daemon = site.start();
-    write(&site, 1);
+pub fn cloned_dirty_backing() -> Fixture {
+    let fixture = on_file();
+    let daemon = fixture.start();
+    write(&fixture, 1);
     daemon.command(&["volume", "flush", "v"]);
-    stop_dirty(&site, daemon, 0..BLOCKS, 2);
-    clone_backing(&site);
-    site
+    stop_dirty(&fixture, daemon, 0..BLOCKS, 2);
+    clone_backing(&fixture);
+    fixture
 }
 
-fn clone_backing(site: &Site) {
-    rename(site, "v.img", "old.img");
-    copy(site, "old.img", "v.img");
+fn clone_backing(fixture: &Fixture) {
+    rename(fixture, "v.img", "old.img");
+    copy(fixture, "old.img", "v.img");
 }
 
 /// A second name of the backing of volume `first`. Both volumes are read-only, because a lock would already stop a
 /// second writer.
-pub fn shared_backing() -> Site {
-    let mut site = Site::new();
-    let (first, second) = (site.backing("first"), site.backing("v"));
+pub fn shared_backing() -> Fixture {
+    let mut fixture = Fixture::new();
+    let (first, second) = (fixture.backing("first"), fixture.backing("v"));
     File::create(&first).and_then(|file| file.set_len(VOLUME_BYTES)).expect("the folder can be written");
     fs::hard_link(&first, &second).expect("both are in one folder");
     for (name, path) in [("first", &first), ("v", &second)] {
-        site.volume_on(name, &path.to_string_lossy(), "read_only = true");
+        fixture.add_volume_on(name, &path.to_string_lossy(), "read_only = true");
     }
-    site
+    fixture
 }
 
 /// A configuration without its `[flash]`, and the removed text. The backing has version 1 of all blocks and lacks
 /// blocks of version 2.
-pub fn unused_flash() -> (Site, String) {
-    let mut site = on_file();
-    let daemon = site.start();
-    write(&site, 1);
+pub fn unused_flash() -> (Fixture, String) {
+    let mut fixture = on_file();
+    let daemon = fixture.start();
+    write(&fixture, 1);
     daemon.command(&["volume", "flush", "v"]);
-    stop_dirty(&site, daemon, 0..BLOCKS, 2);
-    let tables = std::mem::take(&mut site.tables);
-    (site, tables)
+    stop_dirty(&fixture, daemon, 0..BLOCKS, 2);
+    let tables = std::mem::take(&mut fixture.tables);
+    (fixture, tables)
 }
 
 /// Flash devices restored from a copy (`.old`) of the same run, after which the volume left the flash log; `.new` holds
 /// their last content. The log has blocks of version 1, and the backing has version 2 of all blocks.
-pub fn emptied_log_restored() -> Site {
-    let mut site = on_file();
-    site.keep_in = "none".to_owned();
-    let daemon = site.start();
+pub fn emptied_log_restored() -> Fixture {
+    let mut fixture = on_file();
+    fixture.keep_in = "none".to_owned();
+    let daemon = fixture.start();
     let is_copied_dirty = (0..ATTEMPTS_MAX).any(|_| {
-        write(&site, 1);
-        save_devices(&site, ".old");
+        write(&fixture, 1);
+        save_devices(&fixture, ".old");
         show(&daemon, "v")["flash_dirty_bytes"].as_u64() > Some(0)
     });
     assert!(is_copied_dirty, "no copy was made before the destage: {}", daemon.log());
     daemon.command(&["volume", "set", "v", "policy=write-through"]);
-    write(&site, 2);
+    write(&fixture, 2);
     daemon.kill();
-    save_devices(&site, ".new");
-    restore_devices(&site, ".old");
-    site
+    save_devices(&fixture, ".new");
+    restore_devices(&fixture, ".old");
+    fixture
 }
 
 /// A backing rolled back in place (to `old.img`, version 1) while version 3 of ten blocks waits in the log;
 /// `newest.img` holds its last content, with version 2 of the others.
-pub fn rolled_back_backing() -> Site {
-    let site = on_file();
-    let daemon = site.start();
-    write(&site, 1);
+pub fn rolled_back_backing() -> Fixture {
+    let fixture = on_file();
+    let daemon = fixture.start();
+    write(&fixture, 1);
     daemon.command(&["volume", "flush", "v"]);
-    copy(&site, "v.img", "old.img");
-    write(&site, 2);
+    copy(&fixture, "v.img", "old.img");
+    write(&fixture, 2);
     daemon.command(&["volume", "flush", "v"]);
-    stop_dirty(&site, daemon, 0..10, 3);
-    copy(&site, "v.img", "newest.img");
-    copy(&site, "old.img", "v.img");
-    site
+    stop_dirty(&fixture, daemon, 0..10, 3);
+    copy(&fixture, "v.img", "newest.img");
+    copy(&fixture, "old.img", "v.img");
+    fixture
 }
 
 /// A backing shrunk to half its size while version 1 of all blocks waits in the log.
-pub fn shrunk_backing() -> Site {
-    let site = on_file();
-    stop_dirty(&site, site.start(), 0..BLOCKS, 1);
-    set_backing_size(&site, VOLUME_BYTES / 2);
-    site
+pub fn shrunk_backing() -> Fixture {
+    let fixture = on_file();
+    stop_dirty(&fixture, fixture.start(), 0..BLOCKS, 1);
+    set_backing_size(&fixture, VOLUME_BYTES / 2);
+    fixture
 }
 
 /// Shrinks or grows the backing.
-pub fn set_backing_size(site: &Site, bytes: u64) {
-    let file = File::options().write(true).open(site.backing("v")).expect("the backing is there");
-    file.set_len(bytes).expect("its size can be changed");
+pub fn set_backing_size(fixture: &Fixture, bytes: u64) {
+    let file = File::options().write(true).open(fixture.backing("v")).expect("the backing exists");
+    file.set_len(bytes).expect("the size can be changed");
 }
 
 /// Blocks of version 1 that wait for the disk of [`ExportedDisk`].
@@ -305,8 +305,8 @@ pub const EXPORTED_BLOCKS: Range<u64> = 0..50;
 
 /// A volume on an export of another server, whose disk can be exchanged between starts.
 pub struct ExportedDisk {
-    /// Fixture whose next start finds another disk, or one that cannot be proven.
-    pub site: Site,
+    /// Fixture whose next start finds another disk, or a disk without proof of identity.
+    pub fixture: Fixture,
     server: Option<Nbdkit>,
 }
 
@@ -314,43 +314,43 @@ impl ExportedDisk {
     /// Blocks wait in the log for the disk `a.img`, filled with `byte`. None is destaged, because the disk fails all
     /// writes.
     pub fn new(byte: u8) -> ExportedDisk {
-        let mut disk = ExportedDisk { site: Site::new(), server: None };
-        set_flash(&mut disk.site, &DEVICES, "");
-        fs::write(disk.refuses(), "").expect("the folder can be written");
+        let mut disk = ExportedDisk { fixture: Fixture::new(), server: None };
+        set_flash(&mut disk.fixture, &DEVICES, "");
+        fs::write(disk.write_error_file(), "").expect("the folder can be written");
         disk.attach("a.img", byte);
-        let uri = disk.server.as_ref().expect("it was just attached").uri();
-        disk.site.volume_on("v", &uri, "");
-        let daemon = disk.site.start();
-        write_some(&disk.site, EXPORTED_BLOCKS, 1);
+        let uri = disk.server.as_ref().expect("the disk was just attached").uri();
+        disk.fixture.add_volume_on("v", &uri, "");
+        let daemon = disk.fixture.start();
+        write_some(&disk.fixture, EXPORTED_BLOCKS, 1);
         daemon.stop();
-        fs::remove_file(disk.refuses()).expect("the file exists");
+        fs::remove_file(disk.write_error_file()).expect("the file exists");
         disk
     }
 
     /// Attaches a disk to the export; a new one is filled with `byte`.
     pub fn attach(&mut self, name: &str, byte: u8) {
-        let file = path(&self.site, name);
+        let file = path(&self.fixture, name);
         if !file.exists() {
             fs::write(&file, vec![byte; VOLUME_BYTES as usize]).expect("the folder can be written");
         }
-        let refuses = self.refuses();
+        let error_file = self.write_error_file();
         let args = format!(
             "--filter=error --filter=noparallel file {} error-pwrite=EIO error-pwrite-rate=100% error-pwrite-file={}",
             file.display(),
-            refuses.display()
+            error_file.display()
         );
         // The socket is free after the end of its server.
         self.server = None;
-        self.server = Some(Nbdkit::start(&path(&self.site, "export"), &args));
+        self.server = Some(Nbdkit::start(&path(&self.fixture, "export"), &args));
     }
 
     /// Content of a disk.
     pub fn content(&self, name: &str) -> Vec<u8> {
-        fs::read(path(&self.site, name)).expect("the disk exists")
+        fs::read(path(&self.fixture, name)).expect("the disk exists")
     }
 
     /// Path of a file whose existence makes the disk fail writes.
-    fn refuses(&self) -> PathBuf {
-        path(&self.site, "refuses")
+    fn write_error_file(&self) -> PathBuf {
+        path(&self.fixture, "refuses")
     }
 }

@@ -4,28 +4,29 @@ use std::fs::{self, File};
 
 use e2e::client::Client;
 use e2e::daemon::{Daemon, hotset, text_of, wait_for};
+use e2e::fixture::Fixture;
 use e2e::server::Nbdkit;
-use e2e::site::Site;
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
 fn state_of(daemon: &Daemon, volume: &str) -> Value {
-    let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", volume, "--json"])).expect("JSON");
+    let shown: Value =
+        serde_json::from_str(&daemon.command(&["volume", "show", volume, "--json"])).expect("valid JSON");
     shown["state"].clone()
 }
 
-fn connect(site: &Site, volume: &str) -> Client {
-    wait_for("the volume", || Client::connect(&site.endpoint(), volume).ok())
+fn connect(fixture: &Fixture, volume: &str) -> Client {
+    wait_for("the volume", || Client::connect(&fixture.endpoint(), volume).ok())
 }
 
 #[test]
 fn absent_backing_refuses_only_its_volume() {
-    let mut site = Site::with_volume(4 * MIB);
-    let path = site.folder.join("away.img");
-    site.volume_on("away", &path.display().to_string(), "");
-    site.volume_on("device", "/dev/no-such-disk", "size = \"1 MiB\"");
-    let daemon = site.start();
+    let mut fixture = Fixture::with_volume(4 * MIB);
+    let path = fixture.folder.join("away.img");
+    fixture.add_volume_on("away", &path.display().to_string(), "");
+    fixture.add_volume_on("device", "/dev/no-such-disk", "size = \"1 MiB\"");
+    let daemon = fixture.start();
     let log = daemon.log();
     let line = |volume: &str| {
         let start = format!("volume {volume} is not served: ");
@@ -33,8 +34,8 @@ fn absent_backing_refuses_only_its_volume() {
     };
     assert!(line("away").contains("does not exist") && line("away").contains("add size ="), "{log}");
     assert!(line("device").contains("does not exist") && line("device").contains("attach the disk"), "{log}");
-    connect(&site, "v").write(0, &[1; 4096]).expect("the others are served");
-    let config = site.config().display().to_string();
+    connect(&fixture, "v").write(0, &[1; 4096]).expect("the others are served");
+    let config = fixture.config().display().to_string();
     let checked = hotset(&["check-config", &config]);
     let text = text_of(&checked);
     assert_eq!(checked.status.code(), Some(2), "{text}");
@@ -42,7 +43,7 @@ fn absent_backing_refuses_only_its_volume() {
     let checked = hotset(&["check-config", "--any-devices", &config]);
     assert_eq!(checked.status.code(), Some(0), "{}", text_of(&checked));
     File::create(&path).and_then(|file| file.set_len(2 * MIB)).expect("the folder can be written");
-    assert_eq!(connect(&site, "away").size, 2 * MIB, "it is taken up by itself");
+    assert_eq!(connect(&fixture, "away").size, 2 * MIB, "it is taken up by itself");
     assert_eq!(state_of(&daemon, "device"), "refused");
     assert!(!fs::exists("/dev/no-such-disk").expect("/dev can be read"), "no file is made among devices");
     daemon.stop();
@@ -50,28 +51,28 @@ fn absent_backing_refuses_only_its_volume() {
 
 #[test]
 fn reload_with_an_absent_backing_takes_effect() {
-    let mut site = Site::with_volume(4 * MIB);
-    site.volume_on("away", &site.folder.join("away.img").display().to_string(), "");
-    let daemon = site.start();
-    site.volume("later", 2 * MIB, "");
-    fs::write(site.config(), site.config_text()).expect("the folder can be written");
+    let mut fixture = Fixture::with_volume(4 * MIB);
+    fixture.add_volume_on("away", &fixture.folder.join("away.img").display().to_string(), "");
+    let daemon = fixture.start();
+    fixture.add_volume("later", 2 * MIB, "");
+    fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
     daemon.signal("HUP");
-    assert_eq!(connect(&site, "later").size, 2 * MIB);
+    assert_eq!(connect(&fixture, "later").size, 2 * MIB);
     assert_eq!(state_of(&daemon, "away"), "refused");
     daemon.stop();
 }
 
 #[test]
 fn daemon_waits_for_its_only_absent_backing() {
-    let mut site = Site::new();
-    let (socket, disk) = (site.folder.join("below"), site.folder.join("disk"));
+    let mut fixture = Fixture::new();
+    let (socket, disk) = (fixture.folder.join("below"), fixture.folder.join("disk"));
     File::create(&disk).and_then(|file| file.set_len(4 * MIB)).expect("the folder can be written");
-    site.volume_on("v", &format!("nbd+unix:///?socket={}", socket.display()), "");
-    let daemon = site.start();
+    fixture.add_volume_on("v", &format!("nbd+unix:///?socket={}", socket.display()), "");
+    let daemon = fixture.start();
     assert!(daemon.log().contains("start the server of nbd+unix"), "{}", daemon.log());
     let below = Nbdkit::start(&socket, &format!("file {}", disk.display()));
-    let mut client = connect(&site, "v");
-    client.write(0, &[1; 4096]).and_then(|()| client.flush()).expect("it is served");
+    let mut client = connect(&fixture, "v");
+    client.write(0, &[1; 4096]).and_then(|()| client.flush()).expect("the volume is served");
     drop(client);
     daemon.stop();
     drop(below);
@@ -79,18 +80,18 @@ fn daemon_waits_for_its_only_absent_backing() {
 
 #[test]
 fn no_new_file_is_created_for_a_known_volume() {
-    let mut site = Site::new();
-    let (path, elsewhere) = (site.backing("v"), site.folder.join("unmounted.img"));
-    site.volume_on("v", &path.display().to_string(), "size = \"4 MiB\"");
-    let daemon = site.start();
-    connect(&site, "v").write(0, &[5; 4096]).expect("the file was made");
+    let mut fixture = Fixture::new();
+    let (path, elsewhere) = (fixture.backing("v"), fixture.folder.join("unmounted.img"));
+    fixture.add_volume_on("v", &path.display().to_string(), "size = \"4 MiB\"");
+    let daemon = fixture.start();
+    connect(&fixture, "v").write(0, &[5; 4096]).expect("the file was created");
     daemon.stop();
     fs::rename(&path, &elsewhere).expect("both are in one folder");
-    let daemon = site.start();
+    let daemon = fixture.start();
     assert_eq!(state_of(&daemon, "v"), "refused", "{}", daemon.log());
     assert!(daemon.log().contains("no new file"), "{}", daemon.log());
     assert!(!path.exists(), "an empty file stands where the volume's data was");
     fs::rename(&elsewhere, &path).expect("both are in one folder");
-    assert_eq!(connect(&site, "v").read(0, 4096).expect("it reads"), [5; 4096]);
+    assert_eq!(connect(&fixture, "v").read(0, 4096).expect("the read succeeds"), [5; 4096]);
     daemon.stop();
 }

@@ -1,37 +1,37 @@
 //! Advice for live volumes: client requests form the curve, and the command and the HTTP interface report it alike.
 
 use e2e::client::Client;
+use e2e::fixture::Fixture;
 use e2e::http::Http;
-use e2e::site::Site;
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
 #[test]
 fn live_volume_advice_matches_its_hot_set() {
-    let site = Site::with_volume(64 * MIB);
-    let daemon = site.start();
-    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    let fixture = Fixture::with_volume(64 * MIB);
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     // Eight rounds over 4 MiB, and one over the whole volume.
     for round in 0..8 {
         for at in (0..4 * MIB).step_by(16_384) {
             match round {
-                0 => client.write(at, &[7; 16_384]).expect("it writes"),
-                _ => drop(client.read(at, 16_384).expect("it reads")),
+                0 => client.write(at, &[7; 16_384]).expect("the write succeeds"),
+                _ => drop(client.read(at, 16_384).expect("the read succeeds")),
             }
         }
     }
-    (0..64 * MIB).step_by(65_536).for_each(|at| drop(client.read(at, 65_536).expect("it reads")));
-    let read = |args: &[&str]| serde_json::from_str::<Value>(&daemon.command(args)).expect("JSON");
+    (0..64 * MIB).step_by(65_536).for_each(|at| drop(client.read(at, 65_536).expect("the read succeeds")));
+    let read = |args: &[&str]| serde_json::from_str::<Value>(&daemon.command(args)).expect("valid JSON");
     let shown = read(&["volume", "show", "v", "--json"]);
     let curve = &shown["miss_ratio_curve"];
     assert_eq!(curve["memory"]["accesses"], 8 * 1_024 + 16_384, "{curve}");
     let points = curve["memory"]["points"].as_array().expect("a list");
     assert!((2..=64).contains(&points.len()), "{curve}");
-    let picture = site.config().with_file_name("curve.svg");
+    let picture = fixture.config().with_file_name("curve.svg");
     let advice = read(&["advise", "v", "--json", "--svg", &picture.to_string_lossy()]);
     assert_eq!(advice["volume"], "v");
-    let knee = advice["memory"]["knee_bytes"].as_u64().expect("there is a hot set");
+    let knee = advice["memory"]["knee_bytes"].as_u64().expect("the curve has a knee");
     assert!((3 * MIB..=6 * MIB).contains(&knee), "{advice}");
     let today = advice["memory"]["today"]["size_bytes"].as_u64().expect("a number");
     assert_eq!(Some(today), shown["memory_bytes"].as_u64());
@@ -44,19 +44,19 @@ fn live_volume_advice_matches_its_hot_set() {
 
 #[test]
 fn command_and_http_give_the_same_advice() {
-    let mut site = Site::new();
-    site.tables = "[api]\nlisten = \"127.0.0.1:0\"\n".to_owned();
-    ["a", "b", "idle"].iter().for_each(|name| site.volume(name, 8 * MIB, ""));
-    let daemon = site.start();
+    let mut fixture = Fixture::new();
+    fixture.tables = "[api]\nlisten = \"127.0.0.1:0\"\n".to_owned();
+    ["a", "b", "idle"].iter().for_each(|name| fixture.add_volume(name, 8 * MIB, ""));
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     for name in ["a", "b"] {
-        let mut client = Client::connect(&site.endpoint(), name).expect("the daemon serves");
+        let mut client = Client::connect(&fixture.endpoint(), name).expect("the volume is served");
         for _ in 0..4 {
-            (0..2 * MIB).step_by(16_384).for_each(|at| drop(client.read(at, 16_384).expect("it reads")));
+            (0..2 * MIB).step_by(16_384).for_each(|at| drop(client.read(at, 16_384).expect("the read succeeds")));
         }
     }
     // The mean rate changes with time; all other fields are constant.
-    let still = |mut advice: Value| {
+    let without_rates = |mut advice: Value| {
         let fields = advice.as_object_mut().expect("an object");
         assert!(fields.remove("requests_per_s").is_some_and(|rate| rate.as_f64() > Some(0.0)), "{fields:?}");
         for side in ["memory", "flash"] {
@@ -70,15 +70,15 @@ fn command_and_http_give_the_same_advice() {
     let assumed = "spindle_iops=75&array_latency_us=12000";
     for name in ["a", "b"] {
         let options = ["advise", name, "--json", "--spindle-iops", "75", "--array-latency", "12ms"];
-        let told: Value = serde_json::from_str(&daemon.command(&options)).expect("JSON");
+        let command_advice: Value = serde_json::from_str(&daemon.command(&options)).expect("valid JSON");
         let page = http.get(&format!("/api/v1/advice?volume={name}&{assumed}")).json();
-        assert_eq!((&page["next"], &page["assumptions"]), (&Value::Null, &told["assumptions"]));
+        assert_eq!((&page["next"], &page["assumptions"]), (&Value::Null, &command_advice["assumptions"]));
         let mut advice = page["volumes"][0].clone();
         assert_eq!(advice.as_object_mut().and_then(|fields| fields.remove("nothing")), Some(Value::Null));
-        let mut told = still(told);
-        told.as_object_mut().expect("an object").remove("assumptions");
-        assert_eq!(still(advice), told);
-        let best = told["memory"]["steps"].as_array().and_then(|steps| steps.last()).expect("a step");
+        let mut command_advice = without_rates(command_advice);
+        command_advice.as_object_mut().expect("an object").remove("assumptions");
+        assert_eq!(without_rates(advice), command_advice);
+        let best = command_advice["memory"]["steps"].as_array().and_then(|steps| steps.last()).expect("a step");
         assert!(best["hit_ratio"].as_f64() > Some(0.7) && best["latency_us"].as_f64() < Some(4_000.0), "{best}");
     }
     let (mut names, mut after) = (Vec::new(), String::new());
@@ -90,8 +90,11 @@ fn command_and_http_give_the_same_advice() {
         let Some(next) = page["next"].as_str() else { break };
         after = format!("&after={next}");
     }
-    assert_eq!(names, [("a", true), ("b", true), ("idle", false)].map(|(name, said)| (name.to_owned(), said)));
-    for (question, status) in [
+    assert_eq!(
+        names,
+        [("a", true), ("b", true), ("idle", false)].map(|(name, has_advice)| (name.to_owned(), has_advice))
+    );
+    for (query, status) in [
         ("limit=0", 400),
         ("limit=101", 400),
         ("limit=many", 400),
@@ -100,7 +103,7 @@ fn command_and_http_give_the_same_advice() {
         ("size=1", 400),
         ("volume=none", 404),
     ] {
-        assert_eq!(http.get(&format!("/api/v1/advice?{question}")).status, status, "{question}");
+        assert_eq!(http.get(&format!("/api/v1/advice?{query}")).status, status, "{query}");
     }
     daemon.stop();
 }

@@ -50,32 +50,32 @@ fn attach(guest: &mut Linux, volume: &str) {
 }
 
 /// Starts a verifying load on the file system at `folder`.
-fn begin(guest: &mut Linux, folder: &str, seconds: u64) {
+fn start_load(guest: &mut Linux, folder: &str, seconds: u64) {
     guest.run(&format!(
         "rm -f /tmp/load.status; setsid sh -c 'fio --name=v --filename={folder}/f --size=32M --rw=randrw --bs=4k \
          --direct=1 \
          --ioengine=libaio --iodepth=8 --verify=crc32c --verify_backlog=64 --time_based --runtime={seconds} --minimal; \
-         echo $? >/tmp/load.status' >/tmp/load.said 2>&1 </dev/null &"
+         echo $? >/tmp/load.status' >/tmp/load.output 2>&1 </dev/null &"
     ));
 }
 
 /// Checks that the load still runs; a load that has ended found an error.
-fn still_runs(guest: &mut Linux) {
+fn assert_load_runs(guest: &mut Linux) {
     if guest.try_run("[ -s /tmp/load.status ]").0 == 0 {
-        ended(guest);
+        wait_for_load(guest);
         panic!("the load ended before its time");
     }
 }
 
 /// Waits for the end of the load, which must succeed without a failed request.
-fn ended(guest: &mut Linux) {
-    let (status, said) = guest.try_run(
-        "while ! [ -s /tmp/load.status ]; do sleep 0.2; done; cat /tmp/load.said; exit $(cat /tmp/load.status)",
+fn wait_for_load(guest: &mut Linux) {
+    let (status, output) = guest.try_run(
+        "while ! [ -s /tmp/load.status ]; do sleep 0.2; done; cat /tmp/load.output; exit $(cat /tmp/load.status)",
     );
     let kernel = guest.run("dmesg | grep -i -e nbd -e 'I/O error' -e EXT4-fs | tail -n 40 || true");
-    assert_eq!(status, 0, "the load failed:\n{said}\n{kernel}\n{}", guest.run("cat /tmp/*.log"));
+    assert_eq!(status, 0, "the load failed:\n{output}\n{kernel}\n{}", guest.run("cat /tmp/*.log"));
     assert!(!kernel.contains("I/O error"), "{kernel}");
-    println!("fio: {}", said.lines().next_back().unwrap_or_default());
+    println!("fio: {}", output.lines().next_back().unwrap_or_default());
 }
 
 #[test]
@@ -84,22 +84,22 @@ fn attached_file_system_survives_kills_of_daemon_and_attach() {
     let mut guest = guest();
     attach(&mut guest, "v");
     guest.run("mkfs.ext4 -q /dev/hotset/v; mount /dev/hotset/v /srv/a");
-    begin(&mut guest, "/srv/a", 90);
+    start_load(&mut guest, "/srv/a", 90);
     for kill in 0..KILLS {
         std::thread::sleep(Duration::from_secs(5));
-        still_runs(&mut guest);
+        assert_load_runs(&mut guest);
         guest.run("kill -9 $(cat /tmp/daemon.pid)");
-        // Once the attach process is killed too, and the next one takes the device over.
-        let keeper_too = kill == KILLS / 2;
-        if keeper_too {
+        // In one round the attach process is also killed; its successor takes the device over.
+        let kill_attach_too = kill == KILLS / 2;
+        if kill_attach_too {
             guest.run("kill -9 $(cat /tmp/v.pid)");
         }
         serve(&mut guest);
-        if keeper_too {
+        if kill_attach_too {
             attach(&mut guest, "v");
         }
     }
-    ended(&mut guest);
+    wait_for_load(&mut guest);
     println!("{}", guest.run("cat /tmp/v.log"));
 
     // The volume grows while it is mounted.
@@ -110,17 +110,17 @@ fn attached_file_system_survives_kills_of_daemon_and_attach() {
     ));
     guest.run("resize2fs /dev/hotset/v");
 
-    let (status, said) = guest.try_run("hotset detach v");
-    assert!(status == 1 && said.contains("mounted on /srv/a"), "{status}: {said}");
+    let (status, output) = guest.try_run("hotset detach v");
+    assert!(status == 1 && output.contains("mounted on /srv/a"), "{status}: {output}");
     guest.run("sha256sum /srv/a/f >/tmp/sum; umount /srv/a; e2fsck -fn /dev/hotset/v");
     guest.run("exec 9</dev/hotset/v; ! hotset detach v >/tmp/refused 2>&1; grep 'has it open' /tmp/refused");
-    let said = guest.run("hotset detach v");
-    assert!(said.contains("continues to serve"), "{said}");
+    let output = guest.run("hotset detach v");
+    assert!(output.contains("continues to serve"), "{output}");
     guest.run("udevadm settle; [ ! -e /dev/hotset/v ]; hotset volume show v");
     guest.run("for i in $(seq 100); do kill -0 $(cat /tmp/v.pid) 2>/dev/null || exit 0; sleep 0.1; done; exit 1");
     attach(&mut guest, "v");
     guest.run("mount /dev/hotset/v /srv/a; sha256sum -c /tmp/sum; umount /srv/a");
-    // An attach process that is asked to end disconnects an unused device.
+    // An attach process that receives SIGTERM disconnects an unused device.
     guest.run(
         "kill $(cat /tmp/v.pid); for i in $(seq 100); do [ -e /sys/block/nbd0/backend ] || exit 0; sleep 0.1; \
                done; exit 1",
@@ -141,25 +141,25 @@ fn attached_write_back_volume_survives_clean_restarts() {
          = 33554432 ]",
     );
     guest.run("mkfs.ext4 -q /dev/hotset/back-part1; mount /dev/hotset/back-part1 /srv/b");
-    let (status, said) = guest.try_run("hotset detach back");
-    assert!(status == 1 && said.contains("mounted on /srv/b"), "{status}: {said}");
+    let (status, output) = guest.try_run("hotset detach back");
+    assert!(status == 1 && output.contains("mounted on /srv/b"), "{status}: {output}");
     guest.run(
         "umount /srv/b; wipefs -qa /dev/hotset/back; mkfs.ext4 -qF /dev/hotset/back; mount /dev/hotset/back /srv/b",
     );
-    begin(&mut guest, "/srv/b", 45);
+    start_load(&mut guest, "/srv/b", 45);
     for _ in 0..2 {
         std::thread::sleep(Duration::from_secs(8));
-        still_runs(&mut guest);
+        assert_load_runs(&mut guest);
         guest.run("kill $(cat /tmp/daemon.pid); while kill -0 $(cat /tmp/daemon.pid) 2>/dev/null; do sleep 0.1; done");
         serve(&mut guest);
     }
-    ended(&mut guest);
+    wait_for_load(&mut guest);
     guest.run("umount /srv/b; e2fsck -fn /dev/hotset/back");
 
-    // Without the daemon nothing can be flushed, so an attach process that is asked to end leaves the device connected.
+    // Without the daemon nothing can be flushed, so an attach process leaves the device connected at SIGTERM.
     guest.run("kill $(cat /tmp/daemon.pid); while kill -0 $(cat /tmp/daemon.pid) 2>/dev/null; do sleep 0.1; done");
-    let (status, said) = guest.try_run("hotset detach back");
-    assert!(status == 1 && said.contains("no daemon answers") && said.contains("--no-flush"), "{status}: {said}");
+    let (status, output) = guest.try_run("hotset detach back");
+    assert!(status == 1 && output.contains("no daemon answers") && output.contains("--no-flush"), "{status}: {output}");
     guest.run("kill $(cat /tmp/back.pid); while kill -0 $(cat /tmp/back.pid) 2>/dev/null; do sleep 0.1; done");
     guest.run("grep 'is left connected' /tmp/back.log; cat /sys/block/nbd0/backend");
     serve(&mut guest);
@@ -168,8 +168,8 @@ fn attached_write_back_volume_survives_clean_restarts() {
     guest.run(
         "hotset volume remove back; truncate -s 128M /srv/other.img; hotset volume add back --backing /srv/other.img",
     );
-    let (status, said) = guest.try_run("hotset attach --foreground back");
-    assert!(status == 1 && said.contains("is attached to a removed volume of the same name"), "{status}: {said}");
+    let (status, output) = guest.try_run("hotset attach --foreground back");
+    assert!(status == 1 && output.contains("is attached to a removed volume of the same name"), "{status}: {output}");
     guest.run("hotset detach --no-flush back; [ ! -e /sys/block/nbd0/backend ]; : >/tmp/back.log");
     attach(&mut guest, "back");
 
@@ -177,7 +177,7 @@ fn attached_write_back_volume_survives_clean_restarts() {
     guest.run("truncate -s 16M /srv/fixed.img; hotset volume add fixed --backing /srv/fixed.img --read-only");
     attach(&mut guest, "fixed");
     guest.run("[ $(blockdev --getro /dev/hotset/fixed) = 1 ]; [ $(blockdev --getro /dev/hotset/back) = 0 ]");
-    let (status, said) = guest.try_run("hotset attach --foreground fixed");
-    assert!(status == 1 && said.contains("fixed is already attached by another process"), "{status}: {said}");
+    let (status, output) = guest.try_run("hotset attach --foreground fixed");
+    assert!(status == 1 && output.contains("fixed is already attached by another process"), "{status}: {output}");
     guest.run("hotset detach fixed; hotset detach back");
 }

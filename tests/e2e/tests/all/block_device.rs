@@ -4,16 +4,16 @@ use std::io::Write;
 
 use e2e::client::Client;
 use e2e::daemon::{Daemon, wait_for};
+use e2e::fixture::Fixture;
 use e2e::loop_device::LoopDevice;
-use e2e::site::Site;
 use e2e::tool::tool;
 
 const MIB: u64 = 1 << 20;
 const VOLUME_BYTES: u64 = 48 * MIB;
 
-/// A loop device in the fixture's folder; `None` and a note on the terminal if none can be made.
-fn device(site: &Site, sector: u32) -> Option<LoopDevice> {
-    match LoopDevice::attach(&site.folder.join("device.img"), VOLUME_BYTES, sector) {
+/// A loop device in the fixture's folder; prints `SKIPPED` and returns `None` if none can be created.
+fn device(fixture: &Fixture, sector: u32) -> Option<LoopDevice> {
+    match LoopDevice::attach(&fixture.folder.join("device.img"), VOLUME_BYTES, sector) {
         Ok(device) => Some(device),
         Err(reason) => {
             // Written to the real stderr, past the capture of a passing test's output, because the skip must be
@@ -28,61 +28,61 @@ fn device(site: &Site, sector: u32) -> Option<LoopDevice> {
 }
 
 /// Verifies fio's sector-aligned writes before and after a restart, and the device's content after the stop.
-fn serves_a_device_with_sectors_of(sector: u32) {
-    let mut site = Site::new();
-    let Some(device) = device(&site, sector) else { return };
+fn check_sector_size(sector: u32) {
+    let mut fixture = Fixture::new();
+    let Some(device) = device(&fixture, sector) else { return };
     // Memory is smaller than the volume, so blocks are evicted and read again from the device.
-    site.memory = "20 MiB".to_owned();
-    site.volume_on("v", &device.path().to_string_lossy(), "");
+    fixture.memory = "20 MiB".to_owned();
+    fixture.add_volume_on("v", &device.path().to_string_lossy(), "");
     let fio = |args: &str| {
-        let uri = format!("--uri={}", site.uri("v"));
+        let uri = format!("--uri={}", fixture.uri("v"));
         let common = "--name=v --ioengine=nbd --verify=crc32c --verify_fatal=1 --randseed=7 --iodepth=8";
-        tool("fio").args(common).arg(uri).args(args).within(site.folder.path()).ok();
+        tool("fio").args(common).arg(uri).args(args).within(fixture.folder.path()).ok();
     };
-    let daemon = site.start();
+    let daemon = fixture.start();
     assert!(daemon.command(&["volume", "show", "v"]).contains(&device.path().display().to_string()));
     fio("--rw=randrw --bsrange=512-64k --blockalign=512 --size=48m --io_size=48m --do_verify=1 --serialize_overlap=1");
     fio("--rw=write --bs=48k --size=48m --do_verify=0 --end_fsync=1");
     daemon.stop();
-    let daemon = site.start();
+    let daemon = fixture.start();
     fio("--rw=read --bs=48k --size=48m");
-    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     assert_eq!(client.size, VOLUME_BYTES);
     // A sector of the client is a part of a device sector.
-    client.write(VOLUME_BYTES - 512, &[7; 512]).expect("it writes");
-    let served = client.read_all().expect("it reads");
+    client.write(VOLUME_BYTES - 512, &[7; 512]).expect("the write succeeds");
+    let served = client.read_all().expect("the read succeeds");
     drop(client);
     daemon.stop();
-    let mut lies = vec![0; VOLUME_BYTES as usize];
+    let mut stored = vec![0; VOLUME_BYTES as usize];
     let opened = std::fs::File::open(device.path()).expect("the device exists");
-    std::os::unix::fs::FileExt::read_exact_at(&opened, &mut lies, 0).expect("the device reads");
-    assert_eq!(lies[lies.len() - 512..], [7; 512]);
-    assert!(lies == served, "the device differs from the served content");
+    std::os::unix::fs::FileExt::read_exact_at(&opened, &mut stored, 0).expect("the device reads");
+    assert_eq!(stored[stored.len() - 512..], [7; 512]);
+    assert!(stored == served, "the device differs from the served content");
 }
 
 #[test]
 fn block_device_with_512_byte_sectors_verifies() {
-    serves_a_device_with_sectors_of(512);
+    check_sector_size(512);
 }
 
 #[test]
 fn block_device_with_4096_byte_sectors_verifies() {
-    serves_a_device_with_sectors_of(4096);
+    check_sector_size(4096);
 }
 
 #[test]
 fn second_daemon_on_a_block_device_is_refused() {
-    let (mut first, mut second) = (Site::new(), Site::new());
+    let (mut first, mut second) = (Fixture::new(), Fixture::new());
     let Some(device) = device(&first, 512) else { return };
-    for site in [&mut first, &mut second] {
-        site.volume_on("v", &device.path().to_string_lossy(), "");
+    for fixture in [&mut first, &mut second] {
+        fixture.add_volume_on("v", &device.path().to_string_lossy(), "");
     }
     let daemon = first.start();
     let other = Daemon::launch(&second);
     wait_for("the refusal", || other.log().contains("in use by another process").then_some(()));
     assert!(Client::connect(&second.endpoint(), "v").is_err(), "the second serves what the first has");
     let mut client = Client::connect(&first.endpoint(), "v").expect("the first still serves");
-    client.write(0, &[1; 512]).expect("it writes");
+    client.write(0, &[1; 512]).expect("the write succeeds");
     drop(client);
     daemon.stop();
 }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use e2e::daemon::{binary, text_of};
+use e2e::fixture::Fixture;
 use e2e::http::Http;
-use e2e::site::Site;
 
 /// Folder of the web page's source.
 fn ui() -> PathBuf {
@@ -27,12 +27,12 @@ fn page_assets_are_cached_and_the_page_is_revalidated() {
     if !has_page() {
         return;
     }
-    let mut site = Site::with_volume(1 << 20);
-    site.tables = "[api]\nlisten = \"127.0.0.1:0\"".to_owned();
-    let daemon = site.start();
+    let mut fixture = Fixture::with_volume(1 << 20);
+    fixture.tables = "[api]\nlisten = \"127.0.0.1:0\"".to_owned();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     // The page is served without a login, because it contains the login form.
-    let page = http.ask("GET", "/", &["X-Forwarded-For: 10.0.0.7"], "");
+    let page = http.request("GET", "/", &["X-Forwarded-For: 10.0.0.7"], "");
     assert_eq!((page.status, page.header("cache-control")), (200, "no-cache"));
     let names: Vec<&str> = page.body.split(['"', '\'']).filter(|text| text.starts_with("./assets/")).collect();
     assert!(names.len() >= 2, "script and style: {}", page.body);

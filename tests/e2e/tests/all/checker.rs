@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use e2e::client::Client;
 use e2e::folder::Folder;
-use e2e::ledger::{Fault, Ledger};
 use e2e::random::{Random, seed};
 use e2e::server::Nbdkit;
+use e2e::write_history::{Fault, WriteHistory};
 use e2e::writer::{StopAtEnd, Writer};
 
 const BYTES: u64 = 4 << 20;
@@ -21,23 +21,23 @@ fn kill_once(args: &str, seed: u64) -> Vec<Fault> {
     std::fs::File::create(&disk).and_then(|file| file.set_len(BYTES)).expect("the folder can be written");
     let args = args.replace("DISK", &disk.to_string_lossy());
     let server = Nbdkit::start(&socket, &args);
-    let ledger = Mutex::new(Ledger::new(BYTES, false));
+    let history = Mutex::new(WriteHistory::new(BYTES, false));
     let stop = AtomicBool::new(false);
     let endpoint = server.endpoint();
     let writer = Writer { endpoint: &endpoint, export: "", connections: 2, seed };
     let mut faults = std::thread::scope(|scope| {
-        let run = scope.spawn(|| writer.run(&ledger, &stop));
+        let run = scope.spawn(|| writer.run(&history, &stop));
         let at_end = StopAtEnd(&stop);
         std::thread::sleep(Duration::from_millis(300 + Random::new(seed).below(200)));
         drop(server);
         drop(at_end);
         run.join().expect("the writer does not panic")
     });
-    let mut ledger = ledger.into_inner().expect("no writer panicked");
-    assert!(ledger.sequence() > 100, "only {} writes: the writer is broken", ledger.sequence());
+    let mut history = history.into_inner().expect("no writer panicked");
+    assert!(history.sequence() > 100, "only {} writes: the writer is broken", history.sequence());
     let server = Nbdkit::start(&socket, &format!("file {}", disk.display()));
     let image = Client::connect(&server.endpoint(), "").and_then(|mut client| client.read_all());
-    faults.extend(ledger.check_after_crash(&image.expect("the server answers")));
+    faults.extend(history.check_after_crash(&image.expect("the server answers")));
     faults
 }
 
@@ -61,10 +61,10 @@ fn read_of_anything_but_the_newest_write_is_caught() {
     let folder = Folder::new();
     let server = Nbdkit::start(&folder.join("s"), &format!("memory {BYTES}"));
     let endpoint = server.endpoint();
-    let (ledger, stop) = (Mutex::new(Ledger::new(BYTES, false)), AtomicBool::new(false));
+    let (history, stop) = (Mutex::new(WriteHistory::new(BYTES, false)), AtomicBool::new(false));
     let writer = Writer { endpoint: &endpoint, export: "", connections: 1, seed: 1 };
     let faults = std::thread::scope(|scope| {
-        let run = scope.spawn(|| writer.run(&ledger, &stop));
+        let run = scope.spawn(|| writer.run(&history, &stop));
         let at_end = StopAtEnd(&stop);
         std::thread::sleep(Duration::from_millis(200));
         drop(at_end);
@@ -75,6 +75,6 @@ fn read_of_anything_but_the_newest_write_is_caught() {
     let mut client = Client::connect(&endpoint, "").expect("the server answers");
     client.write(0, &[7; 512]).expect("the server writes");
     let read = client.read(0, 512).expect("the server reads");
-    let faults = ledger.into_inner().expect("no writer panicked").check_read(0, &read);
+    let faults = history.into_inner().expect("no writer panicked").check_read(0, &read);
     assert_eq!(faults, [Fault::Garbage { sector: 0 }]);
 }

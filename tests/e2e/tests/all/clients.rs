@@ -3,62 +3,62 @@
 use std::fs;
 use std::path::PathBuf;
 
+use e2e::fixture::Fixture;
 use e2e::random::Random;
-use e2e::site::Site;
 use e2e::tool::tool;
 
 const MIB: u64 = 1 << 20;
 
 /// A file with data, zeroes and a hole at unaligned places.
-fn image(site: &Site, bytes: u64) -> PathBuf {
+fn image(fixture: &Fixture, bytes: u64) -> PathBuf {
     let mut random = Random::new(bytes);
     let mut content = vec![0; bytes as usize];
     for block in content.chunks_mut(12_345).step_by(2) {
         block.fill_with(|| random.draw() as u8);
     }
     content[MIB as usize..3 * MIB as usize].fill(0);
-    let path = site.folder.join("image");
+    let path = fixture.folder.join("image");
     fs::write(&path, content).expect("the folder can be written");
     path
 }
 
 #[test]
 fn nbdinfo_lists_every_export_with_its_size() {
-    let mut site = Site::with_volume(16 * MIB);
-    site.volume("second", 5 * MIB + 512, "read_only = true");
-    let _daemon = site.start();
-    let list = tool("nbdinfo").args("--list --json").arg(site.uri("")).ok();
+    let mut fixture = Fixture::with_volume(16 * MIB);
+    fixture.add_volume("second", 5 * MIB + 512, "read_only = true");
+    let _daemon = fixture.start();
+    let list = tool("nbdinfo").args("--list --json").arg(fixture.uri("")).ok();
     for text in ["\"export-name\": \"v\"", "\"export-name\": \"second\"", "\"export-size\": 5243392"] {
         assert!(list.contains(text), "{text} is missing in {list}");
     }
-    let one = tool("nbdinfo").arg("--json").arg(site.uri("v")).ok();
+    let one = tool("nbdinfo").arg("--json").arg(fixture.uri("v")).ok();
     for text in ["\"export-size\": 16777216", "\"can_multi_conn\": true", "\"can_flush\": true", "\"can_fua\": true"] {
         assert!(one.contains(text), "{text} is missing in {one}");
     }
     assert!(one.contains("\"base:allocation\"") && one.contains("\"block_size_preferred\": 4096"), "{one}");
-    tool("nbdinfo").arg("--is").arg("read-only").arg(site.uri("second")).ok();
-    assert!(tool("nbdinfo").arg(site.uri("missing")).fails().contains("missing"));
+    tool("nbdinfo").arg("--is").arg("read-only").arg(fixture.uri("second")).ok();
+    assert!(tool("nbdinfo").arg(fixture.uri("missing")).fails().contains("missing"));
 }
 
 #[test]
 fn nbdcopy_round_trip_keeps_an_image() {
-    let site = Site::with_volume(24 * MIB);
-    let daemon = site.start();
-    let image = image(&site, 24 * MIB);
-    let back = site.folder.join("back");
-    tool("nbdcopy").args("--flush --connections=4").arg(&image).arg(site.uri("v")).ok();
-    tool("nbdcopy").arg(site.uri("v")).arg(&back).ok();
+    let fixture = Fixture::with_volume(24 * MIB);
+    let daemon = fixture.start();
+    let image = image(&fixture, 24 * MIB);
+    let back = fixture.folder.join("back");
+    tool("nbdcopy").args("--flush --connections=4").arg(&image).arg(fixture.uri("v")).ok();
+    tool("nbdcopy").arg(fixture.uri("v")).arg(&back).ok();
     tool("cmp").arg(&image).arg(&back).ok();
     daemon.stop();
-    tool("cmp").arg(&image).arg(site.backing("v")).ok();
+    tool("cmp").arg(&image).arg(fixture.backing("v")).ok();
 }
 
 #[test]
 fn nbdinfo_maps_written_ranges_as_data_and_the_rest_as_hole() {
-    let site = Site::with_volume(16 * MIB);
-    let _daemon = site.start();
-    tool("qemu-io").args("-f raw -c").arg("write -P 7 4M 64k").arg(site.uri("v")).ok();
-    let map = tool("nbdinfo").arg("--map").arg(site.uri("v")).ok();
+    let fixture = Fixture::with_volume(16 * MIB);
+    let _daemon = fixture.start();
+    tool("qemu-io").args("-f raw -c").arg("write -P 7 4M 64k").arg(fixture.uri("v")).ok();
+    let map = tool("nbdinfo").arg("--map").arg(fixture.uri("v")).ok();
     let runs: Vec<Vec<&str>> = map.lines().map(|line| line.split_whitespace().collect()).collect();
     let data: u64 = runs.iter().filter(|run| run[2] == "0").map(|run| run[1].parse::<u64>().expect("a length")).sum();
     let all: u64 = runs.iter().map(|run| run[1].parse::<u64>().expect("a length")).sum();
@@ -73,8 +73,8 @@ fn nbdinfo_maps_written_ranges_as_data_and_the_rest_as_hole() {
 
 #[test]
 fn qemu_io_reads_back_written_zeroed_and_discarded_patterns() {
-    let site = Site::with_volume(16 * MIB);
-    let daemon = site.start();
+    let fixture = Fixture::with_volume(16 * MIB);
+    let daemon = fixture.start();
     let script = [
         "write -P 0x5a 0 1M",
         "write -P 0xa5 1000k 100k",
@@ -98,23 +98,23 @@ fn qemu_io_reads_back_written_zeroed_and_discarded_patterns() {
         "flush",
     ];
     let with_script = script.iter().fold(tool("qemu-io").args("-f raw"), |io, line| io.arg("-c").arg(line));
-    let out = with_script.arg(site.uri("v")).ok();
+    let out = with_script.arg(fixture.uri("v")).ok();
     assert!(!out.contains("verification failed"), "{out}");
     daemon.stop();
 }
 
 #[test]
 fn qemu_img_converts_and_compares() {
-    let site = Site::with_volume(16 * MIB);
-    let daemon = site.start();
-    let image = image(&site, 16 * MIB);
-    let back = site.folder.join("back.qcow2");
-    tool("qemu-img").args("convert -n -f raw -O raw -m 8 -W").arg(&image).arg(site.uri("v")).ok();
-    tool("qemu-img").args("compare -f raw -F raw").arg(&image).arg(site.uri("v")).ok();
-    tool("qemu-img").args("convert -f raw -O qcow2").arg(site.uri("v")).arg(&back).ok();
+    let fixture = Fixture::with_volume(16 * MIB);
+    let daemon = fixture.start();
+    let image = image(&fixture, 16 * MIB);
+    let back = fixture.folder.join("back.qcow2");
+    tool("qemu-img").args("convert -n -f raw -O raw -m 8 -W").arg(&image).arg(fixture.uri("v")).ok();
+    tool("qemu-img").args("compare -f raw -F raw").arg(&image).arg(fixture.uri("v")).ok();
+    tool("qemu-img").args("convert -f raw -O qcow2").arg(fixture.uri("v")).arg(&back).ok();
     tool("qemu-img").args("compare -f raw -F qcow2").arg(&image).arg(&back).ok();
-    tool("qemu-io").args("-f raw -c").arg("write -P 9 5M 512").arg(site.uri("v")).ok();
-    let differs = tool("qemu-img").args("compare -f raw -F raw").arg(&image).arg(site.uri("v")).fails();
+    tool("qemu-io").args("-f raw -c").arg("write -P 9 5M 512").arg(fixture.uri("v")).ok();
+    let differs = tool("qemu-img").args("compare -f raw -F raw").arg(&image).arg(fixture.uri("v")).fails();
     assert!(differs.contains("mismatch"), "{differs}");
     daemon.stop();
 }

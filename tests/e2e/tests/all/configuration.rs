@@ -4,13 +4,13 @@
 use std::fs::{self, File};
 
 use e2e::daemon::{hotset, text_of, wait_for};
+use e2e::fixture::Fixture;
 use e2e::http::Http;
-use e2e::site::Site;
 use serde_json::{Value, json};
 
-/// Description of the error, the invalid text, and words that the message must contain.
+/// Invalid configurations: description, text, and words that the message must contain.
 const BROKEN: [(&str, &str, &[&str]); 17] = [
-    ("no TOML", "[memory", &["line"]),
+    ("invalid TOML", "[memory", &["line"]),
     ("an unknown table", "[memroy]\nsize = \"1 GiB\"", &["memroy", "memory"]),
     ("an unknown key", "[memory]\nsiez = \"1 GiB\"", &["siez", "size"]),
     ("a bad size", "[memory]\nsize = \"much\"", &["much", "GiB"]),
@@ -19,31 +19,31 @@ const BROKEN: [(&str, &str, &[&str]); 17] = [
     ("a bad policy", "[[volume]]\nname = \"a\"\nbacking = \"/x\"\npolicy = \"fast\"", &["fast", "write-back"]),
     ("no backing", "[[volume]]\nname = \"a\"", &["backing"]),
     (
-        "a name twice",
+        "a duplicate name",
         "[[volume]]\nname = \"a\"\nbacking = \"/x\"\n[[volume]]\nname = \"a\"\nbacking = \"/y\"",
         &["\"a\""],
     ),
-    ("an array that is none", "[[volume]]\nname = \"a\"\nbacking = \"sim://shelf\"\nsize = \"1 GiB\"", &["shelf"]),
-    ("permissions that are none", "[vhost_user]\nsocket_mode = \"rw\"", &["\"rw\"", "0660"]),
-    ("no address for HTTP", "[api]\nlisten = \"localhost\"", &["localhost", "127.0.0.1:7400"]),
-    ("no name of a host", "[api]\nnames = [\"a:80\"]", &["a:80", "without a port"]),
+    ("an undefined array", "[[volume]]\nname = \"a\"\nbacking = \"sim://shelf\"\nsize = \"1 GiB\"", &["shelf"]),
+    ("invalid permissions", "[vhost_user]\nsocket_mode = \"rw\"", &["\"rw\"", "0660"]),
+    ("an invalid HTTP address", "[api]\nlisten = \"localhost\"", &["localhost", "127.0.0.1:7400"]),
+    ("an invalid host name", "[api]\nnames = [\"a:80\"]", &["a:80", "without a port"]),
     ("no flash device", "[flash]\ndevices = []", &["0 flash devices", "name two"]),
-    ("a filter of no subsystem", "[log]\nfilter = \"flsh=debug\"", &["\"flsh\"", "\"flash\""]),
-    ("a filter with no level", "[log]\nfilter = \"flash=lots\"", &["flash=lots", "debug"]),
+    ("a filter of an unknown subsystem", "[log]\nfilter = \"flsh=debug\"", &["\"flsh\"", "\"flash\""]),
+    ("a filter with an unknown level", "[log]\nfilter = \"flash=lots\"", &["flash=lots", "debug"]),
     ("a wrong type", "[[volume]]\nname = \"a\"\nbacking = \"/x\"\nread_only = \"yes\"", &["read_only", "true"]),
 ];
 
 #[test]
 fn invalid_configurations_are_refused_with_their_messages() {
-    let site = Site::new();
+    let fixture = Fixture::new();
     for (what, text, expected) in BROKEN {
-        std::fs::write(site.config(), text).expect("the folder can be written");
+        std::fs::write(fixture.config(), text).expect("the folder can be written");
         for command in [&["check-config"][..], &["serve", "--config"]] {
-            let output = hotset(&[command, &[&site.config().to_string_lossy()]].concat());
-            let said = text_of(&output);
-            assert_eq!(output.status.code(), Some(2), "{what}: {said}");
+            let output = hotset(&[command, &[&fixture.config().to_string_lossy()]].concat());
+            let message = text_of(&output);
+            assert_eq!(output.status.code(), Some(2), "{what}: {message}");
             for word in expected {
-                assert!(said.contains(word), "{what}: {word:?} is missing in: {said}");
+                assert!(message.contains(word), "{what}: {word:?} is missing in: {message}");
             }
         }
     }
@@ -51,61 +51,62 @@ fn invalid_configurations_are_refused_with_their_messages() {
 
 #[test]
 fn all_configuration_errors_are_reported_with_their_lines() {
-    let site = Site::new();
-    std::fs::write(site.config(), "[memory]\nsize = \"much\"\n[nbd]\nlisten = [\"x\"]\ncolour = 1\n").expect("written");
-    let said = text_of(&hotset(&["check-config", &site.config().to_string_lossy()]));
+    let fixture = Fixture::new();
+    std::fs::write(fixture.config(), "[memory]\nsize = \"much\"\n[nbd]\nlisten = [\"x\"]\ncolour = 1\n")
+        .expect("the write succeeds");
+    let message = text_of(&hotset(&["check-config", &fixture.config().to_string_lossy()]));
     for word in ["much", "\"x\"", "colour", "2", "4", "5"] {
-        assert!(said.contains(word), "{word} is missing in: {said}");
+        assert!(message.contains(word), "{word} is missing in: {message}");
     }
 }
 
 #[test]
 fn valid_configuration_passes() {
-    let site = Site::with_volume(1 << 20);
-    std::fs::write(site.config(), site.config_text()).expect("the folder can be written");
-    let output = hotset(&["check-config", &site.config().to_string_lossy()]);
+    let fixture = Fixture::with_volume(1 << 20);
+    std::fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
+    let output = hotset(&["check-config", &fixture.config().to_string_lossy()]);
     assert!(output.status.success(), "{}", text_of(&output));
 }
 
 #[test]
 fn unopenable_backing_is_named() {
-    let mut site = Site::new();
-    site.volume_on("v", &site.folder.join("missing.img").to_string_lossy(), "");
-    let daemon = site.start();
+    let mut fixture = Fixture::new();
+    fixture.add_volume_on("v", &fixture.folder.join("missing.img").to_string_lossy(), "");
+    let daemon = fixture.start();
     assert!(daemon.log().contains("missing.img"), "{}", daemon.log());
     daemon.stop();
 }
 
 /// Reported entry of a key.
 fn key(http: &Http, table: &str, key: &str) -> Value {
-    let told = http.get("/api/v1/configuration").json();
-    let keys = told["keys"].as_array().expect("a list").clone();
-    keys.into_iter().find(|told| told["table"] == table && told["key"] == key).expect("a listed key")
+    let report = http.get("/api/v1/configuration").json();
+    let keys = report["keys"].as_array().expect("a list").clone();
+    keys.into_iter().find(|item| item["table"] == table && item["key"] == key).expect("a listed key")
 }
 
 #[test]
 fn every_key_reports_value_and_source_without_secrets() {
     const PLANTED: &str = "PLANTED";
-    let mut site = Site::new();
-    site.tables = format!(
+    let mut fixture = Fixture::new();
+    fixture.tables = format!(
         "[api]\nlisten = \"127.0.0.1:0\"\n[alerts]\nwebhook = \"http://127.0.0.1:9/{PLANTED}?key={PLANTED}\"\n\
          [[datastore]]\nname = \"sas\""
     );
-    site.volume("v", 8 << 20, &format!("labels = {{ vm = \"web01\", password = \"{PLANTED}\" }}"));
-    site.volume("w", 8 << 20, "policy = \"write-through\"");
-    let daemon = site.start();
+    fixture.add_volume("v", 8 << 20, &format!("labels = {{ vm = \"web01\", password = \"{PLANTED}\" }}"));
+    fixture.add_volume("w", 8 << 20, "policy = \"write-through\"");
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     let administer = daemon.command(&["token", "create", "a", "--role", "administer"]).trim().to_owned();
-    let whole = http.get("/api/v1/configuration");
-    assert_eq!(whole.status, 200);
-    assert!(!whole.body.contains(PLANTED), "{}", whole.body);
-    assert_eq!(whole.json()["file"], site.config().display().to_string());
+    let reply = http.get("/api/v1/configuration");
+    assert_eq!(reply.status, 200);
+    assert!(!reply.body.contains(PLANTED), "{}", reply.body);
+    assert_eq!(reply.json()["file"], fixture.config().display().to_string());
     // Remote requests need a token, as everywhere.
-    assert_eq!(http.ask("GET", "/api/v1/configuration", &["X-Forwarded-For: 1.2.3.4"], "").status, 401);
+    assert_eq!(http.request("GET", "/api/v1/configuration", &["X-Forwarded-For: 1.2.3.4"], "").status, 401);
     let is = |table, name, value: &str, default: &str, source: &str| {
-        let told = key(&http, table, name);
+        let reported = key(&http, table, name);
         assert_eq!(
-            (&told["value"], &told["default"], &told["source"]),
+            (&reported["value"], &reported["default"], &reported["source"]),
             (&value.into(), &default.into(), &source.into())
         );
     };
@@ -123,10 +124,10 @@ fn every_key_reports_value_and_source_without_secrets() {
     );
     // A change by command takes effect and is reported, and so is an added volume.
     daemon.command(&["volume", "set", "v", "policy=write-around"]);
-    let backing = site.folder.join("x.img");
+    let backing = fixture.folder.join("x.img");
     File::create(&backing).and_then(|file| file.set_len(8 << 20)).expect("a file can be made");
     let added = json!({ "name": "x", "backing": backing, "read_only": true }).to_string();
-    assert_eq!(http.ask_as(&administer, "POST", "/api/v1/volumes", &added).status, 201);
+    assert_eq!(http.request_as(&administer, "POST", "/api/v1/volumes", &added).status, 201);
     let policies = [
         entry("v", "write-around", "command"),
         entry("w", "write-through", "file"),
@@ -135,8 +136,8 @@ fn every_key_reports_value_and_source_without_secrets() {
     assert_eq!(key(&http, "volume", "policy")["entries"], json!(policies));
     assert_eq!(key(&http, "volume", "read_only")["entries"], json!([entry("x", "true", "command")]));
     // A reload changes only reloadable keys.
-    let text = site.config_text().replace("64 MiB", "128 MiB").replace("vm = \"web01\"", "vm = \"web02\"");
-    fs::write(site.config(), text).expect("it can be written");
+    let text = fixture.config_text().replace("64 MiB", "128 MiB").replace("vm = \"web01\"", "vm = \"web02\"");
+    fs::write(fixture.config(), text).expect("the file can be written");
     daemon.signal("HUP");
     wait_for("the reload", || {
         let labels = key(&http, "volume", "labels");

@@ -7,74 +7,77 @@ use std::path::{Path, PathBuf};
 
 use e2e::client::Client;
 use e2e::daemon::{Daemon, wait_for};
+use e2e::fixture::Fixture;
 use e2e::http::Http;
 use e2e::loop_device::LoopDevice;
-use e2e::site::Site;
 use serde_json::Value;
 
-use crate::flash::{failing, flash_on};
+use crate::flash::{failing_devices, flash_on};
 
 const SATA: &str = include_str!("../../../../crates/daemon/src/flash/fixtures/sata.json");
 const WORN: &str = include_str!("../../../../crates/daemon/src/flash/fixtures/nvme-failing.json");
 
 /// A fixture whose flash devices are two drives; `None` if none can be made.
-fn site() -> Option<(Site, [LoopDevice; 2])> {
-    let mut site = Site::with_volume(4 << 20);
-    let drives: [LoopDevice; 2] = failing(&site, &["one", "two"])?.try_into().ok()?;
-    flash_on(&mut site, &[drives[0].path(), drives[1].path()]);
-    site.tables = format!("[api]\nlisten = \"127.0.0.1:0\"\n{}", site.tables);
-    Some((site, drives))
+fn fixture() -> Option<(Fixture, [LoopDevice; 2])> {
+    let mut fixture = Fixture::with_volume(4 << 20);
+    let drives: [LoopDevice; 2] = failing_devices(&fixture, &["one", "two"])?.try_into().ok()?;
+    flash_on(&mut fixture, &[drives[0].path(), drives[1].path()]);
+    fixture.tables = format!("[api]\nlisten = \"127.0.0.1:0\"\n{}", fixture.tables);
+    Some((fixture, drives))
 }
 
 /// Installs a fake `smartctl` that runs `script` for the drive in `$3`.
-fn smartctl(site: &mut Site, script: &str) {
-    let folder = site.folder.join("programs");
-    fs::create_dir(&folder).expect("the folder can be made");
+fn smartctl(fixture: &mut Fixture, script: &str) {
+    let folder = fixture.folder.join("programs");
+    fs::create_dir(&folder).expect("the folder can be created");
     let program = folder.join("smartctl");
     fs::write(&program, format!("#!/bin/sh\n[ \"$1 $2\" = '--json -a' ] || exit 1\n{script}\n"))
         .expect("the folder can be written");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("a file of this user");
-    site.programs = Some(folder);
+    fixture.programs = Some(folder);
 }
 
 fn flash(daemon: &Daemon) -> Value {
-    serde_json::from_str(&daemon.command(&["flash", "list", "--json"])).expect("JSON")
+    serde_json::from_str(&daemon.command(&["flash", "list", "--json"])).expect("valid JSON")
 }
 
-/// Reported state of the drive under a device, once it satisfies `is_so`.
-fn drive(daemon: &Daemon, device: &Path, is_so: impl Fn(&Value) -> bool) -> Value {
+/// Reported state of the drive under a device, once it satisfies `condition`.
+fn drive(daemon: &Daemon, device: &Path, condition: impl Fn(&Value) -> bool) -> Value {
     let device = device.to_string_lossy();
-    wait_for("word of the drive", || {
-        let told = flash(daemon);
-        let devices = told["devices"].as_array().expect("a list");
-        let drive = devices.iter().find(|told| told["device"] == *device)?["drive"].clone();
-        (drive.is_object() && is_so(&drive)).then_some(drive)
+    wait_for("the state of the drive", || {
+        let list = flash(daemon);
+        let devices = list["devices"].as_array().expect("a list");
+        let drive = devices.iter().find(|entry| entry["device"] == *device)?["drive"].clone();
+        (drive.is_object() && condition(&drive)).then_some(drive)
     })
 }
 
 #[test]
 fn drive_health_is_reported_and_warnings_raise_alerts() {
-    let Some((mut site, drives)) = site() else { return };
+    let Some((mut fixture, drives)) = fixture() else { return };
     for (name, text) in [("sata.json", SATA), ("worn.json", WORN)] {
-        fs::write(site.folder.join(name), text).expect("it can be written");
+        fs::write(fixture.folder.join(name), text).expect("the file can be written");
     }
     let [fine, worn] = drives.each_ref().map(LoopDevice::path);
-    let folder = site.folder.path().display().to_string();
+    let folder = fixture.folder.path().display().to_string();
     let cases =
         format!("{}) cat {folder}/sata.json ;; {}) cat {folder}/worn.json; exit 8 ;;", fine.display(), worn.display());
-    smartctl(&mut site, &format!("case \"$3\" in {cases} *) exit 2 ;; esac"));
-    let daemon = site.start();
+    smartctl(&mut fixture, &format!("case \"$3\" in {cases} *) exit 2 ;; esac"));
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     let is_read = |drive: &Value| drive["read_unix_seconds"].as_u64() > Some(0);
-    let told = drive(&daemon, fine, is_read);
-    assert_eq!((&told["drive"], &told["model"]), (&fine.to_string_lossy().into(), &"EXAMPLE SATA SSD 480GB".into()));
+    let reported = drive(&daemon, fine, is_read);
     assert_eq!(
-        (&told["temperature_celsius"], &told["spare_ratio"], &told["unread"]),
+        (&reported["drive"], &reported["model"]),
+        (&fine.to_string_lossy().into(), &"EXAMPLE SATA SSD 480GB".into())
+    );
+    assert_eq!(
+        (&reported["temperature_celsius"], &reported["spare_ratio"], &reported["unread"]),
         (&33.into(), &0.98.into(), &"".into())
     );
-    let told = drive(&daemon, worn, is_read);
-    assert_eq!((&told["wear_used_ratio"], &told["media_errors"]), (&1.12.into(), &219.into()));
-    assert_eq!(told["warnings"].as_array().map(Vec::len), Some(3), "{told}");
+    let reported = drive(&daemon, worn, is_read);
+    assert_eq!((&reported["wear_used_ratio"], &reported["media_errors"]), (&1.12.into(), &219.into()));
+    assert_eq!(reported["warnings"].as_array().map(Vec::len), Some(3), "{reported}");
     let alert = wait_for("the alert", || {
         let alerts = http.get("/api/v1/alerts").json();
         alerts.as_array().expect("a list").iter().find(|alert| alert["kind"] == "drive-failing").cloned()
@@ -96,29 +99,29 @@ fn drive_health_is_reported_and_warnings_raise_alerts() {
 
 #[test]
 fn hanging_or_garbled_drive_blocks_nothing_and_is_reported() {
-    let Some((mut site, drives)) = site() else { return };
+    let Some((mut fixture, drives)) = fixture() else { return };
     let [hangs, talks] = drives.each_ref().map(LoopDevice::path);
-    let pid = site.folder.join("pid");
+    let pid = fixture.folder.join("pid");
     let (hanging, pid_file) = (hangs.display(), pid.display());
-    let ask = format!("echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 1000");
-    let script = format!("if [ \"$3\" = {hanging} ]; then {ask}; fi\necho nonsense");
-    smartctl(&mut site, &script);
-    let daemon = site.start();
-    let asked: PathBuf = wait_for("the smartctl process", || {
+    let hang = format!("echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 1000");
+    let script = format!("if [ \"$3\" = {hanging} ]; then {hang}; fi\necho nonsense");
+    smartctl(&mut fixture, &script);
+    let daemon = fixture.start();
+    let process: PathBuf = wait_for("the smartctl process", || {
         let pid = fs::read_to_string(&pid).ok()?;
         Some(Path::new("/proc").join(pid.trim()))
     });
     assert_eq!(drive(&daemon, talks, |_| true)["unread"], "smartctl printed invalid JSON");
     // Clients and commands are served while it hangs.
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
-    client.write(0, &[7; 4096]).and_then(|()| client.flush()).expect("it writes");
-    assert!(asked.exists(), "the smartctl process has ended");
-    let told = drive(&daemon, hangs, |drive| drive["unread"] != "");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(0, &[7; 4096]).and_then(|()| client.flush()).expect("the write succeeds");
+    assert!(process.exists(), "the smartctl process has ended");
+    let reported = drive(&daemon, hangs, |drive| drive["unread"] != "");
     assert_eq!(
-        (&told["unread"], &told["read_unix_seconds"]),
+        (&reported["unread"], &reported["read_unix_seconds"]),
         (&"smartctl did not answer within 10 s".into(), &0.into())
     );
-    wait_for("the end of the smartctl process", || (!asked.exists()).then_some(()));
+    wait_for("the end of the smartctl process", || (!process.exists()).then_some(()));
     daemon.stop();
 }
 
@@ -128,10 +131,11 @@ fn missing_smartctl_is_reported_once() {
         eprintln!("SKIPPED: a machine without smartctl: this one has it");
         return;
     }
-    let Some((site, _drives)) = site() else { return };
-    let daemon = site.start();
-    let told = wait_for("word of it", || flash(&daemon)["drives_unread"].as_str().map(str::to_owned));
-    assert!(told.starts_with("smartctl is not installed"), "{told}");
+    let Some((fixture, _drives)) = fixture() else { return };
+    let daemon = fixture.start();
+    let reported =
+        wait_for("the report of the missing smartctl", || flash(&daemon)["drives_unread"].as_str().map(str::to_owned));
+    assert!(reported.starts_with("smartctl is not installed"), "{reported}");
     assert_eq!(daemon.log().matches("smartctl is not installed").count(), 1, "{}", daemon.log());
     assert!(flash(&daemon)["devices"].as_array().expect("a list").iter().all(|device| device["drive"].is_null()));
     daemon.stop();

@@ -1,4 +1,4 @@
-//! Events, their authors, alerts and their receivers: over HTTP, by command, on the stream, after kills, and on failing
+//! Events with their actors, alerts and webhooks: over HTTP, by command, on the stream, after kills, and on failing
 //! disks.
 
 use std::fs;
@@ -11,31 +11,31 @@ use std::time::Duration;
 use e2e::certificate::Certificate;
 use e2e::client::Client;
 use e2e::daemon::{Daemon, binary, wait_for};
+use e2e::fixture::Fixture;
 use e2e::http::Http;
-use e2e::site::Site;
 use serde_json::{Value, json};
 
-use crate::flash::{failing, flash_on};
+use crate::flash::{failing_devices, flash_on};
 use crate::history::SmallDisk;
 
 const MIB: u64 = 1 << 20;
 
-fn site() -> Site {
-    let mut site = Site::with_volume(16 * MIB);
-    site.tables = "[api]\nlisten = \"127.0.0.1:0\"".to_owned();
-    site
+fn fixture() -> Fixture {
+    let mut fixture = Fixture::with_volume(16 * MIB);
+    fixture.tables = "[api]\nlisten = \"127.0.0.1:0\"".to_owned();
+    fixture
 }
 
 /// Events for a query, newest first.
-fn events(http: &Http, question: &str) -> Vec<Value> {
-    let page = http.get(&format!("/api/v1/events?limit=1000{question}")).json();
+fn events(http: &Http, query: &str) -> Vec<Value> {
+    let page = http.get(&format!("/api/v1/events?limit=1000{query}")).json();
     page["events"].as_array().expect("a list").clone()
 }
 
 /// Waits for an event whose text contains `word`, and returns the newest.
-fn event(http: &Http, question: &str, word: &str) -> Value {
+fn event(http: &Http, query: &str, word: &str) -> Value {
     let is = |event: &Value| event["text"].as_str().is_some_and(|text| text.contains(word));
-    wait_for(word, || events(http, question).into_iter().find(is))
+    wait_for(word, || events(http, query).into_iter().find(is))
 }
 
 /// Kinds and subjects of the active alerts.
@@ -51,41 +51,41 @@ fn has(http: &Http, kind: &str, subject: &str) -> bool {
 }
 
 fn status(daemon: &Daemon) -> Value {
-    serde_json::from_str(&daemon.command(&["status", "--json"])).expect("JSON")
+    serde_json::from_str(&daemon.command(&["status", "--json"])).expect("valid JSON")
 }
 
 #[test]
 fn change_is_recorded_once_with_its_actor() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     let token = daemon.command(&["token", "create", "ops", "--role", "operate"]).trim().to_owned();
     event(&http, "&kind=daemon", "serving 1 volume");
-    let mut follower = http.follow("/api/v1/stream", &[]);
-    follower.event();
-    let patched = http.ask_as(&token, "PATCH", "/api/v1/volumes/v", r#"{"policy":"write-through"}"#);
+    let mut subscriber = http.subscribe("/api/v1/stream", &[]);
+    subscriber.event();
+    let patched = http.request_as(&token, "PATCH", "/api/v1/volumes/v", r#"{"policy":"write-through"}"#);
     assert_eq!(patched.status, 200);
     let by_token = event(&http, "&subject=v&kind=change", "policy");
     assert_eq!(by_token["actor"], "token ops from 127.0.0.1", "{by_token}");
     let text = "set policy=write-through: policy write-through, was write-back";
     assert_eq!((&by_token["text"], &by_token["kind"]), (&text.into(), &"change".into()));
-    let told = (0..5).find_map(|_| {
-        let (_, data) = follower.event();
+    let streamed = (0..5).find_map(|_| {
+        let (_, data) = subscriber.event();
         let events = data["events"].as_array().expect("a list").clone();
         events.into_iter().find(|event| event["text"] == text)
     });
-    assert_eq!(told.as_ref(), Some(&by_token), "on the stream");
+    assert_eq!(streamed.as_ref(), Some(&by_token), "on the stream");
     // A refused change is not recorded, and reading is no change.
-    assert_eq!(http.ask_as(&token, "POST", "/api/v1/volumes/v/invalidate", "").status, 403);
-    assert_eq!(http.ask_as(&token, "PATCH", "/api/v1/volumes/v", r#"{"policy":"fast"}"#).status, 400);
+    assert_eq!(http.request_as(&token, "POST", "/api/v1/volumes/v/invalidate", "").status, 403);
+    assert_eq!(http.request_as(&token, "PATCH", "/api/v1/volumes/v", r#"{"policy":"fast"}"#).status, 400);
     let made = event(&http, "&kind=change", "create the token ops (operate)");
     daemon.command(&["volume", "pause", "v"]);
     let by_user = event(&http, "&subject=v&kind=change", "pause");
     assert_eq!(by_user["text"], "pause: state paused, was active");
     assert!(by_user["actor"].as_str().is_some_and(|actor| actor.starts_with("u")), "{by_user}");
     assert_eq!(by_user["actor"], made["actor"]);
-    let text = site.config_text().replace("name = \"v\"", "name = \"v\"\npolicy = \"none\"");
-    fs::write(site.config(), text).expect("the folder can be written");
+    let text = fixture.config_text().replace("name = \"v\"", "name = \"v\"\npolicy = \"none\"");
+    fs::write(fixture.config(), text).expect("the folder can be written");
     daemon.signal("HUP");
     let reloaded = event(&http, "&subject=v", "policy changed from write-back to none");
     assert_eq!(reloaded["actor"], "configuration reload (SIGHUP)");
@@ -98,19 +98,19 @@ fn change_is_recorded_once_with_its_actor() {
     // The command reports the same.
     let commanded = daemon.command(&["events", "--subject", "v", "--kind", "change", "--json"]);
     let page = http.get("/api/v1/events?subject=v&kind=change").json();
-    assert_eq!(serde_json::from_str::<Value>(&commanded).expect("JSON"), page);
+    assert_eq!(serde_json::from_str::<Value>(&commanded).expect("valid JSON"), page);
     let lines = daemon.command(&["events", "--since", "-10min"]);
     let at =
         |word: &str| lines.lines().position(|line| line.contains(word)).unwrap_or_else(|| panic!("{word}: {lines}"));
     assert!(at("started: ") < at("(token ops from 127.0.0.1)") && at("policy") < at("pause"), "{lines}");
     // Paging returns each event once.
-    let (mut numbers, mut question) = (Vec::new(), String::new());
+    let (mut numbers, mut query) = (Vec::new(), String::new());
     loop {
-        let page = http.get(&format!("/api/v1/events?limit=2{question}")).json();
+        let page = http.get(&format!("/api/v1/events?limit=2{query}")).json();
         let events = page["events"].as_array().expect("a list");
         numbers.extend(events.iter().map(|event| event["number"].as_u64().expect("a number")));
         match page["next"].as_u64() {
-            Some(next) => question = format!("&before={next}"),
+            Some(next) => query = format!("&before={next}"),
             None => break,
         }
     }
@@ -123,17 +123,17 @@ fn change_is_recorded_once_with_its_actor() {
 
 #[test]
 fn events_survive_a_kill_and_numbering_continues() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     daemon.command(&["volume", "freeze", "v"]);
-    let file = site.folder.join("state/events/events.jsonl");
+    let file = fixture.folder.join("state/events/events.jsonl");
     wait_for("the event in the file", || fs::read_to_string(&file).ok().filter(|text| text.contains("freeze")));
     let before = events(&Http::of(&daemon), "");
     daemon.kill();
     // Appends an incomplete line, as a kill may leave it.
     let mut torn = fs::File::options().append(true).open(&file).expect("the file exists");
     torn.write_all(b"{\"number\":99,\"at_unix_ms\":1").expect("a writable file");
-    let daemon = site.start();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     let after = events(&http, "");
     let known = |number: &Value| after.iter().find(|event| event["number"] == *number);
@@ -142,7 +142,7 @@ fn events_survive_a_kill_and_numbering_continues() {
     assert_eq!(known(&frozen["number"]), Some(frozen));
     event(&http, "&kind=daemon", "the previous daemon was not cleanly stopped");
     daemon.stop();
-    let daemon = site.start();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     let daemons = events(&http, "&kind=daemon");
     let texts: Vec<&str> = daemons.iter().filter_map(|event| event["text"].as_str()).collect();
@@ -155,8 +155,8 @@ fn events_survive_a_kill_and_numbering_continues() {
 
 #[test]
 fn alert_is_reported_everywhere_while_active_only() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     let series = "hotset_alerts{kind=\"cache-paused\",severity=\"info\"}";
     let metric = || {
@@ -187,22 +187,22 @@ fn alert_is_reported_everywhere_while_active_only() {
 
 #[test]
 fn missing_flash_device_raises_alerts_until_replaced() {
-    let mut site = site();
-    let api = site.tables.clone();
+    let mut fixture = fixture();
+    let api = fixture.tables.clone();
     let flash = |names: &[&str]| {
-        let devices: Vec<_> = names.iter().map(|name| format!("\"{}\"", site.folder.join(name).display())).collect();
+        let devices: Vec<_> = names.iter().map(|name| format!("\"{}\"", fixture.folder.join(name).display())).collect();
         format!("{api}\n[flash]\ndevices = [{}]\nsize = \"64 MiB\"\nallow_single_copy = true\n", devices.join(", "))
     };
     let (two, one) = (flash(&["f0", "f1"]), flash(&["f1"]));
-    site.tables = two;
-    site.start().stop();
-    site.tables = one;
-    let daemon = site.start();
+    fixture.tables = two;
+    fixture.start().stop();
+    fixture.tables = one;
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     wait_for("the alerts", || {
         (has(&http, "flash-degraded", "number 0") && has(&http, "single-copy", "-")).then_some(())
     });
-    let new = site.folder.join("f2");
+    let new = fixture.folder.join("f2");
     let new = new.to_string_lossy();
     daemon.command(&["flash", "replace", "0", &new]);
     wait_for("no alert", || alerts(&http).is_empty().then_some(()));
@@ -215,70 +215,70 @@ fn missing_flash_device_raises_alerts_until_replaced() {
 
 #[test]
 fn failed_flash_device_raises_an_alert_until_replaced() {
-    let mut site = Site::with_volume(16 * MIB);
-    let Some(devices) = failing(&site, &["loop"]) else { return };
-    let (file, spare) = (site.folder.join("f1"), site.folder.join("f2"));
-    flash_on(&mut site, &[devices[0].path(), &file]);
-    site.tables += "[api]\nlisten = \"127.0.0.1:0\"\n";
-    let daemon = site.start();
+    let mut fixture = Fixture::with_volume(16 * MIB);
+    let Some(devices) = failing_devices(&fixture, &["loop"]) else { return };
+    let (file, spare) = (fixture.folder.join("f1"), fixture.folder.join("f2"));
+    flash_on(&mut fixture, &[devices[0].path(), &file]);
+    fixture.tables += "[api]\nlisten = \"127.0.0.1:0\"\n";
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     let failed = devices[0].path().to_string_lossy().into_owned();
-    let asked = failed.replace('/', "%2F");
+    let subject = failed.replace('/', "%2F");
     // Waits for a sample that has seen the device in service.
-    let mut follower = http.follow("/api/v1/stream", &[]);
-    (0..3).for_each(|_| drop(follower.event()));
+    let mut subscriber = http.subscribe("/api/v1/stream", &[]);
+    (0..3).for_each(|_| drop(subscriber.event()));
     assert!(!has(&http, "flash-degraded", &failed));
     devices[0].fail();
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     wait_for("the alert", || {
-        client.write(0, &[1; 4096]).and_then(|()| client.flush()).expect("it writes");
+        client.write(0, &[1; 4096]).and_then(|()| client.flush()).expect("the write succeeds");
         has(&http, "flash-degraded", &failed).then_some(())
     });
-    event(&http, &format!("&kind=alert&subject={asked}"), "flash-degraded raised (critical)");
-    event(&http, &format!("&kind=device&subject={asked}"), "lost, was in-service");
+    event(&http, &format!("&kind=alert&subject={subject}"), "flash-degraded raised (critical)");
+    event(&http, &format!("&kind=device&subject={subject}"), "lost, was in-service");
     // A policy change without an actor.
     let through = event(&http, "&kind=policy&subject=v", "policy write-through, was write-back");
     assert_eq!(through["actor"], Value::Null);
     daemon.command(&["flash", "replace", &failed, &spare.to_string_lossy()]);
-    event(&http, &format!("&kind=alert&subject={asked}"), "flash-degraded cleared");
+    event(&http, &format!("&kind=alert&subject={subject}"), "flash-degraded cleared");
     wait_for("no alert", || alerts(&http).is_empty().then_some(()));
     event(&http, "&kind=policy&subject=v", "policy write-back, was write-through");
     daemon.stop();
 }
 
-/// An HTTP receiver that replies to each POST with the next of `answers`, and repeats the last one.
-fn receiver(answers: &'static [u16]) -> (String, Receiver<Value>) {
-    let (address, bodies) = receiver_on(answers, |stream| stream);
+/// An HTTP receiver that replies to each POST with the next of `statuses`, and repeats the last one.
+fn receiver(statuses: &'static [u16]) -> (String, Receiver<Value>) {
+    let (address, bodies) = receiver_on(statuses, |stream| stream);
     (format!("http://{address}/hook?secret=s3cret"), bodies)
 }
 
 /// The same receiver on connections wrapped by `wrap`; connections without a request are skipped.
 fn receiver_on<S: Read + Write>(
-    answers: &'static [u16],
+    statuses: &'static [u16],
     wrap: impl Fn(TcpStream) -> S + Send + 'static,
 ) -> (SocketAddr, Receiver<Value>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let address = listener.local_addr().expect("a bound socket");
     let (seen, bodies) = channel();
     std::thread::spawn(move || {
-        let mut answers = answers.iter().chain(std::iter::repeat(answers.last().expect("an answer")));
+        let mut statuses = statuses.iter().chain(std::iter::repeat(statuses.last().expect("a status")));
         for stream in listener.incoming().map_while(Result::ok) {
             let mut reader = BufReader::new(wrap(stream));
             let (mut length, mut line) = (0, String::new());
             while reader.read_line(&mut line).is_ok_and(|bytes| bytes > 2) {
                 let head = std::mem::take(&mut line).to_lowercase();
-                let told = head.strip_prefix("content-length: ");
-                length = told.map_or(length, |text| text.trim().parse().expect("a number"));
+                let value = head.strip_prefix("content-length: ");
+                length = value.map_or(length, |text| text.trim().parse().expect("a number"));
             }
             let mut body = vec![0; length];
             if length == 0 || reader.read_exact(&mut body).is_err() {
                 continue;
             }
-            let answer = answers.next().expect("an endless iterator");
+            let status = statuses.next().expect("an endless iterator");
             let stream = reader.get_mut();
-            write!(stream, "HTTP/1.1 {answer} X\r\nContent-Length: 0\r\n\r\n").expect("the client reads");
-            stream.flush().expect("the client reads");
-            if seen.send(serde_json::from_slice(&body).expect("JSON")).is_err() {
+            write!(stream, "HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n").expect("the client reads the reply");
+            stream.flush().expect("the client reads the reply");
+            if seen.send(serde_json::from_slice(&body).expect("valid JSON")).is_err() {
                 return;
             }
         }
@@ -289,9 +289,9 @@ fn receiver_on<S: Read + Write>(
 #[test]
 fn webhook_retries_after_a_500_and_reports_the_clearing() {
     let (url, bodies) = receiver(&[500, 204]);
-    let mut site = site();
-    site.tables += &format!("\n[alerts]\nwebhook = \"{url}\"\n");
-    let daemon = site.start();
+    let mut fixture = fixture();
+    fixture.tables += &format!("\n[alerts]\nwebhook = \"{url}\"\n");
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     let body = || bodies.recv_timeout(Duration::from_secs(60)).expect("a POST");
     daemon.command(&["volume", "pause", "v"]);
@@ -320,22 +320,22 @@ fn webhook_retries_after_a_500_and_reports_the_clearing() {
 #[test]
 fn tls_webhook_receives_posts_only_with_a_trusted_certificate() {
     let (certificate, other) = (Certificate::new("receiver"), Certificate::new("another"));
-    let (address, bodies) = receiver_on(&[204], certificate.server());
-    let site_trusting = |trusted: &Certificate| {
-        let mut site = site();
-        let [authority, _] = trusted.write(site.folder.path());
+    let (address, bodies) = receiver_on(&[204], certificate.tls_server());
+    let fixture_trusting = |trusted: &Certificate| {
+        let mut fixture = fixture();
+        let [authority, _] = trusted.write(fixture.folder.path());
         let (url, authority) = (format!("https://{address}/hook?secret=s3cret"), authority.display());
-        site.tables += &format!("\n[alerts]\nwebhook = \"{url}\"\nwebhook_ca = \"{authority}\"\n");
-        site
+        fixture.tables += &format!("\n[alerts]\nwebhook = \"{url}\"\nwebhook_ca = \"{authority}\"\n");
+        fixture
     };
-    let wary = site_trusting(&other);
-    let daemon = wary.start();
+    let distrusting = fixture_trusting(&other);
+    let daemon = distrusting.start();
     daemon.command(&["volume", "pause", "v"]);
     let why = wait_for("a refusal", || status(&daemon)["webhook"]["failed"].as_str().map(str::to_owned));
     assert!(why.contains("an authority that is not trusted here"), "{why}");
     assert!(bodies.try_recv().is_err() && !status(&daemon).to_string().contains("s3cret"));
     daemon.stop();
-    let trusting = site_trusting(&certificate);
+    let trusting = fixture_trusting(&certificate);
     let daemon = trusting.start();
     daemon.command(&["volume", "pause", "v"]);
     let body = bodies.recv_timeout(Duration::from_secs(60)).expect("a POST");
@@ -347,14 +347,14 @@ fn tls_webhook_receives_posts_only_with_a_trusted_certificate() {
 #[test]
 fn unreachable_webhook_raises_an_alert_and_delays_nothing() {
     let closed = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
-    let mut site = site();
-    site.tables += &format!("\n[alerts]\nwebhook = \"http://{closed}/\"\n");
-    let daemon = site.start();
+    let mut fixture = fixture();
+    fixture.tables += &format!("\n[alerts]\nwebhook = \"http://{closed}/\"\n");
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     daemon.command(&["volume", "pause", "v"]);
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     wait_for("the alert", || {
-        client.write(0, &[1; 4096]).expect("it writes");
+        client.write(0, &[1; 4096]).expect("the write succeeds");
         has(&http, "webhook-failing", "-").then_some(())
     });
     daemon.stop();
@@ -362,9 +362,9 @@ fn unreachable_webhook_raises_an_alert_and_delays_nothing() {
 
 #[test]
 fn event_log_is_bounded_and_rotates() {
-    let site = site();
-    let folder = site.folder.join("state/events");
-    fs::create_dir_all(&folder).expect("the folder can be made");
+    let fixture = fixture();
+    let folder = fixture.folder.join("state/events");
+    fs::create_dir_all(&folder).expect("the folder can be created");
     let line = |number: u64| {
         let text = "x".repeat(200);
         json!({ "number": number, "at_unix_ms": number, "kind": "state", "subject": "v", "actor": null, "text": text })
@@ -372,14 +372,14 @@ fn event_log_is_bounded_and_rotates() {
     let text: String = (1..=20_000).map(|number| format!("{}\n", line(number))).collect();
     assert!(text.len() > 5 << 20);
     fs::write(folder.join("events.jsonl"), &text).expect("the folder can be written");
-    let daemon = site.start();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
-    let (mut count, mut question) = (0, String::new());
+    let (mut count, mut query) = (0, String::new());
     loop {
-        let page = http.get(&format!("/api/v1/events?limit=1000{question}")).json();
+        let page = http.get(&format!("/api/v1/events?limit=1000{query}")).json();
         count += page["events"].as_array().expect("a list").len();
         match page["next"].as_u64() {
-            Some(next) => question = format!("&before={next}"),
+            Some(next) => query = format!("&before={next}"),
             None => break,
         }
     }
@@ -394,18 +394,18 @@ fn event_log_is_bounded_and_rotates() {
 
 #[test]
 fn full_or_read_only_event_disk_raises_an_alert_only() {
-    let site = site();
-    let Some(disk) = SmallDisk::mount(&site.folder.join("state/events")) else { return };
-    let filler = site.folder.join("state/events/filler");
-    let daemon = site.start();
+    let fixture = fixture();
+    let Some(disk) = SmallDisk::mount(&fixture.folder.join("state/events")) else { return };
+    let filler = fixture.folder.join("state/events/filler");
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     assert!(!has(&http, "events-disk", "-"));
     // The write fails with a full disk, as intended.
     assert!(fs::write(&filler, vec![1; 2 << 20]).is_err());
     let mut write = |number: u8| {
-        client.write(0, &[number; 4096]).and_then(|()| client.flush()).expect("it writes");
-        assert_eq!(client.read(0, 4096).expect("it reads"), [number; 4096]);
+        client.write(0, &[number; 4096]).and_then(|()| client.flush()).expect("the write succeeds");
+        assert_eq!(client.read(0, 4096).expect("the read succeeds"), [number; 4096]);
     };
     wait_for("the alert", || {
         // Creates events until the last page of the file is full.
@@ -416,16 +416,16 @@ fn full_or_read_only_event_disk_raises_an_alert_only() {
     });
     fs::remove_file(&filler).expect("the file exists");
     wait_for("the end of the alert", || (!has(&http, "events-disk", "-")).then_some(()));
-    let told = events(&http, "&subject=v").len();
+    let recorded = events(&http, "&subject=v").len();
     daemon.stop();
     disk.remount("ro");
-    let daemon = site.start();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
-    // Events that could not be written were kept in memory.
-    assert!(events(&http, "&subject=v").len() >= told);
+    // Events that could not be written are still in memory.
+    assert!(events(&http, "&subject=v").len() >= recorded);
     wait_for("the alert", || has(&http, "events-disk", "-").then_some(()));
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
-    client.write(0, &[2; 4096]).and_then(|()| client.flush()).expect("it writes");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(0, &[2; 4096]).and_then(|()| client.flush()).expect("the write succeeds");
     disk.remount("rw");
     wait_for("the end of the alert", || (!has(&http, "events-disk", "-")).then_some(()));
     daemon.stop();
@@ -433,10 +433,12 @@ fn full_or_read_only_event_disk_raises_an_alert_only() {
 
 #[test]
 fn event_following_survives_a_restart() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let mut command = Command::new(binary());
-    command.args(["events", "--follow", "--json", "--since", "now", "--socket"]).arg(site.folder.join("control.sock"));
+    command
+        .args(["events", "--follow", "--json", "--since", "now", "--socket"])
+        .arg(fixture.folder.join("control.sock"));
     let mut following = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the command starts");
     let (seen, lines) = channel();
     let out = BufReader::new(following.stdout.take().expect("a piped output"));
@@ -450,7 +452,7 @@ fn event_following_survives_a_restart() {
     daemon.command(&["volume", "pause", "v"]);
     assert_eq!(wait("pause")["subject"], "v");
     daemon.stop();
-    let daemon = site.start();
+    let daemon = fixture.start();
     assert_eq!(wait("started: ")["kind"], "daemon");
     following.kill().and_then(|()| following.wait()).expect("a child process");
     daemon.stop();

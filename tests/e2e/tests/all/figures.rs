@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use e2e::client::Client;
 use e2e::daemon::Daemon;
+use e2e::fixture::Fixture;
 use e2e::http::Http;
-use e2e::site::Site;
 use e2e::tool::tool;
 use serde_json::Value;
 
@@ -16,12 +16,12 @@ const MIB: u64 = 1 << 20;
 const FIGURES: [&str; 5] = ["reads", "writes", "flushes", "read_bytes", "write_bytes"];
 
 /// Figures and values of one source.
-type Told = BTreeMap<&'static str, u64>;
+type Figures = BTreeMap<&'static str, u64>;
 
 /// A run of fio: pattern, bytes per request, number of requests, and writes between two flushes.
 struct Run(&'static str, u64, u64, u64);
 
-/// Several sizes, both directions, flushes, and a mix whose composition only fio knows.
+/// Several sizes, both directions, flushes, and a read-write mix whose counts only fio reports.
 const RUNS: [(&str, Run); 6] = [
     ("v", Run("write", 65_536, 128, 16)),
     ("v", Run("randwrite", 4_096, 1_024, 0)),
@@ -36,47 +36,47 @@ fn number(value: &Value) -> u64 {
 }
 
 /// Runs fio and returns its own figures; checks the number of requests.
-fn run(site: &Site, volume: &str, Run(pattern, bytes, requests, flush_every): &Run) -> Told {
+fn run(fixture: &Fixture, volume: &str, Run(pattern, bytes, requests, flush_every): &Run) -> Figures {
     let mut fio = tool("fio").args("--name=f --ioengine=nbd --randseed=7 --iodepth=8 --size=32m --output-format=json");
-    fio = fio.arg(format!("--uri={}", site.uri(volume))).arg(format!("--rw={pattern}"));
+    fio = fio.arg(format!("--uri={}", fixture.uri(volume))).arg(format!("--rw={pattern}"));
     fio = fio.arg(format!("--bs={bytes}")).arg(format!("--io_size={}", bytes * requests));
     if *flush_every > 0 {
         fio = fio.arg(format!("--fsync={flush_every}"));
     }
-    let out = fio.within(site.folder.path()).ok();
-    let report: Value = serde_json::from_str(&out[out.find('{').expect("JSON")..]).expect("JSON");
+    let out = fio.within(fixture.folder.path()).ok();
+    let report: Value = serde_json::from_str(&out[out.find('{').expect("valid JSON")..]).expect("valid JSON");
     let job = &report["jobs"][0];
     let of = |kind: &str, figure: &str| number(&job[kind][figure]);
-    let told = Told::from([
+    let figures = Figures::from([
         ("reads", of("read", "total_ios")),
         ("writes", of("write", "total_ios")),
         ("flushes", of("sync", "total_ios")),
         ("read_bytes", of("read", "io_bytes")),
         ("write_bytes", of("write", "io_bytes")),
     ]);
-    assert_eq!(told["reads"] + told["writes"], *requests, "{pattern}: {told:?}");
-    assert_eq!(told["read_bytes"] + told["write_bytes"], bytes * requests, "{pattern}: {told:?}");
-    assert_eq!(told["flushes"] > 0, *flush_every > 0, "{pattern}: {told:?}");
-    told
+    assert_eq!(figures["reads"] + figures["writes"], *requests, "{pattern}: {figures:?}");
+    assert_eq!(figures["read_bytes"] + figures["write_bytes"], bytes * requests, "{pattern}: {figures:?}");
+    assert_eq!(figures["flushes"] > 0, *flush_every > 0, "{pattern}: {figures:?}");
+    figures
 }
 
-fn sum<'a>(all: impl IntoIterator<Item = &'a Told>) -> Told {
-    let mut sum = Told::new();
+fn sum<'a>(all: impl IntoIterator<Item = &'a Figures>) -> Figures {
+    let mut sum = Figures::new();
     all.into_iter().flatten().for_each(|(figure, count)| *sum.entry(figure).or_default() += count);
     sum
 }
 
-fn of_report(report: &Value) -> Told {
+fn of_report(report: &Value) -> Figures {
     FIGURES.iter().map(|figure| (*figure, number(&report[figure]))).collect()
 }
 
-fn of_history(report: &Value) -> Told {
+fn of_history(report: &Value) -> Figures {
     let sum = |figure: &str| report["series"][figure]["sum"].as_array().into_iter().flatten().map(number).sum();
     FIGURES.iter().map(|figure| (*figure, sum(figure))).collect()
 }
 
 /// Figures from the metrics of one volume or datastore, whose series begin with `name` and these labels.
-fn of_metrics(text: &str, name: &str, labels: &str) -> Told {
+fn of_metrics(text: &str, name: &str, labels: &str) -> Figures {
     let series = [("reads", "requests", "read"), ("writes", "requests", "write"), ("flushes", "requests", "flush")];
     let series = series.into_iter().chain([("read_bytes", "bytes", "read"), ("write_bytes", "bytes", "write")]);
     series
@@ -89,17 +89,17 @@ fn of_metrics(text: &str, name: &str, labels: &str) -> Told {
 }
 
 /// Request counts of a latency histogram.
-fn of_latencies(text: &str, name: &str, labels: &str) -> Told {
+fn of_latencies(text: &str, name: &str, labels: &str) -> Figures {
     let count = |op: &str| {
         let head = format!("{name}_latency_seconds_count{{{labels},op=\"{op}\"}} ");
         let value = text.lines().find_map(|line| line.strip_prefix(&head)).expect("a histogram has a count");
         value.parse().expect("a count")
     };
-    Told::from([("reads", count("read")), ("writes", count("write"))])
+    Figures::from([("reads", count("read")), ("writes", count("write"))])
 }
 
 /// Figures from a volume's line in `hotset status`, found by the right-aligned column heads.
-fn of_screen(screen: &str, volume: &str) -> Told {
+fn of_screen(screen: &str, volume: &str) -> Figures {
     let head = screen.lines().find(|line| line.starts_with("volume ")).expect("a table of volumes");
     let line = screen.lines().find(|line| line.starts_with(&format!("{volume} "))).expect("a line a volume");
     let column = |name: &str| {
@@ -107,19 +107,19 @@ fn of_screen(screen: &str, volume: &str) -> Told {
         let text = line[..end].rsplit(' ').next().expect("a figure");
         text.replace(',', "").parse().expect("a count")
     };
-    Told::from([("reads", column("reads")), ("writes", column("writes"))])
+    Figures::from([("reads", column("reads")), ("writes", column("writes"))])
 }
 
 /// Figures of `v`, and of all volumes together, from every source.
-fn figures_of_all_sources(daemon: &Daemon, http: &Http) -> BTreeMap<&'static str, [Option<Told>; 2]> {
-    let json = |args: &[&str]| -> Value { serde_json::from_str(&daemon.command(args)).expect("JSON") };
+fn figures_of_all_sources(daemon: &Daemon, http: &Http) -> BTreeMap<&'static str, [Option<Figures>; 2]> {
+    let json = |args: &[&str]| -> Value { serde_json::from_str(&daemon.command(args)).expect("valid JSON") };
     let all = |volumes: &Value| {
         let each: BTreeMap<_, _> =
             volumes.as_array().expect("a list").iter().map(|v| (v["name"].as_str(), of_report(v))).collect();
         [Some(each[&Some("v")].clone()), Some(sum(each.values()))]
     };
     let metrics = http.get("/metrics").body;
-    let (_, event) = http.follow("/api/v1/stream?volumes=v", &[]).event();
+    let (_, event) = http.subscribe("/api/v1/stream?volumes=v", &[]).event();
     let past = "from=-10min&step=1";
     let commanded = ["volume", "history", "v", "--from", "-10min", "--step", "1s", "--json"];
     let datastores = http.get("/api/v1/datastores").json();
@@ -159,13 +159,13 @@ fn figures_of_all_sources(daemon: &Daemon, http: &Http) -> BTreeMap<&'static str
 }
 
 /// Differences between the sources and `counted` (of `v`, and of all).
-fn disagreements(told: &BTreeMap<&'static str, [Option<Told>; 2]>, counted: &[Told; 2]) -> Vec<String> {
+fn disagreements(reported: &BTreeMap<&'static str, [Option<Figures>; 2]>, counted: &[Figures; 2]) -> Vec<String> {
     let mut found = Vec::new();
-    for (who, told) in told {
-        for ((told, counted), of) in told.iter().zip(counted).zip(["v", "all"]) {
-            for (figure, count) in told.iter().flatten() {
+    for (source, reported) in reported {
+        for ((reported, counted), subject) in reported.iter().zip(counted).zip(["v", "all"]) {
+            for (figure, count) in reported.iter().flatten() {
                 if *count != counted[figure] {
-                    found.push(format!("{who}, of {of}: {figure} {count} instead of {}", counted[figure]));
+                    found.push(format!("{source}, {subject}: {figure} {count} instead of {}", counted[figure]));
                 }
             }
         }
@@ -174,7 +174,7 @@ fn disagreements(told: &BTreeMap<&'static str, [Option<Told>; 2]>, counted: &[To
 }
 
 /// Polls until all sources agree: the history and the stream take one sample per second.
-fn settle(daemon: &Daemon, http: &Http, counted: &[Told; 2]) -> Vec<String> {
+fn wait_for_agreement(daemon: &Daemon, http: &Http, counted: &[Figures; 2]) -> Vec<String> {
     let mut found = Vec::new();
     for _ in 0..60 {
         found = disagreements(&figures_of_all_sources(daemon, http), counted);
@@ -188,25 +188,28 @@ fn settle(daemon: &Daemon, http: &Http, counted: &[Told; 2]) -> Vec<String> {
 
 #[test]
 fn all_sources_report_the_counts_of_fio() {
-    let mut site = Site::new();
-    site.tables = "[api]\nlisten = \"127.0.0.1:0\"\n[[datastore]]\nname = \"shelf\"".to_owned();
-    site.volume("v", 32 * MIB, "datastore = \"shelf\"");
-    site.volume("w", 32 * MIB, "");
-    let daemon = site.start();
+    let mut fixture = Fixture::new();
+    fixture.tables = "[api]\nlisten = \"127.0.0.1:0\"\n[[datastore]]\nname = \"shelf\"".to_owned();
+    fixture.add_volume("v", 32 * MIB, "datastore = \"shelf\"");
+    fixture.add_volume("w", 32 * MIB, "");
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
-    let did: Vec<_> = RUNS.iter().map(|(volume, how)| (*volume, run(&site, volume, how))).collect();
-    let of_v = did.iter().filter(|(volume, _)| *volume == "v").map(|(_, told)| told);
-    let counted = [sum(of_v), sum(did.iter().map(|(_, told)| told))];
-    assert_eq!(settle(&daemon, &http, &counted), [""; 0]);
+    let runs: Vec<_> = RUNS.iter().map(|(volume, run_spec)| (*volume, run(&fixture, volume, run_spec))).collect();
+    let of_v = runs.iter().filter(|(volume, _)| *volume == "v").map(|(_, figures)| figures);
+    let counted = [sum(of_v), sum(runs.iter().map(|(_, figures)| figures))];
+    assert_eq!(wait_for_agreement(&daemon, &http, &counted), [""; 0]);
     // One request that fio does not know of must appear in every source. This proves that the comparison above can
     // fail.
-    Client::connect(&site.endpoint(), "v").expect("it is served").read(0, 4096).expect("it reads");
-    let one_more = counted.clone().map(|told| sum([&told, &Told::from([("reads", 1), ("read_bytes", 4096)])]));
-    assert_eq!(settle(&daemon, &http, &one_more), [""; 0]);
-    let told = figures_of_all_sources(&daemon, &http);
-    let found = disagreements(&told, &counted);
-    for who in told.keys() {
-        assert!(found.iter().any(|line| line.starts_with(who) && line.contains("reads")), "{who} is not in {found:#?}");
+    Client::connect(&fixture.endpoint(), "v").expect("the volume is served").read(0, 4096).expect("the read succeeds");
+    let one_more = counted.clone().map(|figures| sum([&figures, &Figures::from([("reads", 1), ("read_bytes", 4096)])]));
+    assert_eq!(wait_for_agreement(&daemon, &http, &one_more), [""; 0]);
+    let reported = figures_of_all_sources(&daemon, &http);
+    let found = disagreements(&reported, &counted);
+    for source in reported.keys() {
+        assert!(
+            found.iter().any(|line| line.starts_with(source) && line.contains("reads")),
+            "{source} is not in {found:#?}"
+        );
     }
     daemon.stop();
 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use e2e::client::Client;
+use e2e::fixture::Fixture;
 use e2e::loop_device::LoopDevice;
-use e2e::site::Site;
 
 const MIB: u64 = 1 << 20;
 
@@ -16,7 +16,7 @@ struct Mounted(PathBuf);
 
 impl Mounted {
     fn of(device: &Path, place: &Path) -> Option<Mounted> {
-        std::fs::create_dir_all(place).expect("the folder can be made");
+        std::fs::create_dir_all(place).expect("the folder can be created");
         run(Command::new("mount").arg(device).arg(place)).then(|| Mounted(place.to_owned()))
     }
 }
@@ -33,14 +33,15 @@ fn run(command: &mut Command) -> bool {
     command.env("PATH", format!("/usr/sbin:/sbin:{path}")).output().is_ok_and(|output| output.status.success())
 }
 
-/// A mounted XFS file system in a file on a loop device; `None` and a note on the terminal where that is impossible.
-fn xfs(site: &Site, file: &Path, place: &Path) -> Option<(LoopDevice, Mounted)> {
+/// A mounted XFS file system in a file on a loop device; prints `SKIPPED` and returns
+/// `None` where that is impossible.
+fn xfs(fixture: &Fixture, file: &Path, place: &Path) -> Option<(LoopDevice, Mounted)> {
     // The smallest file system that `mkfs.xfs` creates.
     let made = LoopDevice::attach(file, 320 * MIB, 512).ok();
     let made = made.filter(|device| run(Command::new("mkfs.xfs").arg("-q").arg(device.path())));
     let mounted = made.and_then(|device| Mounted::of(device.path(), place).map(|mounted| (device, mounted)));
     if mounted.is_none() {
-        let folder = site.folder.path().display();
+        let folder = fixture.folder.path().display();
         let _ =
             writeln!(std::io::stderr(), "SKIPPED: a backing on XFS: no such file system can be mounted in {folder}");
     }
@@ -49,30 +50,30 @@ fn xfs(site: &Site, file: &Path, place: &Path) -> Option<(LoopDevice, Mounted)> 
 
 #[test]
 fn file_on_xfs_is_the_same_backing_on_another_device_number() {
-    let mut site = Site::new();
-    let (image, place) = (site.folder.join("xfs.img"), site.folder.join("mounted"));
-    let Some((device, mounted)) = xfs(&site, &image, &place) else { return };
+    let mut fixture = Fixture::new();
+    let (image, place) = (fixture.folder.join("xfs.img"), fixture.folder.join("mounted"));
+    let Some((device, mounted)) = xfs(&fixture, &image, &place) else { return };
     let backing = place.join("v.img");
     File::create(&backing).and_then(|file| file.set_len(MIB)).expect("the file system can be written");
-    site.volume_on("v", &backing.display().to_string(), "");
-    let daemon = site.start();
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
-    client.write(0, &[7; 4096]).expect("it writes");
-    client.flush().expect("it flushes");
+    fixture.add_volume_on("v", &backing.display().to_string(), "");
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(0, &[7; 4096]).expect("the write succeeds");
+    client.flush().expect("the flush succeeds");
     drop(client);
     daemon.stop();
     drop(mounted);
     let first = device.path().to_owned();
     drop(device);
     // Another loop device takes the old device number before the file system returns.
-    let other = LoopDevice::attach(&site.folder.join("other.img"), MIB, 512).expect("loop devices are permitted");
-    let device = LoopDevice::of(&image, 512).expect("loop devices are permitted");
+    let other = LoopDevice::attach(&fixture.folder.join("other.img"), MIB, 512).expect("loop devices are permitted");
+    let device = LoopDevice::attach_existing(&image, 512).expect("loop devices are permitted");
     assert!(other.path() == first || device.path() != first, "the device number has changed");
     let _mounted = Mounted::of(device.path(), &place).expect("mounting is permitted");
-    let daemon = site.start();
+    let daemon = fixture.start();
     let mut client =
-        Client::connect(&site.endpoint(), "v").unwrap_or_else(|error| panic!("{error}:\n{}", daemon.log()));
-    assert_eq!(client.read(0, 4096).expect("it reads"), [7; 4096]);
+        Client::connect(&fixture.endpoint(), "v").unwrap_or_else(|error| panic!("{error}:\n{}", daemon.log()));
+    assert_eq!(client.read(0, 4096).expect("the read succeeds"), [7; 4096]);
     drop(client);
     daemon.stop();
 }

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use e2e::client::Client;
 use e2e::daemon::{Daemon, text_of, wait_for};
-use e2e::ledger::Ledger;
+use e2e::fixture::Fixture;
 use e2e::loop_device::LoopDevice;
 use e2e::random::{Random, seed};
-use e2e::site::Site;
+use e2e::write_history::WriteHistory;
 use e2e::writer::{StopAtEnd, Writer};
 use serde_json::Value;
 
@@ -21,26 +21,27 @@ use crate::kill::kill_rounds;
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
-/// Number of written blocks, one in sixteen of the volume: more than the disks of [`slow`] can take during a stop.
+/// Number of written blocks, one in sixteen of the volume: more than the disks of [`on_slow_disks`] can write during a
+/// stop.
 const BLOCKS: u64 = 2048;
 
 /// A fixture with a volume on slow disks, whose log lies on `devices`; `lines` are further keys.
-fn slow(devices: &[&str], lines: &str) -> Site {
-    let mut site = Site::new();
+fn on_slow_disks(devices: &[&str], lines: &str) -> Fixture {
+    let mut fixture = Fixture::new();
     // Surviving memory would make the log unnecessary.
-    site.keep_in = "none".to_owned();
-    site.volume_on("v", "sim://raid5?disks=3&type=nlsas", "size = \"128 MiB\"");
-    flash(&mut site, devices, lines);
-    site
+    fixture.keep_in = "none".to_owned();
+    fixture.add_volume_on("v", "sim://raid5?disks=3&type=nlsas", "size = \"128 MiB\"");
+    set_flash(&mut fixture, devices, lines);
+    fixture
 }
 
-fn flash(site: &mut Site, devices: &[&str], lines: &str) {
-    let devices: Vec<_> = devices.iter().map(|name| format!("\"{}\"", site.folder.join(name).display())).collect();
-    site.tables = format!("[flash]\ndevices = [{}]\nsize = \"64 MiB\"\n{lines}\n", devices.join(", "));
+fn set_flash(fixture: &mut Fixture, devices: &[&str], lines: &str) {
+    let devices: Vec<_> = devices.iter().map(|name| format!("\"{}\"", fixture.folder.join(name).display())).collect();
+    fixture.tables = format!("[flash]\ndevices = [{}]\nsize = \"64 MiB\"\n{lines}\n", devices.join(", "));
 }
 
-fn two() -> Site {
-    slow(&["f0", "f1"], "")
+fn with_two_devices() -> Fixture {
+    on_slow_disks(&["f0", "f1"], "")
 }
 
 fn block(number: u64, generation: u8) -> Vec<u8> {
@@ -50,12 +51,12 @@ fn block(number: u64, generation: u8) -> Vec<u8> {
 }
 
 /// Writes scattered blocks, then flushes.
-fn write(site: &Site, blocks: u64, generation: u8) {
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+fn write(fixture: &Fixture, blocks: u64, generation: u8) {
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     for number in 0..blocks {
-        client.write(number * 16 * BLOCK, &block(number, generation)).expect("it writes");
+        client.write(number * 16 * BLOCK, &block(number, generation)).expect("the write succeeds");
     }
-    client.flush().expect("it flushes");
+    client.flush().expect("the flush succeeds");
 }
 
 /// Number of blocks in `image` that hold `generation` where [`write`] wrote.
@@ -67,67 +68,69 @@ fn count(image: &[u8], generation: u8) -> u64 {
     (0..BLOCKS).filter(held).count() as u64
 }
 
-fn read(site: &Site) -> Vec<u8> {
-    Client::connect(&site.endpoint(), "v").and_then(|mut client| client.read_all()).expect("it reads")
+fn read(fixture: &Fixture) -> Vec<u8> {
+    Client::connect(&fixture.endpoint(), "v").and_then(|mut client| client.read_all()).expect("the read succeeds")
 }
 
 /// Content of the file under the modelled array.
-fn backing(site: &Site) -> Vec<u8> {
-    fs::read(site.folder.join("state/sim/v.img")).expect("the backing exists")
+fn backing(fixture: &Fixture) -> Vec<u8> {
+    fs::read(fixture.folder.join("state/sim/v.img")).expect("the backing exists")
 }
 
 fn json(daemon: &Daemon, args: &[&str]) -> Value {
-    serde_json::from_str(&daemon.command(&[args, &["--json"]].concat())).expect("JSON")
+    serde_json::from_str(&daemon.command(&[args, &["--json"]].concat())).expect("valid JSON")
 }
 
-fn path(site: &Site, name: &str) -> PathBuf {
-    site.folder.join(name)
+fn path(fixture: &Fixture, name: &str) -> PathBuf {
+    fixture.folder.join(name)
 }
 
 /// Leaves a stopped daemon with data on flash that its backing lacks.
-fn stopped_dirty(site: &Site) {
-    let daemon = site.start();
-    write(site, BLOCKS, 1);
+fn stop_dirty(fixture: &Fixture) {
+    let daemon = fixture.start();
+    write(fixture, BLOCKS, 1);
     daemon.stop();
-    assert!(count(&backing(site), 1) < BLOCKS, "the stop destaged everything");
+    assert!(count(&backing(fixture), 1) < BLOCKS, "the stop destaged everything");
 }
 
 #[test]
 fn stop_leaves_dirty_data_on_flash_for_the_next_start() {
-    let site = two();
-    let daemon = site.start();
+    let fixture = with_two_devices();
+    let daemon = fixture.start();
     assert!(daemon.log().contains("newly created on empty devices"), "{}", daemon.log());
-    write(&site, BLOCKS, 1);
+    write(&fixture, BLOCKS, 1);
     let show = json(&daemon, &["volume", "show", "v"]);
     assert!(show["flash_dirty_bytes"].as_u64() > Some(0), "{show}");
     daemon.signal("TERM");
     let mut daemon = daemon;
     assert!(daemon.wait().success(), "{}", daemon.log());
     assert!(daemon.log().contains("are in the flash log and not on the backing"), "{}", daemon.log());
-    assert!(count(&backing(&site), 1) < BLOCKS, "the stop destaged everything");
-    let daemon = site.start();
+    assert!(count(&backing(&fixture), 1) < BLOCKS, "the stop destaged everything");
+    let daemon = fixture.start();
     assert!(!daemon.log().contains("not cleanly stopped"), "{}", daemon.log());
-    assert_eq!(count(&read(&site), 1), BLOCKS);
-    write(&site, 100, 2);
-    let said = daemon.command(&["stop", "--destage"]);
-    assert!(said.contains("the backings are complete"), "{said}");
-    let image = backing(&site);
+    assert_eq!(count(&read(&fixture), 1), BLOCKS);
+    write(&fixture, 100, 2);
+    let output = daemon.command(&["stop", "--destage"]);
+    assert!(output.contains("the backings are complete"), "{output}");
+    let image = backing(&fixture);
     assert_eq!((count(&image, 2), count(&image, 1)), (100, BLOCKS - 100));
     drop(daemon);
     // No data is left on flash, so the volume is served without it.
-    fs::remove_file(path(&site, "f0")).and_then(|()| fs::remove_file(path(&site, "f1"))).expect("the files exist");
-    let daemon = site.start();
-    assert_eq!(count(&read(&site), 2), 100);
+    fs::remove_file(path(&fixture, "f0"))
+        .and_then(|()| fs::remove_file(path(&fixture, "f1")))
+        .expect("the files exist");
+    let daemon = fixture.start();
+    assert_eq!(count(&read(&fixture), 2), 100);
     daemon.stop();
 }
 
 #[test]
 fn missing_devices_refuse_only_volumes_with_data_on_flash() {
-    let mut site = two();
-    site.volume("other", 4 * MIB, "");
-    stopped_dirty(&site);
-    fs::rename(path(&site, "f1"), path(&site, "away")).expect("the file exists");
-    let daemon = site.start();
+    let mut fixture = with_two_devices();
+    fixture.add_volume("other", 4 * MIB, "");
+    stop_dirty(&fixture);
+    fs::rename(path(&fixture, "f1"), path(&fixture, "away")).expect("the file exists");
+    let daemon = fixture.start();
     assert_eq!(json(&daemon, &["volume", "show", "v"])["state"], "refused");
     assert_eq!(json(&daemon, &["volume", "show", "other"])["state"], "active");
     let log = daemon.log();
@@ -136,20 +139,20 @@ fn missing_devices_refuse_only_volumes_with_data_on_flash() {
     let status = json(&daemon, &["status"]);
     assert_eq!(status["flash"]["in_use"], false, "{status}");
     daemon.stop();
-    fs::rename(path(&site, "away"), path(&site, "f1")).expect("the file exists");
-    let daemon = site.start();
-    assert_eq!(count(&read(&site), 1), BLOCKS);
+    fs::rename(path(&fixture, "away"), path(&fixture, "f1")).expect("the file exists");
+    let daemon = fixture.start();
+    assert_eq!(count(&read(&fixture), 1), BLOCKS);
     daemon.stop();
 }
 
 #[test]
 fn lost_device_is_dropped_by_configuring_the_other_alone() {
-    let mut site = two();
-    stopped_dirty(&site);
-    fs::remove_file(path(&site, "f0")).expect("the file exists");
-    flash(&mut site, &["f1"], "allow_single_copy = true");
-    let daemon = site.start();
-    assert_eq!(count(&read(&site), 1), BLOCKS);
+    let mut fixture = with_two_devices();
+    stop_dirty(&fixture);
+    fs::remove_file(path(&fixture, "f0")).expect("the file exists");
+    set_flash(&mut fixture, &["f1"], "allow_single_copy = true");
+    let daemon = fixture.start();
+    assert_eq!(count(&read(&fixture), 1), BLOCKS);
     let list = json(&daemon, &["flash", "list"]);
     assert_eq!((&list["copies"], &list["devices"][0]["state"]), (&Value::from(1), &Value::from("lost")), "{list}");
     daemon.stop();
@@ -157,22 +160,22 @@ fn lost_device_is_dropped_by_configuring_the_other_alone() {
 
 #[test]
 fn single_copy_forces_write_through_unless_allowed() {
-    let mut site = two();
-    stopped_dirty(&site);
-    flash(&mut site, &["f1"], "allow_single_copy = true");
-    let daemon = site.start();
+    let mut fixture = with_two_devices();
+    stop_dirty(&fixture);
+    set_flash(&mut fixture, &["f1"], "allow_single_copy = true");
+    let daemon = fixture.start();
     assert_eq!(json(&daemon, &["volume", "show", "v"])["policy"], "write-back");
     daemon.stop();
-    // The other device is stale now, even when it is configured alone.
-    flash(&mut site, &["f0"], "allow_single_copy = true");
-    let daemon = site.start();
+    // The other device is stale now, also as the only configured one.
+    set_flash(&mut fixture, &["f0"], "allow_single_copy = true");
+    let daemon = fixture.start();
     assert_eq!(json(&daemon, &["volume", "show", "v"])["state"], "refused");
     assert!(daemon.log().contains("hold an older copy of flash store"), "{}", daemon.log());
     daemon.stop();
-    flash(&mut site, &["f0", "f1"], "");
-    let daemon = site.start();
+    set_flash(&mut fixture, &["f0", "f1"], "");
+    let daemon = fixture.start();
     wait_for("write-through", || (json(&daemon, &["volume", "show", "v"])["policy"] == "write-through").then_some(()));
-    assert_eq!(count(&read(&site), 1), BLOCKS);
+    assert_eq!(count(&read(&fixture), 1), BLOCKS);
     let status = json(&daemon, &["status"]);
     assert_eq!(status["flash"]["devices"][0]["state"], "stale", "{status}");
     assert!(status["alerts"].to_string().contains("run as write-through"), "{status}");
@@ -181,104 +184,110 @@ fn single_copy_forces_write_through_unless_allowed() {
     let refused = daemon.try_command(&["volume", "set", "v", "policy=write-back"]);
     assert!(text_of(&refused).contains("fewer than two flash devices"), "{}", text_of(&refused));
     daemon.command(&["stop", "--destage"]);
-    assert_eq!(count(&backing(&site), 1), BLOCKS);
+    assert_eq!(count(&backing(&fixture), 1), BLOCKS);
 }
 
 #[test]
 fn single_device_is_unused_unless_allowed() {
-    let mut site = slow(&["f0"], "");
-    let daemon = site.start();
+    let mut fixture = on_slow_disks(&["f0"], "");
+    let daemon = fixture.start();
     let status = text_of(&daemon.try_command(&["status"]));
     assert!(status.contains("allow_single_copy is not set"), "{status}");
-    write(&site, 4, 1);
+    write(&fixture, 4, 1);
     daemon.stop();
-    assert_eq!(count(&backing(&site), 1), 4, "without flash a stop destages");
-    flash(&mut site, &["f0"], "allow_single_copy = true");
-    let daemon = site.start();
+    assert_eq!(count(&backing(&fixture), 1), 4, "without flash a stop destages");
+    set_flash(&mut fixture, &["f0"], "allow_single_copy = true");
+    let daemon = fixture.start();
     let status = text_of(&daemon.try_command(&["status"]));
     assert!(status.contains("acknowledged with a single copy"), "{status}");
     daemon.stop();
 }
 
 #[test]
-fn devices_with_foreign_content_are_left_alone() {
-    let site = two();
-    fs::write(path(&site, "f1"), vec![7; 1 << 23]).expect("the folder can be written");
-    let daemon = site.start();
+fn devices_with_foreign_content_are_not_written() {
+    let fixture = with_two_devices();
+    fs::write(path(&fixture, "f1"), vec![7; 1 << 23]).expect("the folder can be written");
+    let daemon = fixture.start();
     let log = daemon.log();
     assert!(log.contains("flash is not used") && log.contains("f1 holds something at byte 0"), "{log}");
-    write(&site, 4, 1);
+    write(&fixture, 4, 1);
     daemon.stop();
-    assert!(fs::read(path(&site, "f1")).expect("the file exists").iter().all(|byte| *byte == 7), "it was written to");
-    assert!(fs::read(path(&site, "f0")).expect("the file exists").iter().all(|byte| *byte == 0), "it was written to");
+    assert!(
+        fs::read(path(&fixture, "f1")).expect("the file exists").iter().all(|byte| *byte == 7),
+        "the device was written to"
+    );
+    assert!(
+        fs::read(path(&fixture, "f0")).expect("the file exists").iter().all(|byte| *byte == 0),
+        "the device was written to"
+    );
 }
 
 #[test]
 fn accepted_loss_never_returns_over_newer_data() {
-    let site = two();
-    stopped_dirty(&site);
+    let fixture = with_two_devices();
+    stop_dirty(&fixture);
     for name in ["f0", "f1"] {
-        fs::rename(path(&site, name), path(&site, &format!("{name}.away"))).expect("the file exists");
+        fs::rename(path(&fixture, name), path(&fixture, &format!("{name}.away"))).expect("the file exists");
     }
-    let daemon = site.start();
-    assert!(Client::connect(&site.endpoint(), "v").is_err(), "data that is only on flash is missing");
-    let before = count(&backing(&site), 1);
+    let daemon = fixture.start();
+    assert!(Client::connect(&fixture.endpoint(), "v").is_err(), "data that is only on flash is missing");
+    let before = count(&backing(&fixture), 1);
     let unnamed = text_of(&daemon.try_command(&["volume", "adopt", "v"]));
     let data = unnamed.split("--give-up ").nth(1).and_then(|rest| rest.split([',', ' ']).next());
     let data = data.unwrap_or_else(|| panic!("the refusal does not name the loss: {unnamed}"));
     daemon.command(&["volume", "adopt", "v", "--give-up", data]);
-    assert_eq!(count(&read(&site), 1), before);
-    write(&site, BLOCKS, 2);
+    assert_eq!(count(&read(&fixture), 1), before);
+    write(&fixture, BLOCKS, 2);
     daemon.command(&["stop", "--destage"]);
     drop(daemon);
     for name in ["f0", "f1"] {
-        fs::rename(path(&site, &format!("{name}.away")), path(&site, name)).expect("the file exists");
+        fs::rename(path(&fixture, &format!("{name}.away")), path(&fixture, name)).expect("the file exists");
     }
-    let daemon = site.start();
-    assert_eq!(count(&read(&site), 2), BLOCKS);
+    let daemon = fixture.start();
+    assert_eq!(count(&read(&fixture), 2), BLOCKS);
     assert!(text_of(&daemon.try_command(&["flash", "list"])).contains("not served"), "{}", daemon.log());
     daemon.stop();
 }
 
 #[test]
 fn volume_with_data_on_flash_stays_write_back_until_destaged() {
-    let site = two();
-    stopped_dirty(&site);
-    let text = site.config_text().replace("name = \"v\"", "name = \"v\"\npolicy = \"none\"");
-    fs::write(path(&site, "none.toml"), &text).expect("the folder can be written");
-    let refused = Daemon::launch_with(&site, &path(&site, "none.toml"));
+    let fixture = with_two_devices();
+    stop_dirty(&fixture);
+    let text = fixture.config_text().replace("name = \"v\"", "name = \"v\"\npolicy = \"none\"");
+    fs::write(path(&fixture, "none.toml"), &text).expect("the folder can be written");
+    let refused = Daemon::launch_with(&fixture, &path(&fixture, "none.toml"));
     wait_for("the refusal", || refused.log().contains("attach it with policy write-back").then_some(()));
     refused.stop();
-    let daemon = site.start();
-    assert_eq!(count(&read(&site), 1), BLOCKS);
+    let daemon = fixture.start();
+    assert_eq!(count(&read(&fixture), 1), BLOCKS);
     daemon.command(&["volume", "set", "v", "policy=none"]);
-    assert_eq!(count(&backing(&site), 1), BLOCKS);
+    assert_eq!(count(&backing(&fixture), 1), BLOCKS);
     daemon.stop();
-    let daemon = site.start();
+    let daemon = fixture.start();
     assert_eq!(json(&daemon, &["volume", "show", "v"])["policy"], "none");
     daemon.stop();
 }
 
 #[test]
 fn nonexistent_flash_device_is_named_with_a_remedy() {
-    let mut site = two();
-    site.tables = site.tables.replace("size = \"64 MiB\"", "");
-    File::create(path(&site, "f0")).and_then(|file| file.set_len(64 * MIB)).expect("the folder can be written");
-    fs::write(site.config(), site.config_text()).expect("the folder can be written");
-    let checked = e2e::daemon::hotset(&["check-config", &site.config().to_string_lossy()]);
+    let mut fixture = with_two_devices();
+    fixture.tables = fixture.tables.replace("size = \"64 MiB\"", "");
+    File::create(path(&fixture, "f0")).and_then(|file| file.set_len(64 * MIB)).expect("the folder can be written");
+    fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
+    let checked = e2e::daemon::hotset(&["check-config", &fixture.config().to_string_lossy()]);
     let text = text_of(&checked);
     assert_eq!(checked.status.code(), Some(2), "{text}");
     assert!(text.contains("f1 does not exist") && text.contains("fallocate -l 16G"), "{text}");
     assert!(!text.contains("f0 does not exist"), "{text}");
-    let daemon = site.start();
+    let daemon = fixture.start();
     assert!(daemon.log().contains("flash is not used: "), "{}", daemon.log());
-    write(&site, 4, 1);
+    write(&fixture, 4, 1);
     daemon.stop();
 }
 
-/// Loop devices that can be made to fail; `None` and a note on the terminal where loop devices are not permitted.
-pub fn failing(site: &Site, names: &[&str]) -> Option<Vec<LoopDevice>> {
-    let made = names.iter().map(|name| LoopDevice::attach(&path(site, name), 64 * MIB, 512)).collect();
+/// Loop devices that can fail. Prints `SKIPPED` and returns `None` where loop devices are not permitted.
+pub fn failing_devices(fixture: &Fixture, names: &[&str]) -> Option<Vec<LoopDevice>> {
+    let made = names.iter().map(|name| LoopDevice::attach(&path(fixture, name), 64 * MIB, 512)).collect();
     if let Err(reason) = &made {
         // Written to the real stderr, past the capture of a passing test's output, because the skip must be visible.
         let _ = writeln!(std::io::stderr(), "SKIPPED: failing flash devices: no loop device can be made ({reason})");
@@ -286,25 +295,26 @@ pub fn failing(site: &Site, names: &[&str]) -> Option<Vec<LoopDevice>> {
     made.ok()
 }
 
-pub fn flash_on(site: &mut Site, devices: &[&Path]) {
+pub fn flash_on(fixture: &mut Fixture, devices: &[&Path]) {
     let devices: Vec<_> = devices.iter().map(|device| format!("\"{}\"", device.display())).collect();
-    site.tables = format!("[flash]\ndevices = [{}]\nsize = \"64 MiB\"\n", devices.join(", "));
+    fixture.tables = format!("[flash]\ndevices = [{}]\nsize = \"64 MiB\"\n", devices.join(", "));
 }
 
 /// One device fails every request from a random time on, the daemon is killed, and the device is missing at the next
-/// start. False if no device can be made to fail.
-fn fails_and_is_missing(random: &mut Random) -> bool {
+/// start. Returns false if no device can be made to fail.
+fn check_failed_device(random: &mut Random) -> bool {
     const BYTES: u64 = 16 * MIB;
-    let mut site = Site::with_volume(BYTES);
-    site.keep_in = "none".to_owned();
-    let Some(devices) = failing(&site, &["loop"]) else { return false };
-    let file = path(&site, "f1");
-    flash_on(&mut site, &[devices[0].path(), &file]);
-    let (ledger, stop, endpoint) = (Mutex::new(Ledger::new(BYTES, false)), AtomicBool::new(false), site.endpoint());
-    let daemon = site.start();
+    let mut fixture = Fixture::with_volume(BYTES);
+    fixture.keep_in = "none".to_owned();
+    let Some(devices) = failing_devices(&fixture, &["loop"]) else { return false };
+    let file = path(&fixture, "f1");
+    flash_on(&mut fixture, &[devices[0].path(), &file]);
+    let (history, stop, endpoint) =
+        (Mutex::new(WriteHistory::new(BYTES, false)), AtomicBool::new(false), fixture.endpoint());
+    let daemon = fixture.start();
     let writer = Writer { endpoint: &endpoint, export: "v", connections: 2, seed: random.draw() };
     let mut faults = std::thread::scope(|scope| {
-        let run = scope.spawn(|| writer.run(&ledger, &stop));
+        let run = scope.spawn(|| writer.run(&history, &stop));
         let at_end = StopAtEnd(&stop);
         std::thread::sleep(Duration::from_millis(100 + random.below(300)));
         devices[0].fail();
@@ -315,14 +325,14 @@ fn fails_and_is_missing(random: &mut Random) -> bool {
         run.join().expect("the writer does not panic")
     });
     drop(devices);
-    let daemon = site.start();
-    let mut ledger = ledger.into_inner().expect("no writer panicked");
-    assert!(ledger.sequence() > 100, "only {} writes: the writer is broken", ledger.sequence());
-    faults.extend(ledger.check_after_crash(&read(&site)));
+    let daemon = fixture.start();
+    let mut history = history.into_inner().expect("no writer panicked");
+    assert!(history.sequence() > 100, "only {} writes: the writer is broken", history.sequence());
+    faults.extend(history.check_after_crash(&read(&fixture)));
     assert!(faults.is_empty(), "{:?}", &faults[..faults.len().min(20)]);
     wait_for("write-through", || (json(&daemon, &["volume", "show", "v"])["policy"] == "write-through").then_some(()));
     daemon.stop();
-    let faults = ledger.check_after_crash(&fs::read(site.backing("v")).expect("the backing exists"));
+    let faults = history.check_after_crash(&fs::read(fixture.backing("v")).expect("the backing exists"));
     assert!(faults.is_empty(), "after the stop: {faults:?}");
     true
 }
@@ -331,7 +341,7 @@ fn fails_and_is_missing(random: &mut Random) -> bool {
 fn failed_and_missing_device_loses_no_flushed_write() {
     let mut random = Random::new(seed("flash_device_fails"));
     for round in 0..kill_rounds() {
-        if !fails_and_is_missing(&mut random) {
+        if !check_failed_device(&mut random) {
             return;
         }
         println!("round {round}: nothing was lost");
@@ -340,28 +350,28 @@ fn failed_and_missing_device_loses_no_flushed_write() {
 
 #[test]
 fn stop_without_flash_devices_destages_everything() {
-    let mut site = two();
-    let Some(devices) = failing(&site, &["l0", "l1"]) else { return };
-    flash_on(&mut site, &[devices[0].path(), devices[1].path()]);
-    let daemon = site.start();
-    write(&site, BLOCKS / 2, 1);
+    let mut fixture = with_two_devices();
+    let Some(devices) = failing_devices(&fixture, &["l0", "l1"]) else { return };
+    flash_on(&mut fixture, &[devices[0].path(), devices[1].path()]);
+    let daemon = fixture.start();
+    write(&fixture, BLOCKS / 2, 1);
     devices.iter().for_each(LoopDevice::fail);
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     client.write((BLOCKS - 1) * 16 * BLOCK, &block(BLOCKS - 1, 1)).expect("memory has space");
     // The flush may succeed or fail, but its result must be true.
     let flushed = client.flush();
-    println!("a flush with no device left: {flushed:?}");
+    println!("a flush without devices: {flushed:?}");
     drop(client);
     daemon.stop();
-    assert_eq!(count(&backing(&site), 1), BLOCKS / 2 + 1);
-    let daemon = site.start();
+    assert_eq!(count(&backing(&fixture), 1), BLOCKS / 2 + 1);
+    let daemon = fixture.start();
     assert!(daemon.log().contains("flash is not used"), "{}", daemon.log());
-    assert_eq!(count(&read(&site), 1), BLOCKS / 2 + 1);
+    assert_eq!(count(&read(&fixture), 1), BLOCKS / 2 + 1);
     daemon.stop();
 }
 
 fn devices(list: &Value) -> Vec<(String, String)> {
-    let text = |value: &Value| value.as_str().expect("text").rsplit('/').next().expect("a name").to_owned();
+    let text = |value: &Value| value.as_str().expect("UTF-8 text").rsplit('/').next().expect("a name").to_owned();
     let devices = list["devices"].as_array().expect("a list");
     devices.iter().map(|device| (text(&device["device"]), text(&device["role"]))).collect()
 }
@@ -373,16 +383,17 @@ fn names(list: &[(&str, &str)]) -> Vec<(String, String)> {
 #[test]
 fn device_changes_under_load_survive_a_kill() {
     const BYTES: u64 = 16 * MIB;
-    let mut site = Site::with_volume(BYTES);
-    site.keep_in = "none".to_owned();
-    flash(&mut site, &["f0", "f1"], "");
+    let mut fixture = Fixture::with_volume(BYTES);
+    fixture.keep_in = "none".to_owned();
+    set_flash(&mut fixture, &["f0", "f1"], "");
     let seed = seed("flash_devices_come_and_go");
-    let (ledger, stop, endpoint) = (Mutex::new(Ledger::new(BYTES, false)), AtomicBool::new(false), site.endpoint());
-    let daemon = site.start();
-    let at = |name: &str| path(&site, name).to_string_lossy().into_owned();
+    let (history, stop, endpoint) =
+        (Mutex::new(WriteHistory::new(BYTES, false)), AtomicBool::new(false), fixture.endpoint());
+    let daemon = fixture.start();
+    let at = |name: &str| path(&fixture, name).to_string_lossy().into_owned();
     let writer = Writer { endpoint: &endpoint, export: "v", connections: 2, seed };
     let mut faults = std::thread::scope(|scope| {
-        let run = scope.spawn(|| writer.run(&ledger, &stop));
+        let run = scope.spawn(|| writer.run(&history, &stop));
         let at_end = StopAtEnd(&stop);
         std::thread::sleep(Duration::from_millis(100));
         let list = json(&daemon, &["flash", "replace", &at("f0"), &at("f2")]);
@@ -401,69 +412,69 @@ fn device_changes_under_load_survive_a_kill() {
         drop(at_end);
         run.join().expect("the writer does not panic")
     });
-    let daemon = site.start();
+    let daemon = fixture.start();
     let list = json(&daemon, &["flash", "list"]);
     assert_eq!(devices(&list), names(&[("f2", "log"), ("f0", "log")]), "{list}");
     assert_eq!(list["alerts"].as_array().map(Vec::len), Some(0), "{list}");
-    let mut ledger = ledger.into_inner().expect("no writer panicked");
-    assert!(ledger.sequence() > 100, "only {} writes: the writer is broken", ledger.sequence());
-    faults.extend(ledger.check_after_crash(&read(&site)));
+    let mut history = history.into_inner().expect("no writer panicked");
+    assert!(history.sequence() > 100, "only {} writes: the writer is broken", history.sequence());
+    faults.extend(history.check_after_crash(&read(&fixture)));
     assert!(faults.is_empty(), "{:?}", &faults[..faults.len().min(20)]);
     daemon.stop();
 }
 
 #[test]
 fn replacement_device_restores_write_back() {
-    let mut site = two();
-    let Some(devices) = failing(&site, &["loop"]) else { return };
-    let file = path(&site, "f1");
-    flash_on(&mut site, &[devices[0].path(), &file]);
-    let daemon = site.start();
+    let mut fixture = with_two_devices();
+    let Some(devices) = failing_devices(&fixture, &["loop"]) else { return };
+    let file = path(&fixture, "f1");
+    flash_on(&mut fixture, &[devices[0].path(), &file]);
+    let daemon = fixture.start();
     let policy = |policy: &str| {
         wait_for(policy, || (json(&daemon, &["volume", "show", "v"])["policy"] == policy).then_some(()));
     };
-    write(&site, BLOCKS / 4, 1);
+    write(&fixture, BLOCKS / 4, 1);
     devices[0].fail();
-    write(&site, BLOCKS / 2, 1);
+    write(&fixture, BLOCKS / 2, 1);
     policy("write-through");
     let list = json(&daemon, &["flash", "list"]);
     assert_eq!((&list["copies"], &list["devices"][0]["state"]), (&Value::from(1), &Value::from("lost")), "{list}");
-    let new = path(&site, "f2");
+    let new = path(&fixture, "f2");
     let list = json(&daemon, &["flash", "replace", &devices[0].path().to_string_lossy(), &new.to_string_lossy()]);
     assert_eq!((&list["copies"], list["devices"].as_array().map(Vec::len)), (&Value::from(2), Some(2)), "{list}");
     policy("write-back");
-    write(&site, BLOCKS, 2);
+    write(&fixture, BLOCKS, 2);
     daemon.kill();
     // Either copy alone is complete.
     fs::remove_file(&file).expect("the file exists");
-    flash(&mut site, &["f2"], "allow_single_copy = true");
-    let daemon = site.start();
-    assert_eq!(count(&read(&site), 2), BLOCKS);
+    set_flash(&mut fixture, &["f2"], "allow_single_copy = true");
+    let daemon = fixture.start();
+    assert_eq!(count(&read(&fixture), 2), BLOCKS);
     daemon.stop();
 }
 
 #[test]
 fn third_device_takes_over_from_a_failed_log_device() {
-    let mut site = two();
-    let Some(devices) = failing(&site, &["loop"]) else { return };
-    let (second, third) = (path(&site, "f1"), path(&site, "f2"));
-    flash_on(&mut site, &[devices[0].path(), &second, &third]);
-    let daemon = site.start();
-    write(&site, BLOCKS / 2, 1);
+    let mut fixture = with_two_devices();
+    let Some(devices) = failing_devices(&fixture, &["loop"]) else { return };
+    let (second, third) = (path(&fixture, "f1"), path(&fixture, "f2"));
+    flash_on(&mut fixture, &[devices[0].path(), &second, &third]);
+    let daemon = fixture.start();
+    write(&fixture, BLOCKS / 2, 1);
     devices[0].fail();
-    write(&site, BLOCKS, 1);
+    write(&fixture, BLOCKS, 1);
     wait_for("two copies", || (json(&daemon, &["flash", "list"])["copies"] == 2).then_some(()));
     wait_for("write-back", || (json(&daemon, &["volume", "show", "v"])["policy"] == "write-back").then_some(()));
     daemon.kill();
     fs::remove_file(&second).expect("the file exists");
-    flash(&mut site, &["f2"], "allow_single_copy = true");
-    let daemon = site.start();
-    assert_eq!(count(&read(&site), 1), BLOCKS);
+    set_flash(&mut fixture, &["f2"], "allow_single_copy = true");
+    let daemon = fixture.start();
+    assert_eq!(count(&read(&fixture), 1), BLOCKS);
     daemon.stop();
 }
 
-fn offline(site: &Site, args: &[&str], devices: &[&str]) -> (bool, Value) {
-    let devices: Vec<_> = devices.iter().map(|name| path(site, name).to_string_lossy().into_owned()).collect();
+fn offline(fixture: &Fixture, args: &[&str], devices: &[&str]) -> (bool, Value) {
+    let devices: Vec<_> = devices.iter().map(|name| path(fixture, name).to_string_lossy().into_owned()).collect();
     let mut all = vec!["--json", "flash", args[0]];
     all.extend(devices.iter().map(String::as_str));
     all.extend(&args[1..]);
@@ -473,7 +484,7 @@ fn offline(site: &Site, args: &[&str], devices: &[&str]) -> (bool, Value) {
 }
 
 /// Content of a rescued volume: the rescued ranges laid over its backing.
-fn laid_over(report: &Value, mut image: Vec<u8>) -> Vec<u8> {
+fn apply_rescued(report: &Value, mut image: Vec<u8>) -> Vec<u8> {
     let volume = &report["volumes"][0];
     let rescued = fs::read(volume["file"].as_str().expect("a path")).expect("the image exists");
     for run in volume["present"].as_array().expect("a list") {
@@ -486,20 +497,20 @@ fn laid_over(report: &Value, mut image: Vec<u8>) -> Vec<u8> {
 
 #[test]
 fn offline_check_and_rescue_handle_damaged_devices() {
-    let site = two();
-    stopped_dirty(&site);
-    let (whole, report) = offline(&site, &["check"], &["f0", "f1"]);
+    let fixture = with_two_devices();
+    stop_dirty(&fixture);
+    let (whole, report) = offline(&fixture, &["check"], &["f0", "f1"]);
     assert!(whole && report["whole"] == true, "{report}");
     assert_eq!(report["volumes"][0]["incarnation"].as_str().map(str::len), Some(16), "{report}");
-    let before = [fs::read(path(&site, "f0")).unwrap(), fs::read(path(&site, "f1")).unwrap()];
-    let to = |name: &str| path(&site, name).to_string_lossy().into_owned();
+    let before = [fs::read(path(&fixture, "f0")).unwrap(), fs::read(path(&fixture, "f1")).unwrap()];
+    let to = |name: &str| path(&fixture, name).to_string_lossy().into_owned();
 
     // One of two devices is enough, and the check reports the other one as missing.
-    let (whole, report) = offline(&site, &["check"], &["f1"]);
+    let (whole, report) = offline(&fixture, &["check"], &["f1"]);
     assert!(!whole && report["missing"][0] == 0, "{report}");
-    let (complete, report) = offline(&site, &["rescue", "--to", &to("one")], &["f1"]);
+    let (complete, report) = offline(&fixture, &["rescue", "--to", &to("one")], &["f1"]);
     assert!(complete, "{report}");
-    assert_eq!(count(&laid_over(&report, backing(&site)), 1), BLOCKS);
+    assert_eq!(count(&apply_rescued(&report, backing(&fixture)), 1), BLOCKS);
     let again = e2e::daemon::hotset(&["flash", "rescue", &to("f1"), "--to", &to("one")]);
     assert!(!again.status.success() && text_of(&again).contains("exists"), "{}", text_of(&again));
 
@@ -512,14 +523,14 @@ fn offline_check_and_rescue_handle_damaged_devices() {
         let at = random.below(damaged.len() as u64 / 4096) as usize * 4096;
         damaged[at..at + 4096].fill(random.below(256) as u8);
     }
-    fs::write(path(&site, "f0"), &damaged).expect("the folder can be written");
-    let (complete, report) = offline(&site, &["rescue", "--to", &to("two")], &["f0", "f1"]);
+    fs::write(path(&fixture, "f0"), &damaged).expect("the folder can be written");
+    let (complete, report) = offline(&fixture, &["rescue", "--to", &to("two")], &["f0", "f1"]);
     assert!(complete, "{report}");
-    assert_eq!(count(&laid_over(&report, backing(&site)), 1), BLOCKS);
+    assert_eq!(count(&apply_rescued(&report, backing(&fixture)), 1), BLOCKS);
 
     // The same damage in the logs of both devices, with intact superblocks: lost data is listed, all other data is
     // there.
-    let first = before[0].windows(8).position(|bytes| bytes == b"HOTSETLB").expect("there is a batch");
+    let first = before[0].windows(8).position(|bytes| bytes == b"HOTSETLB").expect("the log has a batch");
     for (name, image) in ["f0", "f1"].iter().zip(&before) {
         let mut image = image.clone();
         // Damages the middle of the log. Its beginning may be destaged and dead by now, and a batch damaged at its end
@@ -527,27 +538,27 @@ fn offline_check_and_rescue_handle_damaged_devices() {
         for at in (first + 4096 * 900..first + 4096 * 1_500).step_by(4096 * 61) {
             image[at..at + 512].fill(7);
         }
-        fs::write(path(&site, name), &image).expect("the folder can be written");
+        fs::write(path(&fixture, name), &image).expect("the folder can be written");
     }
-    let (whole, _) = offline(&site, &["check"], &["f0", "f1"]);
-    let (complete, report) = offline(&site, &["rescue", "--to", &to("three")], &["f0", "f1"]);
+    let (whole, _) = offline(&fixture, &["check"], &["f0", "f1"]);
+    let (complete, report) = offline(&fixture, &["rescue", "--to", &to("three")], &["f0", "f1"]);
     assert!(!whole && !complete, "the damage went unnoticed");
-    let rescued = count(&laid_over(&report, backing(&site)), 1);
+    let rescued = count(&apply_rescued(&report, backing(&fixture)), 1);
     // Lost data may be on the backing by chance, but data not listed as lost must be there.
     let lost = report["volumes"][0]["lost"].as_array().expect("a list").len() as u64;
     let unknown = report["lost_batches"].as_array().expect("a list").len();
     assert!(lost > 0 || unknown > 0, "the damage went unnoticed");
     assert!(unknown > 0 || rescued + lost >= BLOCKS, "{rescued} of {BLOCKS} with {lost} lost");
     assert!(rescued > BLOCKS / 2, "{rescued} of {BLOCKS}");
-    let damaged = [fs::read(path(&site, "f0")).unwrap(), fs::read(path(&site, "f1")).unwrap()];
+    let damaged = [fs::read(path(&fixture, "f0")).unwrap(), fs::read(path(&fixture, "f1")).unwrap()];
     assert!(damaged[0][..first] == before[0][..first], "nothing was written to the devices");
     // Devices in use by a daemon are refused.
     for (name, image) in ["f0", "f1"].iter().zip(&before) {
-        fs::write(path(&site, name), image).expect("the folder can be written");
+        fs::write(path(&fixture, name), image).expect("the folder can be written");
     }
-    let daemon = site.start();
-    let (whole, report) = offline(&site, &["check"], &["f0", "f1"]);
+    let daemon = fixture.start();
+    let (whole, report) = offline(&fixture, &["check"], &["f0", "f1"]);
     assert!(!whole && report.to_string().contains("in use"), "{report}");
-    assert_eq!(count(&read(&site), 1), BLOCKS);
+    assert_eq!(count(&read(&fixture), 1), BLOCKS);
     daemon.stop();
 }

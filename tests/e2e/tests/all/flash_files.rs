@@ -6,9 +6,9 @@ use std::path::Path;
 
 use e2e::client::Client;
 use e2e::daemon::{text_of, wait_for};
-use e2e::site::Site;
+use e2e::fixture::Fixture;
 
-use crate::flash::{failing, flash_on};
+use crate::flash::{failing_devices, flash_on};
 use crate::history::SmallDisk;
 use crate::state::Obstacle;
 
@@ -21,14 +21,14 @@ fn allocated(path: &Path) -> u64 {
 
 #[test]
 fn sparse_flash_files_get_all_of_their_blocks() {
-    let mut site = Site::with_volume(MIB);
-    let paths = ["made", "sparse", "added"].map(|name| site.folder.join(name));
+    let mut fixture = Fixture::with_volume(MIB);
+    let paths = ["made", "sparse", "added"].map(|name| fixture.folder.join(name));
     for path in &paths[1..] {
         File::create(path).and_then(|file| file.set_len(FLASH_BYTES)).expect("the folder can be written");
         assert_eq!(allocated(path), 0, "the file system makes sparse files");
     }
-    flash_on(&mut site, &[&paths[0], &paths[1]]);
-    let daemon = site.start();
+    flash_on(&mut fixture, &[&paths[0], &paths[1]]);
+    let daemon = fixture.start();
     daemon.command(&["flash", "add", &paths[2].display().to_string()]);
     for path in &paths {
         assert!(allocated(path) >= FLASH_BYTES, "{}: {} bytes", path.display(), allocated(path));
@@ -38,22 +38,22 @@ fn sparse_flash_files_get_all_of_their_blocks() {
 
 #[test]
 fn oversized_flash_file_is_refused_before_a_write_fails() {
-    let mut site = Site::with_volume(MIB);
-    let place = site.folder.join("small");
-    let Some(_small) = SmallDisk::of(&place, "48m") else { return };
-    let (new, sparse, whole) = (place.join("new"), place.join("sparse"), site.folder.join("whole"));
+    let mut fixture = Fixture::with_volume(MIB);
+    let mount_point = fixture.folder.join("small");
+    let Some(_small) = SmallDisk::of(&mount_point, "48m") else { return };
+    let (new, sparse, whole) = (mount_point.join("new"), mount_point.join("sparse"), fixture.folder.join("whole"));
     File::create(&sparse).and_then(|file| file.set_len(FLASH_BYTES)).expect("the file system has space");
-    flash_on(&mut site, &[&whole, &sparse]);
-    let daemon = site.start();
+    flash_on(&mut fixture, &[&whole, &sparse]);
+    let daemon = fixture.start();
     let log = daemon.log();
     let line =
         log.lines().find(|line| line.contains("flash is not used") || line.contains("flash: ")).unwrap_or_default();
     assert!(line.contains(&sparse.display().to_string()) && line.contains("free space there"), "{log}");
     assert_eq!(allocated(&sparse), 0, "the file system must not be filled");
     daemon.stop();
-    flash_on(&mut site, &[&new]);
-    site.tables += "allow_single_copy = true\n";
-    let daemon = site.start();
+    flash_on(&mut fixture, &[&new]);
+    fixture.tables += "allow_single_copy = true\n";
+    let daemon = fixture.start();
     assert!(daemon.log().contains("free space there"), "{}", daemon.log());
     assert!(!new.exists(), "a file that cannot be used is not left behind");
     let added = daemon.try_command(&["flash", "list"]);
@@ -63,29 +63,29 @@ fn oversized_flash_file_is_refused_before_a_write_fails() {
 
 #[test]
 fn flush_on_one_copy_fails_until_the_state_records_it() {
-    let mut site = Site::with_volume(16 * MIB);
-    let Some(devices) = failing(&site, &["l0", "l1"]) else { return };
-    flash_on(&mut site, &[devices[0].path(), devices[1].path()]);
-    site.tables += "allow_single_copy = true\n";
-    let daemon = site.start();
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
-    client.write(0, &[1; 4096]).expect("it writes");
+    let mut fixture = Fixture::with_volume(16 * MIB);
+    let Some(devices) = failing_devices(&fixture, &["l0", "l1"]) else { return };
+    flash_on(&mut fixture, &[devices[0].path(), devices[1].path()]);
+    fixture.tables += "allow_single_copy = true\n";
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(0, &[1; 4096]).expect("the write succeeds");
     client.flush().expect("two copies");
-    let obstacle = Obstacle::put(&site);
+    let obstacle = Obstacle::create(&fixture);
     devices[0].fail();
     client.write(0, &[2; 4096]).expect("memory has space");
     assert!(client.flush().is_err(), "one copy, and no record of it for the next start:\n{}", daemon.log());
     let list = daemon.command(&["flash", "list"]);
     assert!(list.contains("flushes fail"), "{list}");
-    obstacle.clear();
+    obstacle.remove();
     wait_for("successful flushes", || client.flush().ok());
     assert!(!daemon.command(&["flash", "list"]).contains("flushes fail"), "{}", daemon.log());
     drop(client);
     daemon.kill();
-    let daemon = site.start();
+    let daemon = fixture.start();
     let mut client =
-        Client::connect(&site.endpoint(), "v").unwrap_or_else(|error| panic!("{error}:\n{}", daemon.log()));
-    assert_eq!(client.read(0, 4096).expect("it reads"), [2; 4096]);
+        Client::connect(&fixture.endpoint(), "v").unwrap_or_else(|error| panic!("{error}:\n{}", daemon.log()));
+    assert_eq!(client.read(0, 4096).expect("the read succeeds"), [2; 4096]);
     drop(client);
     daemon.stop();
 }

@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 use driver::{Memory, Request, descriptor, feature};
 use e2e::client::Client;
 use e2e::daemon::Daemon;
+use e2e::fixture::Fixture;
 use e2e::fuse::Fuse;
-use e2e::site::Site;
 
 use crate::history::SmallDisk;
 use crate::vhost_user::{ALL, Guest, connect};
@@ -25,8 +25,8 @@ const LEN: u32 = 16 << 10;
 const RINGS_BYTES: usize = 4096;
 
 /// A daemon with the volume `v` of a guest, and a second volume.
-struct Fixture {
-    site: Site,
+struct Deployment {
+    fixture: Fixture,
     daemon: Daemon,
     /// A client of the second volume from before the test.
     client: Client,
@@ -34,42 +34,42 @@ struct Fixture {
     neighbour: Guest,
 }
 
-impl Fixture {
-    fn new() -> Fixture {
-        let mut site = Site::new();
-        ["v", "other"].iter().for_each(|name| site.volume(name, BYTES, ""));
-        site.vhost_user();
-        let daemon = site.start();
-        let client = Client::connect(&site.endpoint(), "other").expect("it is served");
-        let mut neighbour = Guest::new(&site.vhost_user_socket("other"), 1, ALL);
+impl Deployment {
+    fn new() -> Deployment {
+        let mut fixture = Fixture::new();
+        ["v", "other"].iter().for_each(|name| fixture.add_volume(name, BYTES, ""));
+        fixture.enable_vhost_user();
+        let daemon = fixture.start();
+        let client = Client::connect(&fixture.endpoint(), "other").expect("the volume is served");
+        let mut neighbour = Guest::new(&fixture.vhost_user_socket("other"), 1, ALL);
         neighbour.start(None);
-        let mut v = Client::connect(&site.endpoint(), "v").expect("it is served");
+        let mut v = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
         v.write(0, &[7; LEN as usize]).expect("a served volume");
-        Fixture { site, daemon, client, neighbour }
+        Deployment { fixture, daemon, client, neighbour }
     }
 
     /// Starts a guest anew in the memory of an earlier one.
     fn guest(&self, memory: &Memory) -> Guest {
         memory.write(0, &[0; RINGS_BYTES]);
-        Guest::on(memory.clone(), &self.site.vhost_user_socket("v"), 1, FEATURES)
+        Guest::on(memory.clone(), &self.fixture.vhost_user_socket("v"), 1, FEATURES)
     }
 
     /// Checks that the daemon serves all others, and that the guest's volume is intact.
-    fn goes_on(&mut self) {
+    fn assert_others_are_served(&mut self) {
         assert!(self.daemon.is_running(), "{}", self.daemon.log());
         self.client.write(0, &[3; 4096]).expect("the connection still works");
-        assert_eq!(self.neighbour.ask(0, &Request::Read(0, 4096)), (0, vec![3; 4096]));
-        let mut v = Client::connect(&self.site.endpoint(), "v").expect("it is served");
+        assert_eq!(self.neighbour.request(0, &Request::Read(0, 4096)), (0, vec![3; 4096]));
+        let mut v = Client::connect(&self.fixture.endpoint(), "v").expect("the volume is served");
         assert_eq!(v.read(0, LEN as usize).expect("a served volume"), [7; LEN as usize]);
     }
 
-    fn logged(&self, text: &str) -> usize {
+    fn log_count(&self, text: &str) -> usize {
         self.daemon.log().matches(text).count()
     }
 }
 
 /// Submits a read or a write of the volume's first bytes with its data at `at` of the guest's memory.
-fn ask(guest: &mut Guest, is_write: bool, at: u64) {
+fn submit_request(guest: &mut Guest, is_write: bool, at: u64) {
     let (head, status) = (guest.queues[0].data(0), guest.queues[0].data(1));
     guest.memory.write(head, &[&u32::from(is_write).to_le_bytes()[..], &[0; 12]].concat());
     guest.memory.write(status, &[0xff]);
@@ -81,16 +81,16 @@ fn ask(guest: &mut Guest, is_write: bool, at: u64) {
 }
 
 /// Waits for the status of the hand-written request.
-fn answered(guest: &Guest) -> u8 {
+fn wait_for_status(guest: &Guest) -> u8 {
     let status = guest.queues[0].data(1);
     e2e::daemon::wait_for("an answer", || Some(guest.memory.read(status, 1)[0]).filter(|status| *status != 0xff))
 }
 
 #[test]
 fn truncated_guest_memory_ends_only_its_front_end() {
-    let mut all = Fixture::new();
-    let memory = Memory::new(Guest::queue_bytes()).expect("memory");
-    let more = Memory::new(LEN.into()).expect("memory");
+    let mut deployment = Deployment::new();
+    let memory = Memory::new(Guest::queue_bytes()).expect("guest memory");
+    let more = Memory::new(LEN.into()).expect("guest memory");
     let share = |guest: &mut Guest| {
         guest.front_end.add_memory(&more, FAR, LEN.into(), 0).expect("taken");
         guest.start(None);
@@ -98,95 +98,95 @@ fn truncated_guest_memory_ends_only_its_front_end() {
     // A new front end each time; each one finds the same memory.
     for (round, is_write) in [false, true, false, true].into_iter().enumerate() {
         rustix::fs::ftruncate(more.file(), LEN.into()).expect("the file can grow");
-        let mut guest = all.guest(&memory);
+        let mut guest = deployment.guest(&memory);
         share(&mut guest);
         rustix::fs::ftruncate(more.file(), 4096).expect("the file can shrink");
-        ask(&mut guest, is_write, FAR);
+        submit_request(&mut guest, is_write, FAR);
         assert!(guest.front_end.is_closed(), "round {round}");
         assert_eq!(guest.memory.read(guest.queues[0].data(1), 1), [0xff], "the request is not answered");
-        all.goes_on();
-        assert_eq!(all.logged("a page of the guest's memory is missing"), round + 1);
+        deployment.assert_others_are_served();
+        assert_eq!(deployment.log_count("a page of the guest's memory is missing"), round + 1);
     }
     rustix::fs::ftruncate(more.file(), LEN.into()).expect("the file can grow");
-    let mut guest = all.guest(&memory);
+    let mut guest = deployment.guest(&memory);
     share(&mut guest);
-    ask(&mut guest, false, FAR);
-    assert_eq!(answered(&guest), 0);
+    submit_request(&mut guest, false, FAR);
+    assert_eq!(wait_for_status(&guest), 0);
     assert_eq!(more.read(0, LEN as usize), [7; LEN as usize]);
     drop(guest);
-    let Fixture { daemon, neighbour, client, .. } = all;
+    let Deployment { daemon, neighbour, client, .. } = deployment;
     drop((neighbour, client));
     daemon.stop();
 }
 
 #[test]
 fn truncated_guest_queues_end_only_their_front_end() {
-    let mut all = Fixture::new();
+    let mut deployment = Deployment::new();
     let (first, second) = (Guest::queue_bytes(), 2 * Guest::queue_bytes());
-    let memory = Memory::new(second).expect("memory");
-    let mut guest = Guest::on(memory.clone(), &all.site.vhost_user_socket("v"), 2, FEATURES);
+    let memory = Memory::new(second).expect("guest memory");
+    let mut guest = Guest::on(memory.clone(), &deployment.fixture.vhost_user_socket("v"), 2, FEATURES);
     guest.start(None);
-    assert_eq!(guest.ask(1, &Request::Read(0, 512)), (0, vec![7; 512]));
+    assert_eq!(guest.request(1, &Request::Read(0, 512)), (0, vec![7; 512]));
     // Truncates the second queue's rings; only its eventfd still works.
     rustix::fs::ftruncate(memory.file(), first).expect("the file can shrink");
-    guest.queues[1].ring();
+    guest.queues[1].signal();
     assert!(guest.front_end.is_closed());
-    all.goes_on();
+    deployment.assert_others_are_served();
     drop(guest);
-    let Fixture { daemon, neighbour, client, .. } = all;
+    let Deployment { daemon, neighbour, client, .. } = deployment;
     drop((neighbour, client));
     daemon.stop();
 }
 
 #[test]
 fn full_tmpfs_under_guest_memory_ends_only_its_front_end() {
-    let mut all = Fixture::new();
-    let Some(tmpfs) = SmallDisk::of(&all.site.folder.join("shm"), "4m") else { return };
+    let mut deployment = Deployment::new();
+    let Some(tmpfs) = SmallDisk::of(&deployment.fixture.folder.join("shm"), "4m") else { return };
     let file = File::options().create_new(true).read(true).write(true).open(tmpfs.path().join("guest")).expect("room");
-    let memory = Memory::of_file(file.into(), 2 * FAR).expect("memory");
-    let mut guest = all.guest(&memory);
+    let memory = Memory::of_file(file.into(), 2 * FAR).expect("guest memory");
+    let mut guest = deployment.guest(&memory);
     guest.start(None);
-    assert_eq!(guest.ask(0, &Request::Read(0, 512)), (0, vec![7; 512]));
-    ask(&mut guest, false, FAR);
-    assert_eq!((answered(&guest), memory.read(FAR, 1)), (0, vec![7]), "tmpfs has space for a page");
+    assert_eq!(guest.request(0, &Request::Read(0, 512)), (0, vec![7; 512]));
+    submit_request(&mut guest, false, FAR);
+    assert_eq!((wait_for_status(&guest), memory.read(FAR, 1)), (0, vec![7]), "tmpfs has space for a page");
     tmpfs.fill();
     for (round, is_write) in [false, true, false].into_iter().enumerate() {
-        ask(&mut guest, is_write, FAR + 2 * u64::from(LEN));
+        submit_request(&mut guest, is_write, FAR + 2 * u64::from(LEN));
         assert!(guest.front_end.is_closed(), "round {round}");
-        all.goes_on();
-        guest = all.guest(&memory);
+        deployment.assert_others_are_served();
+        guest = deployment.guest(&memory);
         guest.start(None);
     }
     tmpfs.empty();
-    ask(&mut guest, false, FAR + 2 * u64::from(LEN));
-    assert_eq!(answered(&guest), 0);
+    submit_request(&mut guest, false, FAR + 2 * u64::from(LEN));
+    assert_eq!(wait_for_status(&guest), 0);
     assert_eq!(memory.read(FAR + 2 * u64::from(LEN), LEN as usize), [7; LEN as usize]);
     drop(guest);
-    let Fixture { daemon, neighbour, client, .. } = all;
+    let Deployment { daemon, neighbour, client, .. } = deployment;
     drop((neighbour, client));
     daemon.stop();
 }
 
 #[test]
 fn memory_on_a_hanging_file_system_is_refused_without_delay() {
-    let mut all = Fixture::new();
-    let Some(fuse) = Fuse::mount(&all.site.folder.join("fuse")) else { return };
+    let mut deployment = Deployment::new();
+    let Some(fuse) = Fuse::mount(&deployment.fixture.folder.join("fuse")) else { return };
     let file = File::options().create_new(true).read(true).write(true).open(fuse.path().join("guest")).expect("room");
     file.set_len(LEN.into()).expect("room");
     fuse.hang();
     // Memory, an eventfd, the back-end channel: their types are checked by the kernel, not by the file system.
     let place: Vec<u8> = [1, 0, u64::from(LEN), 0, 0].iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
     for (request, body) in [(5, &place[..]), (12, &[0; 8]), (21, &[])] {
-        let mut front_end = connect(&all.site.vhost_user_socket("v"), ALL);
-        let refused = front_end.tell(request, body, &[file.as_fd()]);
+        let mut front_end = connect(&deployment.fixture.vhost_user_socket("v"), ALL);
+        let refused = front_end.send_acked(request, body, &[file.as_fd()]);
         assert!(refused.is_err(), "message {request} was taken");
-        all.goes_on();
+        deployment.assert_others_are_served();
     }
-    assert_eq!(all.logged("neither a memfd nor a file on tmpfs or hugetlbfs"), 1);
-    assert!(all.logged(&fuse.path().join("guest").display().to_string()) >= 1, "{}", all.daemon.log());
-    fuse.answer();
+    assert_eq!(deployment.log_count("neither a memfd nor a file on tmpfs or hugetlbfs"), 1);
+    assert!(deployment.log_count(&fuse.path().join("guest").display().to_string()) >= 1, "{}", deployment.daemon.log());
+    fuse.resume();
     drop(file);
-    let Fixture { daemon, neighbour, client, .. } = all;
+    let Deployment { daemon, neighbour, client, .. } = deployment;
     drop((neighbour, client));
     daemon.stop();
 }

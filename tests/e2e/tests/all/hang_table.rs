@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use driver::Memory;
 use e2e::client::{Client, Op};
 use e2e::daemon::{Daemon, hotset};
+use e2e::fixture::Fixture;
 use e2e::fuse::Fuse;
-use e2e::held;
-use e2e::site::Site;
+use e2e::stopped_thread;
 use serde_json::Value;
 
 use crate::guest_memory;
@@ -24,14 +24,14 @@ use crate::vhost_user::Guest;
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
-/// How long the probes look at a daemon beside something that hangs.
-const PROBED: Duration = Duration::from_secs(40);
-/// How long the end of a daemon is waited for.
-const END_PATIENCE: Duration = Duration::from_secs(120);
+/// Duration of the probes while a component hangs.
+const PROBE_TIME: Duration = Duration::from_secs(40);
+/// Time-out of the end of a daemon.
+const END_TIMEOUT: Duration = Duration::from_secs(120);
 /// Backings that hang at once: more than a ring has workers on two processors.
-const MANY: usize = 9;
-/// Requests that a client has under way on each volume that hangs.
-const SICK_WRITES: u64 = 64;
+const HUNG_BACKINGS: usize = 9;
+/// Writes by a client to each volume on a hung backing.
+const HUNG_VOLUME_WRITES: u64 = 64;
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -74,7 +74,7 @@ impl Part {
         }
     }
 
-    /// The alert that tells of it.
+    /// Beginning of the kind of the alert that reports the hang.
     fn alert(self) -> Option<&'static str> {
         match self {
             Part::OneMirror | Part::BothMirrors => Some("flash"),
@@ -86,107 +86,108 @@ impl Part {
     }
 }
 
-/// A daemon with something that can be made to hang.
-struct Fixture {
+/// Configuration and files of a daemon with a component that can hang.
+struct HangFixture {
     part: Part,
-    site: Site,
+    fixture: Fixture,
     mounts: Vec<Fuse>,
-    sick: Vec<String>,
-    /// The memory that is shared with the guest.
+    hung_volumes: Vec<String>,
+    /// Memory shared with the guest.
     memory: Option<Memory>,
 }
 
-impl Fixture {
-    /// None where file systems may not be mounted.
-    fn new(part: Part) -> Option<Fixture> {
-        let mut site = Site::new();
-        let mount = |site: &Site, name: &str| Fuse::mount(&site.folder.join(name));
-        let (mut mounts, mut sick, mut memory) = (Vec::new(), Vec::new(), None);
+impl HangFixture {
+    /// `None` where file systems may not be mounted.
+    fn new(part: Part) -> Option<HangFixture> {
+        let mut fixture = Fixture::new();
+        let mount = |fixture: &Fixture, name: &str| Fuse::mount(&fixture.folder.join(name));
+        let (mut mounts, mut hung_volumes, mut memory) = (Vec::new(), Vec::new(), None);
         match part {
             Part::OneMirror | Part::BothMirrors => {
                 let mut devices: Vec<PathBuf> = Vec::new();
-                mounts.push(mount(&site, "mount0")?);
+                mounts.push(mount(&fixture, "mount0")?);
                 devices.push(mounts[0].path().join("f0"));
                 if part == Part::BothMirrors {
-                    mounts.push(mount(&site, "mount1")?);
+                    mounts.push(mount(&fixture, "mount1")?);
                     devices.push(mounts[1].path().join("f1"));
                 } else {
-                    devices.push(site.folder.join("f1"));
+                    devices.push(fixture.folder.join("f1"));
                 }
                 let names: Vec<String> = devices.iter().map(|path| format!("\"{}\"", path.display())).collect();
-                site.tables = format!("[flash]\ndevices = [{}]\nsize = \"64 MiB\"\n", names.join(", "));
+                fixture.tables = format!("[flash]\ndevices = [{}]\nsize = \"64 MiB\"\n", names.join(", "));
             }
             Part::OneBacking | Part::NineBackings => {
-                for number in 0..if part == Part::OneBacking { 1 } else { MANY } {
-                    mounts.push(mount(&site, &format!("mount{number}"))?);
-                    let backing = mounts[number].path().join("sick.img");
+                for number in 0..if part == Part::OneBacking { 1 } else { HUNG_BACKINGS } {
+                    mounts.push(mount(&fixture, &format!("mount{number}"))?);
+                    let backing = mounts[number].path().join("hung.img");
                     File::create(&backing).and_then(|file| file.set_len(16 * MIB)).expect("the mount can be written");
-                    sick.push(format!("sick{number}"));
-                    site.volume_on(&sick[number], &backing.display().to_string(), "");
+                    hung_volumes.push(format!("hung{number}"));
+                    fixture.add_volume_on(&hung_volumes[number], &backing.display().to_string(), "");
                 }
             }
-            Part::StateDirectory => mounts.push(mount(&site, "state")?),
-            Part::HistoryDisk => mounts.push(mount(&site, "state/history")?),
+            Part::StateDirectory => mounts.push(mount(&fixture, "state")?),
+            Part::HistoryDisk => mounts.push(mount(&fixture, "state/history")?),
             Part::GuestMemory => {
-                site.volume("guest", 16 * MIB, "");
-                site.vhost_user();
-                memory = Some(Memory::new(Guest::queue_bytes()).expect("memory"));
+                fixture.add_volume("guest", 16 * MIB, "");
+                fixture.enable_vhost_user();
+                memory = Some(Memory::new(Guest::queue_bytes()).expect("guest memory"));
             }
             Part::Nothing | Part::ControlThread => {}
         }
-        site.volume("well", 64 * MIB, "");
-        Some(Fixture { part, site, mounts, sick, memory })
+        fixture.add_volume("healthy", 64 * MIB, "");
+        Some(HangFixture { part, fixture, mounts, hung_volumes, memory })
     }
 
-    /// Makes it hang under load; the end of the returned value lets a held thread go.
+    /// Makes the component hang under load; dropping the returned value resumes a stopped thread.
     fn hang(&self, daemon: &Daemon) -> Option<Box<dyn Any>> {
         if self.part == Part::ControlThread {
-            return Some(Box::new(held::control(daemon)?));
+            return Some(Box::new(stopped_thread::stop_control(daemon)?));
         }
         self.mounts.iter().for_each(Fuse::hang);
         let mut clients = Vec::new();
-        for name in &self.sick {
-            let mut client = Client::connect(&self.site.endpoint(), name).expect("it is served");
-            for number in 0..SICK_WRITES {
-                client.write(number * 16 * BLOCK, &[7; BLOCK as usize]).expect("memory takes it");
+        for name in &self.hung_volumes {
+            let mut client = Client::connect(&self.fixture.endpoint(), name).expect("the volume is served");
+            for number in 0..HUNG_VOLUME_WRITES {
+                client.write(number * 16 * BLOCK, &[7; BLOCK as usize]).expect("memory has space");
             }
-            client.send(Op::Flush, 0, 0, 0, &[]).expect("it is sent");
-            client.send(Op::Read, 0, 8 * MIB, BLOCK as usize, &[]).expect("it is sent");
+            client.send(Op::Flush, 0, 0, 0, &[]).expect("the request is sent");
+            client.send(Op::Read, 0, 8 * MIB, BLOCK as usize, &[]).expect("the request is sent");
             clients.push(client);
         }
         if let Some(memory) = &self.memory {
-            let mut guest = Guest::on(memory.clone(), &self.site.vhost_user_socket("guest"), 1, guest_memory::FEATURES);
+            let mut guest =
+                Guest::on(memory.clone(), &self.fixture.vhost_user_socket("guest"), 1, guest_memory::FEATURES);
             guest.start(None);
-            rustix::fs::ftruncate(memory.file(), 0).expect("it shrinks");
-            guest.queues[0].ring();
+            rustix::fs::ftruncate(memory.file(), 0).expect("the file can shrink");
+            guest.queues[0].signal();
             return Some(Box::new((clients, guest)));
         }
         Some(Box::new(clients))
     }
 }
 
-/// The longest wait of one kind of request, the one under way included.
+/// Longest latency of one kind of request, including the request in flight.
 #[derive(Default)]
 struct Probe {
     longest: Mutex<(Duration, Option<Instant>)>,
 }
 
 impl Probe {
-    fn time<T>(&self, request: impl FnOnce() -> T) -> T {
+    fn measure<T>(&self, request: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
         self.longest.lock().expect("no probe panics").1 = Some(begun);
-        let answer = request();
+        let result = request();
         let mut longest = self.longest.lock().expect("no probe panics");
         *longest = (longest.0.max(begun.elapsed()), None);
-        answer
+        result
     }
 
-    /// As a cell: an unanswered request is one that has waited for so long at least.
+    /// Cell of the table; for an unanswered request, the time that it has waited.
     fn cell(&self) -> String {
-        let (answered, under_way) = *self.longest.lock().expect("no probe panics");
-        match under_way.map(|begun| begun.elapsed()).filter(|waited| *waited > answered) {
+        let (longest, in_flight) = *self.longest.lock().expect("no probe panics");
+        match in_flight.map(|begun| begun.elapsed()).filter(|waited| *waited > longest) {
             Some(waited) => format!("no answer in {} s", waited.as_secs()),
-            None => seconds(answered),
+            None => seconds(longest),
         }
     }
 }
@@ -211,8 +212,8 @@ struct Probes {
 }
 
 impl Probes {
-    fn client(&self, site: &Site, probe: impl Fn(&mut Client, u64)) {
-        let mut client = Client::connect(&site.endpoint(), "well").expect("it is served");
+    fn repeat(&self, fixture: &Fixture, probe: impl Fn(&mut Client, u64)) {
+        let mut client = Client::connect(&fixture.endpoint(), "healthy").expect("the volume is served");
         let mut number = 0;
         while !self.ends.load(Ordering::Relaxed) {
             probe(&mut client, number);
@@ -221,87 +222,87 @@ impl Probes {
         }
     }
 
-    /// Probes until `PROBED` has passed; returns when the alert was seen.
-    fn watch(&'static self, fixture: &'static Fixture, socket: String) -> Option<Duration> {
-        let site = &fixture.site;
+    /// Probes until `PROBE_TIME` has passed; returns when the alert was seen.
+    fn run(&'static self, hang: &'static HangFixture, socket: String) -> Option<Duration> {
+        let fixture = &hang.fixture;
         std::thread::spawn(move || {
-            self.client(site, |client, number| {
+            self.repeat(fixture, |client, number| {
                 let at = number * 37 * BLOCK % (64 * MIB);
-                self.reads.time(|| client.read(at, BLOCK as usize)).expect("it reads");
+                self.reads.measure(|| client.read(at, BLOCK as usize)).expect("the read succeeds");
             });
         });
         std::thread::spawn(move || {
-            self.client(site, |client, number| {
+            self.repeat(fixture, |client, number| {
                 let at = number * 41 * BLOCK % (64 * MIB);
-                self.writes.time(|| client.write(at, &[number as u8; BLOCK as usize])).expect("it writes");
+                self.writes.measure(|| client.write(at, &[number as u8; BLOCK as usize])).expect("the write succeeds");
             });
         });
         std::thread::spawn(move || {
-            self.client(site, |client, number| {
-                client.write(number % 16 * BLOCK, &[number as u8; BLOCK as usize]).expect("it writes");
-                if self.flushes.time(|| client.flush()).is_err() {
+            self.repeat(fixture, |client, number| {
+                client.write(number % 16 * BLOCK, &[number as u8; BLOCK as usize]).expect("the write succeeds");
+                if self.flushes.measure(|| client.flush()).is_err() {
                     self.has_failed_flush.store(true, Ordering::Relaxed);
                 }
             });
         });
         let begun = Instant::now();
-        let mut told = None;
-        while begun.elapsed() < PROBED {
-            let output = self.status.time(|| hotset(&["status", "--json", "--socket", &socket]));
+        let mut detected = None;
+        while begun.elapsed() < PROBE_TIME {
+            let output = self.status.measure(|| hotset(&["status", "--json", "--socket", &socket]));
             let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
             let kinds = status["active_alerts"].as_array().cloned().unwrap_or_default();
-            let is_it = |alert: &Value| {
-                alert["kind"].as_str().zip(fixture.part.alert()).is_some_and(|(is, wanted)| is.starts_with(wanted))
+            let is_expected = |alert: &Value| {
+                alert["kind"].as_str().zip(hang.part.alert()).is_some_and(|(is, wanted)| is.starts_with(wanted))
             };
-            told = told.or_else(|| kinds.iter().any(is_it).then(|| begun.elapsed()));
+            detected = detected.or_else(|| kinds.iter().any(is_expected).then(|| begun.elapsed()));
             std::thread::sleep(Duration::from_millis(250));
         }
         self.ends.store(true, Ordering::Relaxed);
-        told
+        detected
     }
 }
 
-/// The time until the daemon has ended, or has said its last words: the kernel may keep the process.
-fn ended(daemon: &mut Daemon) -> String {
+/// Time until the daemon has ended or logged its last line: the kernel may keep the process.
+fn wait_for_end(daemon: &mut Daemon) -> String {
     let begun = Instant::now();
-    while begun.elapsed() < END_PATIENCE {
+    while begun.elapsed() < END_TIMEOUT {
         let log = daemon.log();
         if !daemon.is_running() || log.contains(" again: ending at once") || log.contains("stopped, but") {
             return seconds(begun.elapsed());
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    format!("no end in {} s", END_PATIENCE.as_secs())
+    format!("no end in {} s", END_TIMEOUT.as_secs())
 }
 
-fn row(part: Part) -> Option<String> {
-    // Probes that get no answer outlive the row.
-    let fixture: &'static Fixture = Box::leak(Box::new(Fixture::new(part)?));
+fn measure_row(part: Part) -> Option<String> {
+    // Threads of unanswered probes survive the row.
+    let hang: &'static HangFixture = Box::leak(Box::new(HangFixture::new(part)?));
     let probes: &'static Probes = Box::leak(Box::default());
-    let mut daemon = fixture.site.start();
-    let hung = fixture.hang(&daemon)?;
-    let told = probes.watch(fixture, fixture.site.folder.join("control.sock").display().to_string());
+    let mut daemon = hang.fixture.start();
+    let hung = hang.hang(&daemon)?;
+    let detected = probes.run(hang, hang.fixture.folder.join("control.sock").display().to_string());
     daemon.signal("TERM");
-    let end = ended(&mut daemon);
-    fixture.mounts.iter().for_each(Fuse::answer);
+    let end = wait_for_end(&mut daemon);
+    hang.mounts.iter().for_each(Fuse::resume);
     drop(hung);
     drop(daemon);
 
-    let again = Fixture::new(part)?;
-    let mut daemon = again.site.start();
+    let again = HangFixture::new(part)?;
+    let mut daemon = again.fixture.start();
     let hung = again.hang(&daemon)?;
     std::thread::sleep(Duration::from_secs(1));
     daemon.signal("TERM");
     std::thread::sleep(Duration::from_millis(100));
     let second = if daemon.is_running() {
         daemon.signal("TERM");
-        ended(&mut daemon)
+        wait_for_end(&mut daemon)
     } else {
         "ended before".to_owned()
     };
-    again.mounts.iter().for_each(Fuse::answer);
+    again.mounts.iter().for_each(Fuse::resume);
     drop(hung);
-    let alert = match (part.alert(), told) {
+    let alert = match (part.alert(), detected) {
         (None, _) => "none".to_owned(),
         (Some(kind), None) => format!("{kind}: not seen"),
         (Some(_), Some(after)) => format!("after {}", seconds(after)),
@@ -315,7 +316,7 @@ fn row(part: Part) -> Option<String> {
 
 #[test]
 #[ignore = "long: about fifteen minutes"]
-fn each_part_that_hangs_leaves_the_others_at_work() {
+fn healthy_volume_is_served_while_any_component_hangs() {
     let mut table =
         "| hangs | reads | writes | flushes | `status` | alert | end after SIGTERM | after a second SIGTERM |\n"
             .to_owned();
@@ -324,13 +325,13 @@ fn each_part_that_hangs_leaves_the_others_at_work() {
     for part in
         Part::ALL.into_iter().filter(|part| parts.as_ref().is_none_or(|rows| rows.contains(&format!("{part:?}"))))
     {
-        let Some(row) = row(part) else { continue };
+        let Some(row) = measure_row(part) else { continue };
         println!("{row}");
         writeln!(table, "{row}").expect("a string grows");
     }
     println!("{table}");
     for row in table.lines().skip(2) {
         let others: Vec<&str> = row.split('|').skip(2).take(3).collect();
-        assert!(others.iter().all(|cell| !cell.contains("no answer")), "a volume that is well waits: {row}");
+        assert!(others.iter().all(|cell| !cell.contains("no answer")), "a healthy volume waits: {row}");
     }
 }

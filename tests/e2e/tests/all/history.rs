@@ -1,12 +1,12 @@
-//! Figures over time: they agree with the requests made, survive kills, and delay no request when their disk fails.
+//! The history: it agrees with the requests sent, survives kills, and delays no request when its disk fails.
 
 use std::path::Path;
 use std::process::Command;
 
 use e2e::client::Client;
 use e2e::daemon::{Daemon, text_of, wait_for};
+use e2e::fixture::Fixture;
 use e2e::http::Http;
-use e2e::site::Site;
 use e2e::tool::tool;
 use serde_json::Value;
 
@@ -14,10 +14,10 @@ const MIB: u64 = 1 << 20;
 /// Seconds that may be missing after a kill.
 const MISSING_MAX: u64 = 10;
 
-fn site() -> Site {
-    let mut site = Site::with_volume(32 * MIB);
-    site.tables = "[api]\nlisten = \"127.0.0.1:0\"".to_owned();
-    site
+fn fixture() -> Fixture {
+    let mut fixture = Fixture::with_volume(32 * MIB);
+    fixture.tables = "[api]\nlisten = \"127.0.0.1:0\"".to_owned();
+    fixture
 }
 
 fn sum(report: &Value, series: &str) -> u64 {
@@ -31,7 +31,7 @@ fn numbers(values: &Value) -> Vec<u64> {
 
 /// The history of the volume as soon as it contains all `reads`.
 fn history_with(http: &Http, reads: u64) -> Value {
-    wait_for("the history to have seen all reads", || {
+    wait_for("all reads in the history", || {
         let report = http.get("/api/v1/volumes/v/history?from=-10min&step=1").json();
         (report["series"]["reads"].is_object() && sum(&report, "reads") == reads).then_some(report)
     })
@@ -39,22 +39,22 @@ fn history_with(http: &Http, reads: u64) -> Value {
 
 #[test]
 fn history_agrees_with_volume_counters_and_fio() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
-    let uri = format!("--uri={}", site.uri("v"));
+    let uri = format!("--uri={}", fixture.uri("v"));
     let common = ["--name=v", "--ioengine=nbd", "--randseed=7", "--bs=4k", "--iodepth=4", &uri, "--output-format=json"];
     let run = |how: &[&str]| -> Value {
         let args = common.iter().chain(how).copied().collect::<Vec<_>>().join(" ");
-        let out = tool("fio").args(&args).within(site.folder.path()).ok();
-        serde_json::from_str(&out[out.find('{').expect("JSON")..]).expect("JSON")
+        let out = tool("fio").args(&args).within(fixture.folder.path()).ok();
+        serde_json::from_str(&out[out.find('{').expect("valid JSON")..]).expect("valid JSON")
     };
     let written = run(&["--rw=randwrite", "--size=32m", "--io_size=8m"]);
     let read = run(&["--rw=randread", "--size=32m", "--io_size=12m", "--rate_iops=1500"]);
-    let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", "v", "--json"])).expect("JSON");
+    let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", "v", "--json"])).expect("valid JSON");
     let (reads, writes) = (shown["reads"].as_u64().expect("a number"), shown["writes"].as_u64().expect("a number"));
-    let told = |run: &Value, kind: &str| run["jobs"][0][kind]["total_ios"].as_u64().expect("a number");
-    assert_eq!((reads, writes), (told(&read, "read"), told(&written, "write")));
+    let fio_count = |run: &Value, kind: &str| run["jobs"][0][kind]["total_ios"].as_u64().expect("a number");
+    assert_eq!((reads, writes), (fio_count(&read, "read"), fio_count(&written, "write")));
     let report = history_with(&http, reads);
     for series in
         ["reads", "writes", "read_bytes", "write_bytes", "memory_hits", "flash_hits", "partial_hits", "misses"]
@@ -62,13 +62,13 @@ fn history_agrees_with_volume_counters_and_fio() {
         assert_eq!(sum(&report, series), shown[series].as_u64().expect("a number"), "{series}");
     }
     assert_eq!(numbers(&report["latency"]["read"]["count"]).iter().sum::<u64>(), reads);
-    let page = site.folder.join("gain.html");
+    let page = fixture.folder.join("gain.html");
     let gain = daemon.command(&["report", "--from", "-10min", "--out", &page.to_string_lossy(), "--json"]);
-    let gain: Value = serde_json::from_str(&gain).expect("JSON");
+    let gain: Value = serde_json::from_str(&gain).expect("valid JSON");
     for figure in ["reads", "writes", "memory_hits", "flash_hits", "backing_reads", "backing_read_bytes"] {
         assert_eq!(gain[figure], shown[figure], "{figure}");
     }
-    let page = std::fs::read_to_string(page).expect("it was written");
+    let page = std::fs::read_to_string(page).expect("the file was written");
     assert!(page.contains("reads were served by the cache") && page.contains("<td>v<td>"), "{page}");
     assert!(!page.contains("http:") && !page.contains("<script") && !page.contains("src="), "{page}");
     for (args, why) in
@@ -77,24 +77,25 @@ fn history_agrees_with_volume_counters_and_fio() {
         let refused = daemon.try_command(&[&["report", "--out", "x.html"], args.as_slice()].concat());
         assert!(!refused.status.success() && text_of(&refused).contains(why), "{refused:?}");
     }
-    let whole = http.get("/api/v1/history?from=-10min&step=1&series=reads,write_latency,volumes").json();
-    assert_eq!((sum(&whole, "reads"), &whole["series"].as_object().map(|series| series.len())), (reads, &Some(2)));
-    assert_eq!(numbers(&whole["latency"]["write"]["count"]).iter().sum::<u64>(), writes);
+    let total = http.get("/api/v1/history?from=-10min&step=1&series=reads,write_latency,volumes").json();
+    assert_eq!((sum(&total, "reads"), &total["series"].as_object().map(|series| series.len())), (reads, &Some(2)));
+    assert_eq!(numbers(&total["latency"]["write"]["count"]).iter().sum::<u64>(), writes);
     // Coarser steps have the same sums, and a spike stays visible in them.
     let coarse = http.get("/api/v1/volumes/v/history?from=-10min&step=1min").json();
     assert_eq!(sum(&coarse, "reads"), reads);
-    let most = |report: &Value| numbers(&report["series"]["reads"]["max"]).into_iter().max();
-    assert_eq!(most(&coarse), most(&report));
+    let reads_max = |report: &Value| numbers(&report["series"]["reads"]["max"]).into_iter().max();
+    assert_eq!(reads_max(&coarse), reads_max(&report));
     // fio held 1,500 a second; the seconds of the history and those of fio begin at different moments.
-    assert!(most(&report).is_some_and(|most| (700..6_000).contains(&most)), "{:?}", most(&report));
+    assert!(reads_max(&report).is_some_and(|reads| (700..6_000).contains(&reads)), "{:?}", reads_max(&report));
     // CSV and the command show the same figures.
-    let csv = http.ask("GET", "/api/v1/volumes/v/history?from=-10min&step=1&series=reads", &["Accept: text/csv"], "");
+    let csv =
+        http.request("GET", "/api/v1/volumes/v/history?from=-10min&step=1&series=reads", &["Accept: text/csv"], "");
     assert_eq!(csv.header("content-type"), "text/csv");
     let lines: Vec<Vec<&str>> = csv.body.lines().map(|line| line.split(',').collect()).collect();
     assert_eq!(lines[0], ["at_unix_seconds", "covered_seconds", "reads", "reads_mean", "reads_min", "reads_max"]);
     assert_eq!(lines[1..].iter().map(|line| line[2].parse::<u64>().expect("a number")).sum::<u64>(), reads);
     let args = ["volume", "history", "v", "--from", "-10min", "--step", "10s", "--series", "reads", "--json"];
-    let commanded: Value = serde_json::from_str(&daemon.command(&args)).expect("JSON");
+    let commanded: Value = serde_json::from_str(&daemon.command(&args)).expect("valid JSON");
     assert_eq!((sum(&commanded, "reads"), &commanded["step_seconds"]), (reads, &10.into()));
     assert!(daemon.command(&["volume", "history", "--csv"]).starts_with("at_unix_seconds,"));
     daemon.stop();
@@ -102,37 +103,37 @@ fn history_agrees_with_volume_counters_and_fio() {
 
 #[test]
 fn datastore_history_covers_its_volumes_only() {
-    let mut site = Site::new();
-    site.tables = "[api]\nlisten = \"127.0.0.1:0\"\n[[datastore]]\nname = \"shelf\"".to_owned();
+    let mut fixture = Fixture::new();
+    fixture.tables = "[api]\nlisten = \"127.0.0.1:0\"\n[[datastore]]\nname = \"shelf\"".to_owned();
     for (name, lines) in [("a", "datastore = \"shelf\""), ("b", "datastore = \"shelf\""), ("c", "")] {
-        site.volume(name, MIB, lines);
+        fixture.add_volume(name, MIB, lines);
     }
-    let daemon = site.start();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
     for (name, reads) in [("a", 3), ("b", 5), ("c", 9)] {
-        let mut client = Client::connect(&site.endpoint(), name).expect("the daemon serves");
-        (0..reads).for_each(|_| drop(client.read(0, 4096).expect("it reads")));
+        let mut client = Client::connect(&fixture.endpoint(), name).expect("the volume is served");
+        (0..reads).for_each(|_| drop(client.read(0, 4096).expect("the read succeeds")));
     }
     for (datastore, reads) in [("shelf", 8), ("", 9)] {
-        let of = format!("/api/v1/history?datastore={datastore}&from=-10min&step=1&series=reads,read_latency");
-        let report = wait_for("the history to have seen all reads", || {
-            let report = http.get(&of).json();
+        let path = format!("/api/v1/history?datastore={datastore}&from=-10min&step=1&series=reads,read_latency");
+        let report = wait_for("all reads in the history", || {
+            let report = http.get(&path).json();
             (report["series"]["reads"]["sum"].is_array() && sum(&report, "reads") == reads).then_some(report)
         });
         assert_eq!(report["datastore"], datastore);
         assert_eq!(numbers(&report["latency"]["read"]["count"]).iter().sum::<u64>(), reads);
     }
     let command = ["volume", "history", "--datastore", "shelf", "--from", "-10min", "--series", "reads", "--json"];
-    let commanded: Value = serde_json::from_str(&daemon.command(&command)).expect("JSON");
+    let commanded: Value = serde_json::from_str(&daemon.command(&command)).expect("valid JSON");
     assert_eq!(sum(&commanded, "reads"), 8);
-    for (question, status, word) in [
+    for (query, status, word) in [
         ("history?datastore=none", 404, "no datastore named"),
         ("history?datastore=shelf&series=volumes", 400, "volumes"),
         ("volumes/a/history?datastore=shelf", 400, "of a volume or of a datastore"),
         ("volumes/%2Fshelf/history", 404, "/shelf"),
     ] {
-        let refused = http.get(&format!("/api/v1/{question}"));
-        assert_eq!(refused.status, status, "{question}: {refused:?}");
+        let refused = http.get(&format!("/api/v1/{query}"));
+        assert_eq!(refused.status, status, "{query}: {refused:?}");
         assert!(refused.json()["detail"].as_str().is_some_and(|text| text.contains(word)), "{refused:?}");
     }
     daemon.stop();
@@ -140,10 +141,10 @@ fn datastore_history_covers_its_volumes_only() {
 
 #[test]
 fn invalid_history_queries_are_refused_with_a_reason() {
-    let site = site();
-    let daemon = site.start();
+    let fixture = fixture();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
-    for (question, word) in [
+    for (query, word) in [
         ("v/history?from=soon", "soon"),
         ("v/history?step=often", "often"),
         ("v/history?series=colour", "colour"),
@@ -152,13 +153,13 @@ fn invalid_history_queries_are_refused_with_a_reason() {
         ("v/history?colour=1", "colour"),
         ("v/history?format=xml", "xml"),
     ] {
-        let refused = http.get(&format!("/api/v1/volumes/{question}"));
-        assert_eq!(refused.status, 400, "{question}: {refused:?}");
+        let refused = http.get(&format!("/api/v1/volumes/{query}"));
+        assert_eq!(refused.status, 400, "{query}: {refused:?}");
         assert!(refused.json()["detail"].as_str().is_some_and(|text| text.contains(word)), "{refused:?}");
     }
     assert_eq!(http.get("/api/v1/volumes/none/history").status, 404);
     daemon.stop();
-    let mut without = Site::with_volume(MIB);
+    let mut without = Fixture::with_volume(MIB);
     without.tables = "[api]\nlisten = \"127.0.0.1:0\"\n[history]\nsize = \"0\"".to_owned();
     let daemon = without.start();
     let http = Http::of(&daemon);
@@ -174,22 +175,23 @@ fn kill_rounds() -> u64 {
 
 /// Seconds that the volume's history covers, in steps of a second and of a minute, and the time of the last step.
 fn covered(http: &Http) -> ([u64; 2], u64) {
-    let of = |step: u64| http.get(&format!("/api/v1/volumes/v/history?from=-50min&step={step}&series=reads")).json();
-    let (fine, coarse) = (of(1), of(60));
+    let report_with =
+        |step: u64| http.get(&format!("/api/v1/volumes/v/history?from=-50min&step={step}&series=reads")).json();
+    let (fine, coarse) = (report_with(1), report_with(60));
     let sum = |report: &Value| numbers(&report["covered_seconds"]).iter().sum();
     ([sum(&fine), sum(&coarse)], numbers(&fine["at_unix_seconds"]).last().copied().unwrap_or(0))
 }
 
 #[test]
 fn kill_loses_at_most_ten_seconds_of_history() {
-    let site = site();
-    let mut daemon = site.start();
+    let fixture = fixture();
+    let mut daemon = fixture.start();
     let mut random = e2e::random::Random::new(e2e::random::seed("history_kill"));
     for round in 0..kill_rounds() {
         let http = Http::of(&daemon);
-        let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+        let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
         let before = wait_for("some seconds of history", || {
-            client.read(0, 4096).expect("it reads");
+            client.read(0, 4096).expect("the read succeeds");
             let report = http.get("/api/v1/volumes/v/history?from=-50min&step=1&series=reads");
             let seconds = (report.status == 200).then(|| covered(&http)).filter(|(_, last)| *last > 0);
             seconds.filter(|(seconds, _)| seconds[0] >= (round + 1) * 6)
@@ -198,7 +200,7 @@ fn kill_loses_at_most_ten_seconds_of_history() {
         std::thread::sleep(std::time::Duration::from_millis(random.below(5_000)));
         let before_kill = covered(&http).0;
         daemon.kill();
-        daemon = site.start();
+        daemon = fixture.start();
         let ([fine, coarse], _) = covered(&Http::of(&daemon));
         println!("round {round}: {before:?} then {before_kill:?} before the kill, {fine} and {coarse} after it");
         for (before, after) in before_kill.iter().zip([fine, coarse]) {
@@ -215,17 +217,19 @@ fn kill_loses_at_most_ten_seconds_of_history() {
 pub struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {
-    pub fn mount(place: &Path) -> Option<SmallDisk> {
-        SmallDisk::of(place, "1m")
+    pub fn mount(mount_point: &Path) -> Option<SmallDisk> {
+        SmallDisk::of(mount_point, "1m")
     }
 
     /// A disk of `size`, in the notation of `mount`.
-    pub fn of(place: &Path, size: &str) -> Option<SmallDisk> {
-        std::fs::create_dir_all(place).expect("the folder can be made");
-        let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(place).output();
+    pub fn of(mount_point: &Path, size: &str) -> Option<SmallDisk> {
+        std::fs::create_dir_all(mount_point).expect("the folder can be created");
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(mount_point)
+            .output();
         if mounted.is_ok_and(|mounted| mounted.status.success()) {
-            return Some(SmallDisk(place.to_owned()));
+            return Some(SmallDisk(mount_point.to_owned()));
         }
         println!("SKIPPED: no disk may be mounted here");
         None
@@ -238,14 +242,14 @@ impl SmallDisk {
 
     /// Fills the disk.
     pub fn fill(&self) {
-        let mut file = std::fs::File::create(self.0.join("filler")).expect("it can be made");
+        let mut file = std::fs::File::create(self.0.join("filler")).expect("the file can be created");
         let piece = vec![1; 4096];
         while std::io::Write::write_all(&mut file, &piece).is_ok() {}
     }
 
     /// Frees the space again.
     pub fn empty(&self) {
-        std::fs::remove_file(self.0.join("filler")).expect("it was filled");
+        std::fs::remove_file(self.0.join("filler")).expect("the disk was filled before");
     }
 
     pub fn remount(&self, options: &str) {
@@ -262,46 +266,46 @@ impl Drop for SmallDisk {
 }
 
 fn write(client: &mut Client, number: u8) {
-    client.write(0, &[number; 4096]).expect("it writes");
-    client.flush().expect("it flushes");
-    assert_eq!(client.read(0, 4096).expect("it reads"), [number; 4096]);
+    client.write(0, &[number; 4096]).expect("the write succeeds");
+    client.flush().expect("the flush succeeds");
+    assert_eq!(client.read(0, 4096).expect("the read succeeds"), [number; 4096]);
 }
 
 fn alert(daemon: &Daemon) -> Option<String> {
-    let status: Value = serde_json::from_str(&daemon.command(&["status", "--json"])).expect("JSON");
+    let status: Value = serde_json::from_str(&daemon.command(&["status", "--json"])).expect("valid JSON");
     let alerts = status["alerts"].as_array().expect("a list");
     alerts.iter().filter_map(Value::as_str).find(|alert| alert.contains("history")).map(str::to_owned)
 }
 
 #[test]
 fn full_or_read_only_history_disk_raises_an_alert_only() {
-    let site = site();
-    let Some(disk) = SmallDisk::mount(&site.folder.join("state/history")) else { return };
-    let filler = site.folder.join("state/history/filler");
-    let daemon = site.start();
+    let fixture = fixture();
+    let Some(disk) = SmallDisk::mount(&fixture.folder.join("state/history")) else { return };
+    let filler = fixture.folder.join("state/history/filler");
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
-    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     wait_for("the first batch", || (http.get("/api/v1/history").status == 200).then_some(()));
     assert_eq!(alert(&daemon), None);
     // The write fails because the disk is full, as intended.
     assert!(std::fs::write(&filler, vec![1; 2 << 20]).is_err());
-    let told = wait_for("the alert", || alert(&daemon));
-    assert!(told.contains("full"), "{told}");
+    let alert_text = wait_for("the alert", || alert(&daemon));
+    assert!(alert_text.contains("full"), "{alert_text}");
     write(&mut client, 1);
     assert_eq!(http.get("/readyz").status, 200);
     assert_eq!(daemon.command(&["volume", "show", "v", "--json"]).matches("\"writes\": 1").count(), 1);
-    std::fs::remove_file(&filler).expect("it is there");
+    std::fs::remove_file(&filler).expect("the file exists");
     wait_for("the end of the alert", || alert(&daemon).is_none().then_some(()));
-    // The batches that could not be written then were kept.
+    // The batches that could not be written stayed in memory and were written later.
     let report = http.get("/api/v1/volumes/v/history?from=-10min&step=1").json();
     assert_eq!(sum(&report, "writes"), 1);
     daemon.stop();
     disk.remount("ro");
-    let daemon = site.start();
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
-    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
-    let told = wait_for("the alert", || alert(&daemon));
-    assert!(told.contains("read-only"), "{told}");
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    let alert_text = wait_for("the alert", || alert(&daemon));
+    assert!(alert_text.contains("read-only"), "{alert_text}");
     write(&mut client, 2);
     disk.remount("rw");
     wait_for("the end of the alert", || alert(&daemon).is_none().then_some(()));

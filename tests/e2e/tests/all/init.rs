@@ -18,23 +18,23 @@ fn digest(device: &Path) -> String {
     tool("sha256sum").arg(device).ok().split(' ').next().unwrap_or_default().to_owned()
 }
 
-fn init(words: &[&str]) -> Output {
-    hotset(&[&["init"], words].concat())
+fn init(args: &[&str]) -> Output {
+    hotset(&[&["init"], args].concat())
 }
 
-fn proposed(words: &[&str]) -> Value {
-    let output = init(&[words, &["--json"]].concat());
+fn proposed(args: &[&str]) -> Value {
+    let output = init(&[args, &["--json"]].concat());
     assert!(output.status.success(), "{}", text_of(&output));
-    serde_json::from_slice(&output.stdout).expect("JSON")
+    serde_json::from_slice(&output.stdout).expect("valid JSON")
 }
 
-fn backings(told: &Value) -> Vec<&str> {
-    let volumes = told["plan"]["volumes"].as_array().expect("a list");
+fn backings(report: &Value) -> Vec<&str> {
+    let volumes = report["plan"]["volumes"].as_array().expect("a list");
     volumes.iter().map(|volume| volume["device"].as_str().expect("a path")).collect()
 }
 
 #[test]
-fn init_proposes_blank_devices_and_named_ones_and_changes_none() {
+fn init_proposes_blank_and_named_devices_and_changes_none() {
     let folder = Folder::new();
     let attach = |name: &str| LoopDevice::attach(&folder.join(name), BYTES, 512);
     let (blank, full, odd) = match (attach("blank"), attach("full"), attach("odd")) {
@@ -50,40 +50,40 @@ fn init_proposes_blank_devices_and_named_ones_and_changes_none() {
         .ok();
     let all = [blank.path(), full.path(), odd.path()];
     let before = all.map(digest);
-    let [blank, full, odd] = all.map(|path| path.to_str().expect("plain"));
-    let look = ["--look-at", blank, "--look-at", full, "--look-at", odd];
+    let [blank, full, odd] = all.map(|path| path.to_str().expect("a UTF-8 path"));
+    let look_args = ["--look-at", blank, "--look-at", full, "--look-at", odd];
 
-    let told = proposed(&look);
-    assert_eq!(backings(&told), [blank], "{told:#}");
-    let left = told["plan"]["left"].as_array().expect("a list");
+    let report = proposed(&look_args);
+    assert_eq!(backings(&report), [blank], "{report:#}");
+    let skipped = report["plan"]["left"].as_array().expect("a list");
     let why = |device: &str| {
-        let found = left.iter().find(|left| left["device"] == device).expect("it is left alone");
+        let found = skipped.iter().find(|entry| entry["device"] == device).expect("the device is in the list");
         found["why"].as_str().expect("a reason").to_owned()
     };
-    assert!(why(full).contains("ext4") && why(odd).contains("unrecognised data"), "{told:#}");
-    let told = proposed(&[&look[..], &["--volume", full]].concat());
-    assert_eq!(backings(&told), [full, blank], "{told:#}");
+    assert!(why(full).contains("ext4") && why(odd).contains("unrecognised data"), "{report:#}");
+    let report = proposed(&[&look_args[..], &["--volume", full]].concat());
+    assert_eq!(backings(&report), [full, blank], "{report:#}");
 
     // The file is complete, valid, and never overwritten.
     let out = folder.join("hotset.toml");
-    let file = out.to_str().expect("plain");
-    let words = [&look[..], &["--out", file]].concat();
-    let output = init(&words);
+    let file = out.to_str().expect("a UTF-8 path");
+    let args = [&look_args[..], &["--out", file]].concat();
+    let output = init(&args);
     assert!(output.status.success(), "{}", text_of(&output));
     let checked = hotset(&["check-config", file]);
     assert!(checked.status.success() && text_of(&checked).contains("1 volume"), "{}", text_of(&checked));
-    let written = std::fs::read(&out).expect("it was written");
+    let written = std::fs::read(&out).expect("the file was written");
     assert!(String::from_utf8_lossy(&written).contains("Left alone:"));
-    let again = init(&words);
+    let again = init(&args);
     assert_eq!(again.status.code(), Some(1), "{}", text_of(&again));
     assert!(text_of(&again).contains("not overwritten"), "{}", text_of(&again));
-    assert_eq!(std::fs::read(&out).expect("it is there"), written);
+    assert_eq!(std::fs::read(&out).expect("the file exists"), written);
 
     // A mounted device is refused even when it is named. Where mounting is not permitted, this part is skipped.
     let point = folder.join("mounted");
     std::fs::create_dir(&point).expect("the folder can be written");
     if tool("mount").args("-o ro,noload").arg(full).arg(&point).output().status.success() {
-        let refused = init(&[&look[..], &["--volume", full]].concat());
+        let refused = init(&[&look_args[..], &["--volume", full]].concat());
         tool("umount").arg(&point).ok();
         assert_eq!(refused.status.code(), Some(1), "{}", text_of(&refused));
         assert!(text_of(&refused).contains("mounted at"), "{}", text_of(&refused));
@@ -98,13 +98,13 @@ fn init_proposes_blank_devices_and_named_ones_and_changes_none() {
 /// A machine with its own kernel and udev: two blank NVMe drives, a blank disk, and a disk with a file system.
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
-fn guest_init_tells_flash_from_disks_and_serves_the_plan() {
+fn guest_init_distinguishes_flash_from_disks_and_serves_the_plan() {
     const GIB: u64 = 1 << 30;
     let folder = Folder::new();
     let file = |name: &str| {
         let path = folder.join(name);
         let made = std::fs::File::create(&path).and_then(|file| file.set_len(5 * GIB));
-        made.expect("a sparse file can be made");
+        made.expect("a sparse file can be created");
         path
     };
     let (fast, other, blank, full) = (file("fast"), file("other"), file("blank"), file("full"));
@@ -117,21 +117,21 @@ fn guest_init_tells_flash_from_disks_and_serves_the_plan() {
     let mut guest = Linux::boot_with(&[(&program, "/usr/bin/hotset")], &drives);
     guest.run("modprobe ahci; modprobe sd_mod; modprobe nvme; udevadm settle; mkdir -p /etc/hotset");
     println!("{}", guest.run("hotset init"));
-    let told: Value =
-        serde_json::from_str(&guest.run("hotset init --json --out /etc/hotset/hotset.toml")).expect("JSON");
-    let plan = &told["plan"];
-    assert_eq!(backings(&told), ["/dev/disk/by-id/ata-QEMU_HARDDISK_SERIAL0"], "{told:#}");
+    let report: Value =
+        serde_json::from_str(&guest.run("hotset init --json --out /etc/hotset/hotset.toml")).expect("valid JSON");
+    let plan = &report["plan"];
+    assert_eq!(backings(&report), ["/dev/disk/by-id/ata-QEMU_HARDDISK_SERIAL0"], "{report:#}");
     let flash = plan["flash"].as_array().expect("a list");
     let flash: Vec<_> = flash.iter().map(|device| device["device"].as_str().expect("a path")).collect();
     let named = |number| format!("/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_SERIAL{number}");
     assert!(
         flash.len() == 2 && (2..4).all(|number| flash.iter().any(|path| path.starts_with(&named(number)))),
-        "{told:#}"
+        "{report:#}"
     );
-    let left = plan["left"].as_array().expect("a list").iter();
-    let left: Vec<_> = left.map(|left| left["why"].as_str().expect("a reason")).collect();
-    assert!(left.len() == 2 && left.iter().all(|why| why.contains("ext4")), "{told:#}");
-    assert!(left.iter().any(|why| why.contains("mounted at /")), "{told:#}");
+    let skipped = plan["left"].as_array().expect("a list").iter();
+    let skipped: Vec<_> = skipped.map(|entry| entry["why"].as_str().expect("a reason")).collect();
+    assert!(skipped.len() == 2 && skipped.iter().all(|why| why.contains("ext4")), "{report:#}");
+    assert!(skipped.iter().any(|why| why.contains("mounted at /")), "{report:#}");
 
     guest.run("hotset check-config /etc/hotset/hotset.toml");
     guest.run(

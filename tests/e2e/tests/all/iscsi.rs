@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use e2e::bridge::Bridge;
 use e2e::daemon::wait_for;
-use e2e::initiator::{Answer, Done, Initiator, lun};
-use e2e::ledger::Ledger;
+use e2e::fixture::{Fixture, TARGET};
+use e2e::initiator::{Done, Initiator, Response, lun};
 use e2e::random::{Random, seed};
 use e2e::server::Nbdkit;
-use e2e::site::{Site, TARGET};
+use e2e::write_history::WriteHistory;
 use e2e::writer::{StopAtEnd, Writer};
 
 use crate::kill::kill_rounds;
@@ -29,12 +29,12 @@ fn log_in(address: SocketAddr, isid: u32) -> Initiator {
     wait_for("the portal", || match Initiator::log_in(address, HOST, isid, TARGET) {
         Ok(initiator) => Some(initiator),
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => None,
-        Err(error) => panic!("no log-in: {error}"),
+        Err(error) => panic!("the login fails: {error}"),
     })
 }
 
-fn good(done: std::io::Result<Done>) -> Done {
-    let done = done.expect("the session lives");
+fn expect_good_status(done: std::io::Result<Done>) -> Done {
+    let done = done.expect("the session is open");
     assert_eq!(done.status, GOOD, "sense {:02x?}", done.sense_code());
     done
 }
@@ -50,43 +50,43 @@ fn number(sector: &[u8]) -> u64 {
     u64::from_be_bytes(sector[..8].try_into().expect("eight bytes are eight"))
 }
 
-/// Increments to make in all: `HOTSET_COUNT_TO`, 4,000 by default.
-fn count_to() -> u64 {
+/// Total number of increments: `HOTSET_COUNT_TO`, 4,000 by default.
+fn increments() -> u64 {
     std::env::var("HOTSET_COUNT_TO").ok().and_then(|text| text.parse().ok()).unwrap_or(4000)
 }
 
 #[test]
 fn compare_and_write_by_eight_sessions_loses_no_increment() {
     const SESSIONS: u32 = 8;
-    let mut site = Site::with_volume(16 << 20);
-    let address = site.target("");
-    let daemon = site.start();
-    let each = count_to() / u64::from(SESSIONS);
-    let missed: u64 = std::thread::scope(|scope| {
+    let mut fixture = Fixture::with_volume(16 << 20);
+    let address = fixture.add_iscsi_target("");
+    let daemon = fixture.start();
+    let each = increments() / u64::from(SESSIONS);
+    let miscompares: u64 = std::thread::scope(|scope| {
         let count = |isid| {
-            let (mut session, mut missed, mut now) = (log_in(address, isid), 0, 0);
+            let (mut session, mut miscompares, mut value) = (log_in(address, isid), 0, 0);
             for _ in 0..each {
                 loop {
-                    let done = session.compare_and_write(lun(0), 8, &sector(now), &sector(now + 1));
-                    let done = done.expect("the session lives");
+                    let done = session.compare_and_write(lun(0), 8, &sector(value), &sector(value + 1));
+                    let done = done.expect("the session is open");
                     if done.status == GOOD {
-                        now += 1;
+                        value += 1;
                         break;
                     }
                     assert_eq!((done.status, done.sense_code().0), (CHECK_CONDITION, MISCOMPARE));
-                    missed += 1;
-                    now = number(&good(session.read(lun(0), 8, 1)).data);
+                    miscompares += 1;
+                    value = number(&expect_good_status(session.read(lun(0), 8, 1)).data);
                 }
             }
-            missed
+            miscompares
         };
         let sessions: Vec<_> = (1..=SESSIONS).map(|isid| scope.spawn(move || count(isid))).collect();
-        sessions.into_iter().map(|session| session.join().expect("the session counts to its end")).sum()
+        sessions.into_iter().map(|session| session.join().expect("the session thread does not panic")).sum()
     });
-    let counted = number(&good(log_in(address, 99).read(lun(0), 8, 1)).data);
-    println!("{counted} increments, {missed} lost a race and were repeated");
+    let counted = number(&expect_good_status(log_in(address, 99).read(lun(0), 8, 1)).data);
+    println!("{counted} increments, {miscompares} lost a race and were repeated");
     assert_eq!(counted, each * u64::from(SESSIONS));
-    assert!(missed > 0, "no session lost a race");
+    assert!(miscompares > 0, "no session lost a race");
     daemon.stop();
 }
 
@@ -97,7 +97,7 @@ fn reserve_out(session: &mut Initiator, action: u8, kind: u8, key: u64, new: u64
     parameters[8..16].copy_from_slice(&new.to_be_bytes());
     parameters[20] = 1;
     let cdb = [0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0];
-    session.ask(lun(0), &cdb, &parameters, 0).expect("the session lives")
+    session.retry_command(lun(0), &cdb, &parameters, 0).expect("the session is open")
 }
 
 /// QEMU's initiator carries the load, made durable by SYNCHRONIZE CACHE; the tests' own initiator holds the
@@ -109,26 +109,26 @@ fn kill_loses_no_synchronized_write_and_no_reservation() {
     const REGISTER: u8 = 0;
     const RESERVE: u8 = 1;
     const WRITE_EXCLUSIVE_REGISTRANTS_ONLY: u8 = 5;
-    let mut site = Site::new();
-    site.memory = "20 MiB".to_owned();
-    site.keep_in = "none".to_owned();
-    site.volume("v", BYTES, "lun = 1");
-    site.volume("held", 1 << 20, "lun = 0");
-    let address = site.target("");
-    let (ledger, mut random) = (Mutex::new(Ledger::new(BYTES, false)), Random::new(seed("iscsi-kill")));
-    let mut daemon = site.start();
+    let mut fixture = Fixture::new();
+    fixture.memory = "20 MiB".to_owned();
+    fixture.keep_in = "none".to_owned();
+    fixture.add_volume("v", BYTES, "lun = 1");
+    fixture.add_volume("held", 1 << 20, "lun = 0");
+    let address = fixture.add_iscsi_target("");
+    let (history, mut random) = (Mutex::new(WriteHistory::new(BYTES, false)), Random::new(seed("iscsi-kill")));
+    let mut daemon = fixture.start();
     let mut owner = log_in(address, 1);
     for (action, kind, key, new) in [(REGISTER, 0, 0, KEY), (RESERVE, WRITE_EXCLUSIVE_REGISTRANTS_ONLY, KEY, 0)] {
         assert_eq!(reserve_out(&mut owner, action, kind, key, new).status, GOOD);
     }
     for _ in 0..kill_rounds().min(20) {
-        let bridge = Bridge::start(&site.folder.join("bridge"), &format!("iscsi://{address}/{TARGET}/1"));
+        let bridge = Bridge::start(&fixture.folder.join("bridge"), &format!("iscsi://{address}/{TARGET}/1"));
         let (endpoint, stop) = (bridge.endpoint(), AtomicBool::new(false));
         let writer = Writer { endpoint: &endpoint, export: "", connections: 1 + random.below(4), seed: random.draw() };
-        let before = ledger.lock().expect("no writer panicked").sequence();
+        let before = history.lock().expect("no writer panicked").sequence();
         let pause = Duration::from_millis(50 + random.below(400));
         let mut faults = std::thread::scope(|scope| {
-            let run = scope.spawn(|| writer.run(&ledger, &stop));
+            let run = scope.spawn(|| writer.run(&history, &stop));
             let at_end = StopAtEnd(&stop);
             std::thread::sleep(pause);
             daemon.kill();
@@ -137,17 +137,17 @@ fn kill_loses_no_synchronized_write_and_no_reservation() {
             drop(at_end);
             run.join().expect("the writer does not panic")
         });
-        daemon = site.start();
-        let image = e2e::client::Client::connect(&site.endpoint(), "v").and_then(|mut client| client.read_all());
-        let mut ledger = ledger.lock().expect("no writer panicked");
-        println!("killed after {pause:?} and {} writes", ledger.sequence() - before);
-        faults.extend(ledger.check_after_crash(&image.expect("the volume is back")));
+        daemon = fixture.start();
+        let image = e2e::client::Client::connect(&fixture.endpoint(), "v").and_then(|mut client| client.read_all());
+        let mut history = history.lock().expect("no writer panicked");
+        println!("killed after {pause:?} and {} writes", history.sequence() - before);
+        faults.extend(history.check_after_crash(&image.expect("the volume is served again")));
         assert!(faults.is_empty(), "{:?}", &faults[..faults.len().min(20)]);
 
         let mut stranger = log_in(address, 2);
-        let done = stranger.write(lun(0), 0, &sector(1)).expect("the session lives");
-        assert_eq!(done.status, RESERVATION_CONFLICT, "the reservation is gone");
-        good(log_in(address, 1).write(lun(0), 0, &sector(1)));
+        let done = stranger.write(lun(0), 0, &sector(1)).expect("the session is open");
+        assert_eq!(done.status, RESERVATION_CONFLICT, "the reservation was lost");
+        expect_good_status(log_in(address, 1).write(lun(0), 0, &sector(1)));
     }
     daemon.stop();
 }
@@ -157,8 +157,8 @@ fn ping_for(session: &mut Initiator, seconds: u64) -> Duration {
     let mut longest = Duration::ZERO;
     for _ in 0..seconds {
         let sent = Instant::now();
-        let tag = session.ping().expect("the session lives");
-        assert_eq!(session.answer().expect("the session lives"), Answer::Pong(tag));
+        let tag = session.ping().expect("the session is open");
+        assert_eq!(session.receive_response().expect("the session is open"), Response::Pong(tag));
         longest = longest.max(sent.elapsed());
         std::thread::sleep(Duration::from_secs(1).saturating_sub(sent.elapsed()));
     }
@@ -175,56 +175,61 @@ pub fn signal(process: u32, name: &str) {
 }
 
 #[test]
-fn hung_backing_leaves_pings_and_aborts_answered() {
-    let mut site = Site::new();
-    let backing = Nbdkit::start(&site.folder.join("slow"), "memory 16M");
-    site.volume_on("v", &backing.uri(), "policy = \"write-through\"");
-    let address = site.target("");
-    let daemon = site.start();
+fn pings_and_aborts_are_answered_while_the_backing_hangs() {
+    let mut fixture = Fixture::new();
+    let backing = Nbdkit::start(&fixture.folder.join("slow"), "memory 16M");
+    fixture.add_volume_on("v", &backing.uri(), "policy = \"write-through\"");
+    let address = fixture.add_iscsi_target("");
+    let daemon = fixture.start();
     let mut session = log_in(address, 1);
-    good(session.write(lun(0), 0, &sector(1)));
+    expect_good_status(session.write(lun(0), 0, &sector(1)));
 
     signal(backing.pid(), "STOP");
-    let read = session.start(lun(0), &Initiator::transfer(0x88, 1024, 8), &[], 8 * SECTOR).expect("it is sent");
-    let kept = session.start(lun(0), &Initiator::transfer(0x88, 2048, 8), &[], 8 * SECTOR).expect("it is sent");
-    let write = session.start(lun(0), &Initiator::transfer(0x8a, 4096, 1), &sector(7), 0).expect("it is sent");
+    let read = session
+        .send_command(lun(0), &Initiator::transfer(0x88, 1024, 8), &[], 8 * SECTOR)
+        .expect("the request is sent");
+    let kept = session
+        .send_command(lun(0), &Initiator::transfer(0x88, 2048, 8), &[], 8 * SECTOR)
+        .expect("the request is sent");
+    let write =
+        session.send_command(lun(0), &Initiator::transfer(0x8a, 4096, 1), &sector(7), 0).expect("the request is sent");
     let seconds = stall_seconds(3);
     let longest = ping_for(&mut session, seconds);
     println!("the backing hung for {seconds} s; the slowest ping took {longest:?}");
 
     // An aborted read ends at once; the abort of a write is answered when the write can have no later effect.
-    let aborted = session.manage(ABORT_TASK, lun(0), read).expect("it is sent");
-    assert_eq!(session.answer().expect("the session lives"), Answer::Managed(aborted, 0));
-    let waiting = session.manage(ABORT_TASK, lun(0), write).expect("it is sent");
+    let aborted = session.manage_task(ABORT_TASK, lun(0), read).expect("the request is sent");
+    assert_eq!(session.receive_response().expect("the session is open"), Response::TaskManaged(aborted, 0));
+    let waiting = session.manage_task(ABORT_TASK, lun(0), write).expect("the request is sent");
     ping_for(&mut session, 1);
     signal(backing.pid(), "CONT");
     let mut ended = Vec::new();
     while ended.len() < 2 {
-        match session.answer().expect("the session lives") {
-            Answer::Done(done) => {
+        match session.receive_response().expect("the session is open") {
+            Response::Done(done) => {
                 assert_ne!(done.tag, read, "an aborted command was answered");
                 assert_ne!(done.tag, write, "an aborted command was answered");
                 assert_eq!((done.tag, done.status), (kept, GOOD));
                 ended.push(done.tag);
             }
-            Answer::Managed(tag, response) => {
+            Response::TaskManaged(tag, response) => {
                 assert_eq!((tag, response), (waiting, 0));
                 ended.push(tag);
             }
             other => panic!("{other:?}"),
         }
     }
-    // The write was made or not; the content does not change afterwards.
-    let first = good(session.read(lun(0), 4096, 1)).data;
+    // The write has taken effect or not; the content does not change afterwards.
+    let first = expect_good_status(session.read(lun(0), 4096, 1)).data;
     assert!(first == sector(7) || first == vec![0; SECTOR]);
-    good(session.write(lun(0), 4096, &sector(8)));
-    assert_eq!(good(session.read(lun(0), 4096, 1)).data, sector(8));
+    expect_good_status(session.write(lun(0), 4096, &sector(8)));
+    assert_eq!(expect_good_status(session.read(lun(0), 4096, 1)).data, sector(8));
     daemon.stop();
 }
 
 /// The unit's NAA designator, from INQUIRY's page 83.
 fn designator(session: &mut Initiator, unit: [u8; 8]) -> Vec<u8> {
-    let page = good(session.ask(unit, &[0x12, 1, 0x83, 1, 0, 0], &[], 256)).data;
+    let page = expect_good_status(session.retry_command(unit, &[0x12, 1, 0x83, 1, 0, 0], &[], 256)).data;
     let mut rest = &page[4..];
     while rest.len() > 4 {
         let len = rest[3] as usize;
@@ -237,46 +242,47 @@ fn designator(session: &mut Initiator, unit: [u8; 8]) -> Vec<u8> {
 }
 
 fn units(session: &mut Initiator) -> Vec<u64> {
-    let list = good(session.ask(lun(0), &[0xa0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0], &[], 4096)).data;
+    let list =
+        expect_good_status(session.retry_command(lun(0), &[0xa0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0], &[], 4096)).data;
     list[8..].chunks_exact(8).map(|unit| u64::from(u16::from_be_bytes([unit[0], unit[1]]))).collect()
 }
 
 #[test]
 fn reload_keeps_number_and_name_of_other_units() {
-    let mut site = Site::new();
+    let mut fixture = Fixture::new();
     for name in ["a", "b", "c"] {
-        site.volume(name, 1 << 20, "");
+        fixture.add_volume(name, 1 << 20, "");
     }
-    let address = site.target("");
-    let daemon = site.start();
+    let address = fixture.add_iscsi_target("");
+    let daemon = fixture.start();
     let mut session = log_in(address, 1);
     assert_eq!(units(&mut session), [0, 1, 2]);
     let names: Vec<_> = (0..3).map(|number| designator(&mut session, lun(number))).collect();
     assert!(names[0] != names[1] && names[1] != names[2], "units share a name");
-    good(session.write(lun(2), 0, &sector(2)));
+    expect_good_status(session.write(lun(2), 0, &sector(2)));
 
     // A new volume first, one removed, the others in another order; meanwhile a session writes to a volume that stays.
-    site.forget_volumes();
-    site.volume("new", 1 << 20, "");
+    fixture.clear_volumes();
+    fixture.add_volume("new", 1 << 20, "");
     for name in ["c", "a"] {
-        site.volume_on(name, &site.backing(name).to_string_lossy(), "");
+        fixture.add_volume_on(name, &fixture.backing(name).to_string_lossy(), "");
     }
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut session = log_in(address, 2);
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                good(session.write(lun(2), 64, &sector(64)));
+                expect_good_status(session.write(lun(2), 64, &sector(64)));
             }
         });
         let _at_end = StopAtEnd(&done);
-        std::fs::write(site.config(), site.config_text()).expect("the folder can be written");
+        std::fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
         daemon.signal("HUP");
         wait_for("the new list of units", || (units(&mut session) == [0, 2, 3]).then_some(()));
     });
     assert_eq!(designator(&mut session, lun(0)), names[0]);
     assert_eq!(designator(&mut session, lun(2)), names[2]);
-    assert_eq!(number(&good(session.read(lun(2), 64, 1)).data), 64);
+    assert_eq!(number(&expect_good_status(session.read(lun(2), 64, 1)).data), 64);
     // The number of the removed unit is not reused.
     assert!(!names.contains(&designator(&mut session, lun(3))));
     daemon.stop();
@@ -311,9 +317,9 @@ fn extended_copy(name: &[u8], from: u64, to: u64, blocks: u16) -> Vec<u8> {
 fn extended_copy_equals_its_source_and_ends_with_its_session() {
     const BLOCKS: u64 = (16 << 20) / SECTOR as u64;
     let bytes = copy_bytes();
-    let mut site = Site::with_volume(2 * bytes);
-    let address = site.target("");
-    let daemon = site.start();
+    let mut fixture = Fixture::with_volume(2 * bytes);
+    let address = fixture.add_iscsi_target("");
+    let daemon = fixture.start();
     let mut session = log_in(address, 1);
     let name = designator(&mut session, lun(0));
     let mut random = Random::new(seed("xcopy"));
@@ -322,7 +328,7 @@ fn extended_copy_equals_its_source_and_ends_with_its_session() {
     for at in (0..bytes).step_by(chunk) {
         source.clear();
         source.extend((0..chunk / 8).flat_map(|_| random.draw().to_be_bytes()));
-        good(session.write(lun(0), at / SECTOR as u64, &source));
+        expect_good_status(session.write(lun(0), at / SECTOR as u64, &source));
     }
     let mut cdb = [0; 16];
     cdb[0] = 0x83;
@@ -330,61 +336,64 @@ fn extended_copy_equals_its_source_and_ends_with_its_session() {
     for from in (0..whole).step_by(BLOCKS as usize) {
         let list = extended_copy(&name, from, whole + from, BLOCKS.min(whole - from) as u16);
         cdb[10..14].copy_from_slice(&(list.len() as u32).to_be_bytes());
-        good(session.ask(lun(0), &cdb, &list, 0));
+        expect_good_status(session.retry_command(lun(0), &cdb, &list, 0));
     }
     for at in (0..bytes).step_by(chunk) {
-        let read =
-            |session: &mut Initiator, at| good(session.read(lun(0), at / SECTOR as u64, (chunk / SECTOR) as u32)).data;
+        let read = |session: &mut Initiator, at| {
+            expect_good_status(session.read(lun(0), at / SECTOR as u64, (chunk / SECTOR) as u32)).data
+        };
         let (old, new) = (read(&mut session, at), read(&mut session, bytes + at));
         assert!(old == new, "the copy differs within a mebibyte of {at}");
     }
 
-    // A copy that is under way when its session logs out ends.
+    // The logout of its session ends a copy in progress.
     let list = extended_copy(&name, 0, whole, BLOCKS.min(whole) as u16);
     cdb[10..14].copy_from_slice(&(list.len() as u32).to_be_bytes());
-    session.start(lun(0), &cdb, &list, 0).expect("it is sent");
-    session.log_out().expect("it is sent");
+    session.send_command(lun(0), &cdb, &list, 0).expect("the request is sent");
+    session.log_out().expect("the request is sent");
     loop {
-        match session.answer().expect("the log-out is answered") {
-            Answer::LoggedOut => break,
-            Answer::Done(_) => (),
+        match session.receive_response().expect("the logout is answered") {
+            Response::LoggedOut => break,
+            Response::Done(_) => (),
             other => panic!("{other:?}"),
         }
     }
     // No copy writes there after the log-out.
     let mut session = log_in(address, 1);
-    good(session.write(lun(0), whole, &vec![0; chunk]));
+    expect_good_status(session.write(lun(0), whole, &vec![0; chunk]));
     std::thread::sleep(Duration::from_millis(500));
-    assert!(good(session.read(lun(0), whole, (chunk / SECTOR) as u32)).data.iter().all(|byte| *byte == 0));
+    assert!(
+        expect_good_status(session.read(lun(0), whole, (chunk / SECTOR) as u32)).data.iter().all(|byte| *byte == 0)
+    );
     daemon.stop();
 }
 
 #[test]
-fn initiator_sees_its_own_units_only_and_lost_unit_is_refused() {
+fn initiator_sees_only_units_of_its_acl_and_lost_unit_is_refused() {
     const ILLEGAL_REQUEST: u8 = 5;
-    let mut site = Site::new();
+    let mut fixture = Fixture::new();
     for (name, acl) in [("ours", format!("[\"{HOST}\"]")), ("theirs", "[\"iqn.2026-11.other:*\"]".to_owned())] {
-        site.volume(name, 1 << 20, &format!("acl = {acl}"));
+        fixture.add_volume(name, 1 << 20, &format!("acl = {acl}"));
     }
-    let address = site.target("");
-    let daemon = site.start();
-    let mut ours = log_in(address, 1);
-    let mut theirs = Initiator::log_in(address, "iqn.2026-11.other:a", 1, TARGET).expect("it may log in");
-    assert_eq!((units(&mut ours), units(&mut theirs)), (vec![0], vec![1]));
-    let hidden = ours.read(lun(1), 0, 1).expect("the session lives");
+    let address = fixture.add_iscsi_target("");
+    let daemon = fixture.start();
+    let mut host = log_in(address, 1);
+    let mut stranger = Initiator::log_in(address, "iqn.2026-11.other:a", 1, TARGET).expect("the login succeeds");
+    assert_eq!((units(&mut host), units(&mut stranger)), (vec![0], vec![1]));
+    let hidden = host.read(lun(1), 0, 1).expect("the session is open");
     assert_eq!((hidden.status, hidden.sense_code()), (CHECK_CONDITION, (ILLEGAL_REQUEST, 0x25, 0)));
 
-    good(ours.write(lun(0), 0, &sector(1)));
+    expect_good_status(host.write(lun(0), 0, &sector(1)));
     daemon.command(&["volume", "set", "ours", "declared_lost=true"]);
-    let lost = ours.read(lun(0), 0, 1).expect("the session lives");
+    let lost = host.read(lun(0), 0, 1).expect("the session is open");
     assert_eq!((lost.status, lost.sense_code()), (CHECK_CONDITION, (ILLEGAL_REQUEST, 0x25, 0)));
     assert!(daemon.command(&["status"]).contains("declared lost"));
     daemon.stop();
     // The declaration survives a restart.
-    let daemon = site.start();
-    let mut ours = log_in(address, 1);
-    assert_eq!(ours.read(lun(0), 0, 1).expect("the session lives").status, CHECK_CONDITION);
+    let daemon = fixture.start();
+    let mut host = log_in(address, 1);
+    assert_eq!(host.read(lun(0), 0, 1).expect("the session is open").status, CHECK_CONDITION);
     daemon.command(&["volume", "set", "ours", "declared_lost=false"]);
-    assert_eq!(number(&good(ours.read(lun(0), 0, 1)).data), 1);
+    assert_eq!(number(&expect_good_status(host.read(lun(0), 0, 1)).data), 1);
     daemon.stop();
 }

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use e2e::site::{Site, TARGET};
+use e2e::fixture::{Fixture, TARGET};
 use e2e::tool::tool;
 use e2e::writer::StopAtEnd;
 
@@ -17,15 +17,15 @@ const TESTS: u64 = 230;
 
 /// Result of one run.
 #[derive(Debug, PartialEq, Eq)]
-struct Ran {
+struct SuiteResult {
     tests: u64,
     failed: u64,
     /// Suites in which a test was skipped.
     skipped: Vec<String>,
 }
 
-/// The tool prefers no header digests, whatever its URL says; this library makes it ask for CRC32C.
-const ASK_FOR_DIGESTS: &str = r#"
+/// The tool disables header digests whatever its URL requests; this preloaded library makes it request CRC32C.
+const REQUEST_DIGESTS: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
 enum { CRC32C = 3 };
@@ -36,23 +36,23 @@ int iscsi_set_header_digest(void *iscsi, int wanted) {
 }
 "#;
 
-fn library_that_asks_for_digests(folder: &Path) -> String {
+fn digest_library(folder: &Path) -> String {
     let (source, library) = (folder.join("digests.c"), folder.join("digests.so"));
-    std::fs::write(&source, ASK_FOR_DIGESTS).expect("the folder can be written");
+    std::fs::write(&source, REQUEST_DIGESTS).expect("the folder can be written");
     tool("cc").args("-shared -fPIC -o").arg(&library).arg(&source).arg("-ldl").ok();
     library.to_string_lossy().into_owned()
 }
 
 /// Both paths lead to the same unit, so that the tests for two paths run as well.
-fn run(uri: &str, which: &str, library: &str) -> Ran {
+fn run(uri: &str, which: &str, library: &str) -> SuiteResult {
     let tool = tool("env").arg(format!("LD_PRELOAD={library}")).arg("iscsi-test-cu").args("-d -v -t");
-    read(&String::from_utf8_lossy(&tool.arg(which).arg(uri).arg(uri).output().stdout))
+    parse_output(&String::from_utf8_lossy(&tool.arg(which).arg(uri).arg(uri).output().stdout))
 }
 
-fn read(said: &str) -> Ran {
-    let mut ran = Ran { tests: 0, failed: 0, skipped: Vec::new() };
+fn parse_output(output: &str) -> SuiteResult {
+    let mut ran = SuiteResult { tests: 0, failed: 0, skipped: Vec::new() };
     let mut suite = String::new();
-    for line in said.lines() {
+    for line in output.lines() {
         if let Some(name) = line.strip_prefix("Suite: ") {
             suite = name.trim().to_owned();
         }
@@ -62,8 +62,8 @@ fn read(said: &str) -> Ran {
         let mut words = line.split_whitespace();
         if words.next() == Some("tests") {
             let figures: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
-            let [_, ran_now, _, failed, _] = figures[..] else { panic!("another form of summary: {line}") };
-            (ran.tests, ran.failed) = (ran_now, failed);
+            let [_, run, _, failed, _] = figures[..] else { panic!("another form of summary: {line}") };
+            (ran.tests, ran.failed) = (run, failed);
         }
     }
     ran
@@ -75,46 +75,46 @@ fn is_allowed(suite: &str) -> bool {
 
 #[test]
 fn libiscsi_suite_passes_with_expected_skips_only() {
-    let mut site = Site::new();
-    site.volume("plain", 1 << 30, "lun = 0");
-    site.volume("checked", 1 << 30, "lun = 1");
-    site.volume("read-only", 64 << 20, "lun = 2\nread_only = true");
-    let address = site.target("");
-    let daemon = site.start();
-    let digests = library_that_asks_for_digests(site.folder.path());
+    let mut fixture = Fixture::new();
+    fixture.add_volume("plain", 1 << 30, "lun = 0");
+    fixture.add_volume("checked", 1 << 30, "lun = 1");
+    fixture.add_volume("read-only", 64 << 20, "lun = 2\nread_only = true");
+    let address = fixture.add_iscsi_target("");
+    let daemon = fixture.start();
+    let digests = digest_library(fixture.folder.path());
     for (lun, library) in [(0, ""), (1, &digests)] {
         let uri = |lun| format!("iscsi://{address}/{TARGET}/{lun}");
-        let is_over = AtomicBool::new(false);
-        let (ran, was_checked) = std::thread::scope(|scope| {
-            let looking = scope.spawn(|| {
+        let has_ended = AtomicBool::new(false);
+        let (ran, had_digests) = std::thread::scope(|scope| {
+            let observer = scope.spawn(|| {
                 let mut seen = false;
-                while !is_over.load(Ordering::Relaxed) {
+                while !has_ended.load(Ordering::Relaxed) {
                     seen |= daemon.command(&["status", "--json"]).contains("\"header_digest\": true");
                 }
                 seen
             });
-            let _at_end = StopAtEnd(&is_over);
+            let _at_end = StopAtEnd(&has_ended);
             let ran = run(&uri(lun), "ALL", library);
-            is_over.store(true, Ordering::Relaxed);
-            (ran, looking.join().expect("the status can be asked for"))
+            has_ended.store(true, Ordering::Relaxed);
+            (ran, observer.join().expect("the status command succeeds"))
         });
         println!("{library}: {} of {} passed, skips in {:?}", ran.tests - ran.failed, ran.tests, ran.skipped);
         assert_eq!((ran.tests, ran.failed), (TESTS, 0));
         assert!(ran.skipped.iter().all(|suite| is_allowed(suite)), "{:?}", ran.skipped);
-        assert_eq!(was_checked, !library.is_empty(), "header digests");
+        assert_eq!(had_digests, !library.is_empty(), "header digests");
         let read_only = run(&uri(2), "ALL.ReadOnly", library);
-        assert_eq!(read_only, Ran { tests: 1, failed: 0, skipped: Vec::new() });
+        assert_eq!(read_only, SuiteResult { tests: 1, failed: 0, skipped: Vec::new() });
     }
     daemon.stop();
 }
 
 #[test]
 fn failures_and_unexpected_skips_are_noticed() {
-    let said = "Suite: Read10\n  Test: Simple ...    [SKIPPED] READ10 is not implemented.\n\
+    let output = "Suite: Read10\n  Test: Simple ...    [SKIPPED] READ10 is not implemented.\n\
                 Suite: Sanitize\n  Test: Reset ...    [SKIPPED] flag is not set.\npassed\n\
                 Run Summary:    Type  Total    Ran Passed Failed Inactive\n\
                      tests    230    230    228      2        0\n";
-    let ran = read(said);
+    let ran = parse_output(output);
     assert_eq!((ran.tests, ran.failed), (230, 2));
     assert!(!ran.skipped.iter().all(|suite| is_allowed(suite)) && is_allowed(&ran.skipped[1]), "{ran:?}");
 }

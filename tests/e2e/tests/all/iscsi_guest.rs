@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use e2e::daemon::Daemon;
+use e2e::fixture::{Fixture, TARGET};
 use e2e::linux::{HOST, Linux};
 use e2e::relay::Relay;
 use e2e::server::Nbdkit;
-use e2e::site::{Site, TARGET};
 
 use crate::iscsi::{signal, stall_seconds};
 
@@ -16,23 +16,23 @@ const BYTES: u64 = 256 << 20;
 /// How often the connection is cut under a verified load.
 const CUTS: usize = 10;
 
-/// A daemon with one LUN behind relays; it announces the relays' ports alone.
+/// A daemon with one LUN behind relays; it announces only the relays' ports.
 struct Served {
-    site: Site,
+    fixture: Fixture,
     daemon: Daemon,
     relays: Vec<Relay>,
 }
 
 impl Served {
     fn new(paths: usize, chap: bool) -> Served {
-        Served::with(Site::with_volume(BYTES), paths, chap)
+        Served::with(Fixture::with_volume(BYTES), paths, chap)
     }
 
-    fn with(mut site: Site, paths: usize, chap: bool) -> Served {
-        let address = site.target("");
+    fn with(mut fixture: Fixture, paths: usize, chap: bool) -> Served {
+        let address = fixture.add_iscsi_target("");
         let relays: Vec<_> = (0..paths).map(|_| Relay::to(address)).collect();
         let announced: Vec<_> = relays.iter().map(|relay| format!("\"{HOST}:{}\"", relay.port())).collect();
-        let (secret, mutual) = (site.folder.join("chap"), site.folder.join("mutual"));
+        let (secret, mutual) = (fixture.folder.join("chap"), fixture.folder.join("mutual"));
         std::fs::write(&secret, "initiators12").expect("the folder can be written");
         std::fs::write(&mutual, "thetargets12").expect("the folder can be written");
         let chap = if chap {
@@ -45,9 +45,9 @@ impl Served {
         } else {
             String::new()
         };
-        site.tables += &format!("announce = [{}]\nacl = [\"{INITIATOR}\"]\n{chap}", announced.join(", "));
-        let daemon = site.start();
-        Served { site, daemon, relays }
+        fixture.tables += &format!("announce = [{}]\nacl = [\"{INITIATOR}\"]\n{chap}", announced.join(", "));
+        let daemon = fixture.start();
+        Served { fixture, daemon, relays }
     }
 
     /// Boots a guest whose initiator daemon runs.
@@ -62,7 +62,7 @@ impl Served {
 }
 
 /// Settings of every session: CHAP with SHA-256 in both directions, both digests.
-fn harden(guest: &mut Linux) {
+fn set_chap_and_digests(guest: &mut Linux) {
     let settings = [
         ("node.session.auth.authmethod", "CHAP"),
         ("node.session.auth.chap_algs", "SHA256"),
@@ -95,22 +95,22 @@ fn linux_host_uses_a_lun_through_cuts_growth_and_primitives() {
     assert!(found.contains(&format!("{HOST}:{},", relay.port())) && found.contains(TARGET), "{found}");
 
     // A wrong secret, and no secret.
-    let (status, said) = guest.try_run(&format!("iscsiadm -m node -T {TARGET} --login"));
-    assert_ne!(status, 0, "a session without a secret: {said}");
-    harden(&mut guest);
+    let (status, output) = guest.try_run(&format!("iscsiadm -m node -T {TARGET} --login"));
+    assert_ne!(status, 0, "a session without a secret: {output}");
+    set_chap_and_digests(&mut guest);
     guest.run(&format!("iscsiadm -m node -T {TARGET} -o update -n node.session.auth.password -v 'notthesecret'"));
-    let (status, said) = guest.try_run(&format!("iscsiadm -m node -T {TARGET} --login"));
-    assert_ne!(status, 0, "a session with a wrong secret: {said}");
+    let (status, output) = guest.try_run(&format!("iscsiadm -m node -T {TARGET} --login"));
+    assert_ne!(status, 0, "a session with a wrong secret: {output}");
     guest.run(&format!("iscsiadm -m node -T {TARGET} -o update -n node.session.auth.password -v 'initiators12'"));
     guest.run(&format!("iscsiadm -m node -T {TARGET} --login; udevadm settle; test -b /dev/sda"));
     let session = guest.run("iscsiadm -m session -P 2");
-    for told in ["HeaderDigest: CRC32C", "DataDigest: CRC32C", "username: guest", "username_in: hotset"] {
-        assert!(session.contains(told), "{told} is missing:\n{session}");
+    for property in ["HeaderDigest: CRC32C", "DataDigest: CRC32C", "username: guest", "username_in: hotset"] {
+        assert!(session.contains(property), "{property} is missing:\n{session}");
     }
 
     // A verified load through ten cuts.
     guest.run("mkfs.ext4 -q /dev/sda; mount /dev/sda /mnt");
-    guest.begin(
+    guest.start_load(
         "fio --name=v --filename=/mnt/f --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=8 \
          --verify=crc32c \
          --verify_backlog=64 --time_based --runtime=90 --minimal",
@@ -118,10 +118,10 @@ fn linux_host_uses_a_lun_through_cuts_growth_and_primitives() {
     let mut cut = 0;
     while cut < CUTS {
         std::thread::sleep(Duration::from_secs(5));
-        assert!(guest.is_busy(), "the load ended after {cut} cuts: {}", guest.ended());
+        assert!(guest.is_load_running(), "the load ended after {cut} cuts: {}", guest.wait_for_load());
         cut += usize::from(relay.cut() > 0);
     }
-    println!("fio after {cut} cuts: {}", guest.ended().lines().next_back().unwrap_or_default());
+    println!("fio after {cut} cuts: {}", guest.wait_for_load().lines().next_back().unwrap_or_default());
     guest.run("umount /mnt; e2fsck -fn /dev/sda");
 
     // Growth while the disk is in use.
@@ -149,8 +149,8 @@ fn linux_host_uses_a_lun_through_cuts_growth_and_primitives() {
     guest.run(
         "cat /tmp/old /tmp/new >/tmp/both; sg_compare_and_write --in=/tmp/both --lba=0 --num=1 --xferlen=1024 /dev/sda",
     );
-    let (status, said) = guest.try_run("sg_compare_and_write --in=/tmp/both --lba=0 --num=1 --xferlen=1024 /dev/sda");
-    assert_ne!(status, 0, "the compared sector has changed: {said}");
+    let (status, output) = guest.try_run("sg_compare_and_write --in=/tmp/both --lba=0 --num=1 --xferlen=1024 /dev/sda");
+    assert_ne!(status, 0, "the compared sector has changed: {output}");
     guest.run("dd if=/dev/sda bs=512 count=1 iflag=direct 2>/dev/null | cmp - /tmp/new");
     guest.run("blkdiscard -o 0 -l 33554432 /dev/sda; cmp -n 33554432 /dev/sda /dev/zero");
     guest.run("blkdiscard -z -o 33554432 -l 33554432 /dev/sda; cmp -n 67108864 /dev/sda /dev/zero");
@@ -158,12 +158,12 @@ fn linux_host_uses_a_lun_through_cuts_growth_and_primitives() {
     guest.run(&format!("iscsiadm -m node -T {TARGET} --logout"));
     assert!(guest.try_run("iscsiadm -m session").1.contains("No active sessions"));
     served.daemon.stop();
-    drop(served.site);
+    drop(served.fixture);
 }
 
 /// Working paths in the output of `multipath -ll`, which aligns its columns.
-fn working(told: &str) -> usize {
-    told.lines().filter(|line| line.contains(" active ready ")).count()
+fn working_paths(output: &str) -> usize {
+    output.lines().filter(|line| line.contains(" active ready ")).count()
 }
 
 /// Two paths; the packets of one are dropped without notice to either end while a verified load runs.
@@ -185,9 +185,9 @@ fn load_on_two_paths_survives_loss_of_one() {
          iscsiadm -m node -T {TARGET} --login; udevadm settle"
     ));
     let paths = guest.run("for i in $(seq 100); do [ -b /dev/mapper/mpatha ] && break; sleep 0.2; done; multipath -ll");
-    assert_eq!(working(&paths), 2, "{paths}");
+    assert_eq!(working_paths(&paths), 2, "{paths}");
 
-    guest.begin(
+    guest.start_load(
         "fio --name=v --filename=/dev/mapper/mpatha --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio \
          --iodepth=8 \
          --verify=crc32c --verify_backlog=64 --time_based --runtime=90 --minimal",
@@ -198,15 +198,15 @@ fn load_on_two_paths_survives_loss_of_one() {
     }
     let alone =
         guest.run("for i in $(seq 300); do multipath -ll | grep -q 'failed' && break; sleep 0.2; done; multipath -ll");
-    assert_eq!(working(&alone), 1, "{alone}");
-    assert!(guest.is_busy(), "the load ended: {}", guest.ended());
-    println!("fio: {}", guest.ended().lines().next_back().unwrap_or_default());
+    assert_eq!(working_paths(&alone), 1, "{alone}");
+    assert!(guest.is_load_running(), "the load ended: {}", guest.wait_for_load());
+    println!("fio: {}", guest.wait_for_load().lines().next_back().unwrap_or_default());
     guest.run("iptables-legacy -F");
     let both = guest.run(
         "for i in $(seq 300); do [ $(multipath -ll | grep -c 'active ready  *running') = 2 ] && break; sleep 0.2; \
          done; multipath -ll",
     );
-    assert_eq!(working(&both), 2, "{both}");
+    assert_eq!(working_paths(&both), 2, "{both}");
     guest.run(&format!("multipath -F; iscsiadm -m node -T {TARGET} --logout"));
     served.daemon.stop();
 }
@@ -217,14 +217,14 @@ fn load_on_two_paths_survives_loss_of_one() {
 #[ignore = "needs a guest kernel: make torture"]
 fn hung_backing_is_a_pause_for_a_linux_host() {
     const A_PAUSE_SECONDS: u64 = 60;
-    let mut site = Site::new();
-    let backing = Nbdkit::start(&site.folder.join("slow"), "memory 64M");
-    site.volume_on("v", &backing.uri(), "policy = \"write-through\"");
-    let served = Served::with(site, 1, false);
+    let mut fixture = Fixture::new();
+    let backing = Nbdkit::start(&fixture.folder.join("slow"), "memory 64M");
+    fixture.add_volume_on("v", &backing.uri(), "policy = \"write-through\"");
+    let served = Served::with(fixture, 1, false);
     let mut guest = served.guest();
     guest.run(&format!("iscsiadm -m discovery -t sendtargets -p {HOST}:{}", served.relays[0].port()));
     guest.run(&format!("iscsiadm -m node -T {TARGET} --login; udevadm settle; test -b /dev/sda"));
-    guest.begin(
+    guest.start_load(
         "fio --name=v --filename=/dev/sda --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=8 \
          --verify=crc32c \
          --verify_backlog=64 --loops=1000 --time_based --runtime=20 --minimal",
@@ -234,11 +234,12 @@ fn hung_backing_is_a_pause_for_a_linux_host() {
     signal(backing.pid(), "STOP");
     std::thread::sleep(Duration::from_secs(seconds));
     signal(backing.pid(), "CONT");
-    let (status, said) = guest.try_run(
-        "while ! [ -s /tmp/load.status ]; do sleep 0.2; done; tail -c 300 /tmp/load.said; exit $(cat /tmp/load.status)",
+    let (status, output) = guest.try_run(
+        "while ! [ -s /tmp/load.status ]; do sleep 0.2; done; tail -c 300 /tmp/load.output; \
+         exit $(cat /tmp/load.status)",
     );
     let kernel = guest.run("dmesg | grep -i -e 'sd ' -e iscsi -e connection | tail -n 30 || true");
-    println!("a hang of {seconds} s: the load ended with {status}\n{said}\nkernel messages:\n{kernel}");
+    println!("a hang of {seconds} s: the load ended with {status}\n{output}\nkernel messages:\n{kernel}");
     assert!(status == 0 || seconds > A_PAUSE_SECONDS, "the load failed");
     let pings = kernel.lines().filter(|line| line.contains("ping timeout")).count();
     assert_eq!(pings, 0, "a ping was not answered in time");

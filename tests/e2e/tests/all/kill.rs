@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use e2e::client::Client;
 use e2e::daemon::Daemon;
-use e2e::ledger::{Fault, Ledger};
+use e2e::fixture::Fixture;
 use e2e::random::{Random, seed};
-use e2e::site::Site;
+use e2e::write_history::{Fault, WriteHistory};
 use e2e::writer::{StopAtEnd, Writer};
 
 const BYTES: u64 = 16 << 20;
@@ -18,7 +18,7 @@ const FLASH_BYTES: u64 = 12 << 20;
 /// Offset of the second superblock of a flash device (`docs/design/format.md`).
 const SECOND_SUPERBLOCK: u64 = 64 << 10;
 const DAMAGE_BYTES: u64 = 4096;
-const DAMAGED_PLACES: u64 = 1000;
+const DAMAGED_BLOCKS: u64 = 1000;
 
 /// Rounds to run: `HOTSET_KILL_ROUNDS`, 10 by default.
 pub fn kill_rounds() -> u64 {
@@ -26,111 +26,112 @@ pub fn kill_rounds() -> u64 {
 }
 
 /// An action that runs while no daemon runs.
-type Meanwhile = fn(&Site, &mut Random);
+type StoppedAction = fn(&Fixture, &mut Random);
 
-fn nothing(_: &Site, _: &mut Random) {}
+fn no_action(_: &Fixture, _: &mut Random) {}
 
 /// Overwrites one mirror of the flash log with random bytes, a superblock included.
-fn damage_mirror(site: &Site, random: &mut Random) {
-    let file = File::options().write(true).open(site.folder.join("f0")).expect("the device is there");
+fn damage_mirror(fixture: &Fixture, random: &mut Random) {
+    let file = File::options().write(true).open(fixture.folder.join("f0")).expect("the device exists");
     let mut bytes = vec![0; DAMAGE_BYTES as usize];
-    for place in 0..DAMAGED_PLACES {
+    for number in 0..DAMAGED_BLOCKS {
         bytes.iter_mut().for_each(|byte| *byte = random.draw() as u8);
-        let at = if place == 0 { 0 } else { SECOND_SUPERBLOCK + DAMAGE_BYTES + random.below(FLASH_BYTES - (1 << 18)) };
-        file.write_all_at(&bytes, at).expect("it can be written");
+        let at = if number == 0 { 0 } else { SECOND_SUPERBLOCK + DAMAGE_BYTES + random.below(FLASH_BYTES - (1 << 18)) };
+        file.write_all_at(&bytes, at).expect("the file can be written");
     }
 }
 
 /// Writes, kills the daemon at a random moment, restarts it and reads the whole volume back.
-fn round(
-    site: &Site,
+fn kill_once(
+    fixture: &Fixture,
     daemon: Daemon,
-    ledger: &Mutex<Ledger>,
+    history: &Mutex<WriteHistory>,
     random: &mut Random,
-    meanwhile: Meanwhile,
+    while_stopped: StoppedAction,
 ) -> (Daemon, Vec<Fault>) {
-    let (endpoint, stop) = (site.endpoint(), AtomicBool::new(false));
+    let (endpoint, stop) = (fixture.endpoint(), AtomicBool::new(false));
     let writer = Writer { endpoint: &endpoint, export: "v", connections: 1 + random.below(4), seed: random.draw() };
-    let before = ledger.lock().expect("no writer panicked").sequence();
+    let before = history.lock().expect("no writer panicked").sequence();
     let pause = Duration::from_millis(20 + random.below(400));
     let mut faults = std::thread::scope(|scope| {
-        let run = scope.spawn(|| writer.run(ledger, &stop));
+        let run = scope.spawn(|| writer.run(history, &stop));
         let at_end = StopAtEnd(&stop);
         std::thread::sleep(pause);
         daemon.kill();
         drop(at_end);
         run.join().expect("the writer does not panic")
     });
-    meanwhile(site, random);
-    let daemon = site.start();
-    let image = Client::connect(&endpoint, "v").and_then(|mut client| client.read_all()).expect("the volume is back");
-    let mut ledger = ledger.lock().expect("no writer panicked");
-    println!("killed after {pause:?} and {} writes", ledger.sequence() - before);
-    faults.extend(ledger.check_after_crash(&image));
+    while_stopped(fixture, random);
+    let daemon = fixture.start();
+    let image =
+        Client::connect(&endpoint, "v").and_then(|mut client| client.read_all()).expect("the volume is served again");
+    let mut history = history.lock().expect("no writer panicked");
+    println!("killed after {pause:?} and {} writes", history.sequence() - before);
+    faults.extend(history.check_after_crash(&image));
     (daemon, faults)
 }
 
 /// A volume larger than the memory: destage and eviction run during the kill.
-fn site() -> Site {
-    let mut site = Site::with_volume(BYTES);
-    site.memory = "20 MiB".to_owned();
-    // With memory that outlives the daemon no data would depend on flushes.
-    site.keep_in = "none".to_owned();
-    site
+fn fixture() -> Fixture {
+    let mut fixture = Fixture::with_volume(BYTES);
+    fixture.memory = "20 MiB".to_owned();
+    // With persisted memory no data would depend on flushes.
+    fixture.keep_in = "none".to_owned();
+    fixture
 }
 
 /// The log is so small that it wraps during the kill.
-fn site_with_flash() -> Site {
-    let mut site = site();
-    let folder = site.folder.path().display();
-    site.tables = format!("[flash]\ndevices = [\"{folder}/f0\", \"{folder}/f1\"]\nsize = \"{FLASH_BYTES} B\"\n");
-    site
+fn fixture_with_flash() -> Fixture {
+    let mut fixture = fixture();
+    let folder = fixture.folder.path().display();
+    fixture.tables = format!("[flash]\ndevices = [\"{folder}/f0\", \"{folder}/f1\"]\nsize = \"{FLASH_BYTES} B\"\n");
+    fixture
 }
 
-fn kill_again_and_again(site: &Site, seed: u64, meanwhile: Meanwhile) {
+fn check_repeated_kills(fixture: &Fixture, seed: u64, while_stopped: StoppedAction) {
     let mut random = Random::new(seed);
-    let ledger = Mutex::new(Ledger::new(BYTES, false));
-    let mut daemon = site.start();
+    let history = Mutex::new(WriteHistory::new(BYTES, false));
+    let mut daemon = fixture.start();
     for number in 0..kill_rounds() {
         let faults;
-        (daemon, faults) = round(site, daemon, &ledger, &mut random, meanwhile);
+        (daemon, faults) = kill_once(fixture, daemon, &history, &mut random, while_stopped);
         assert!(faults.is_empty(), "round {number}: {:?}", &faults[..faults.len().min(20)]);
     }
-    let writes = ledger.lock().expect("no writer panicked").sequence();
+    let writes = history.lock().expect("no writer panicked").sequence();
     assert!(writes > 100 * kill_rounds(), "only {writes} writes: the writer is broken");
     daemon.command(&["stop", "--destage"]);
-    let image = std::fs::read(site.backing("v")).expect("the backing is there");
-    let faults = ledger.into_inner().expect("no writer panicked").check_after_crash(&image);
+    let image = std::fs::read(fixture.backing("v")).expect("the backing exists");
+    let faults = history.into_inner().expect("no writer panicked").check_after_crash(&image);
     assert!(faults.is_empty(), "after the stop: {faults:?}");
 }
 
 #[test]
 fn case_2_kill_loses_no_flushed_write_and_tears_no_block() {
-    kill_again_and_again(&site(), seed("kill"), nothing);
+    check_repeated_kills(&fixture(), seed("kill"), no_action);
 }
 
 #[test]
 fn case_2_kill_with_the_flash_log_loses_no_flushed_write() {
-    kill_again_and_again(&site_with_flash(), seed("kill_flash"), nothing);
+    check_repeated_kills(&fixture_with_flash(), seed("kill_flash"), no_action);
 }
 
 #[test]
 fn kills_with_an_overwritten_flash_mirror_lose_no_flushed_write() {
-    kill_again_and_again(&site_with_flash(), seed("kill_damage"), damage_mirror);
+    check_repeated_kills(&fixture_with_flash(), seed("kill_damage"), damage_mirror);
 }
 
-/// Whether data flushed just before a kill, before a destage can have begun, is there after the restart.
-fn survives(sabotage: Option<&'static str>) -> bool {
-    let mut site = site_with_flash();
-    site.sabotage = sabotage;
-    let daemon = site.start();
-    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
-    client.write(0, &[7; 4096]).expect("it writes");
-    client.flush().expect("it flushes");
+/// True if data flushed just before a kill, before destage can have begun, is readable after the restart.
+fn flushed_data_survives(sabotage: Option<&'static str>) -> bool {
+    let mut fixture = fixture_with_flash();
+    fixture.sabotage = sabotage;
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(0, &[7; 4096]).expect("the write succeeds");
+    client.flush().expect("the flush succeeds");
     daemon.kill();
-    let daemon = site.start();
-    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
-    let content = client.read(0, 4096).expect("it reads");
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    let content = client.read(0, 4096).expect("the read succeeds");
     drop(client);
     daemon.stop();
     content == [7; 4096]
@@ -138,6 +139,6 @@ fn survives(sabotage: Option<&'static str>) -> bool {
 
 #[test]
 fn flush_acknowledged_before_the_log_write_is_caught() {
-    assert!(survives(None));
-    assert!(!survives(Some("ack-before-log")));
+    assert!(flushed_data_survives(None));
+    assert!(!flushed_data_survives(Some("ack-before-log")));
 }

@@ -8,9 +8,9 @@ use std::process::{Child, Command, Output, Stdio};
 
 use e2e::client::Client;
 use e2e::daemon::{text_of, wait_at_most, wait_for};
+use e2e::fixture::Fixture;
 use e2e::folder::Folder;
-use e2e::kernel::{self, BOOT_PATIENCE, Kernel};
-use e2e::site::Site;
+use e2e::kernel::{self, BOOT_TIMEOUT, Kernel};
 use e2e::tool::tool;
 
 const MIB: u64 = 1 << 20;
@@ -62,9 +62,9 @@ fn libvirt_disks_match_its_schemas() {
         validate().ok();
         // A schema that accepts anything would have accepted the valid file as well.
         fs::write(&file, domain.replace("<source", "<sauce").replace("</source", "</sauce"))
-            .expect("it can be written");
-        let said = validate().fails();
-        assert!(said.contains("fails to validate"), "{kind}: {said}");
+            .expect("the file can be written");
+        let output = validate().fails();
+        assert!(output.contains("fails to validate"), "{kind}: {output}");
     }
 }
 
@@ -77,7 +77,7 @@ fn boot(folder: &Folder) -> String {
         fs::create_dir_all(root.join(name)).expect("the folder can be written");
     }
     fs::copy("/bin/busybox", root.join("bin/busybox")).expect("busybox-static is installed");
-    std::os::unix::fs::symlink("busybox", root.join("bin/sh")).expect("a link can be made");
+    std::os::unix::fs::symlink("busybox", root.join("bin/sh")).expect("a link can be created");
     kernel.put_modules(&["virtio_pci", "virtio_blk"], &root.join("modules"));
     fs::write(root.join("init"), INIT).expect("the folder can be written");
     let image = folder.join("kernel");
@@ -105,7 +105,8 @@ impl Libvirt {
         fs::write(config.join("qemu.conf"), "stdio_handler = \"file\"\n").expect("the folder can be written");
         if is_root() {
             tool("chown").args(&format!("-R {NOBODY}:{NOBODY}")).arg(&root).ok();
-            fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
+            fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))
+                .expect("the file belongs to this user");
         }
         let out = fs::File::create(folder.join("libvirtd.log")).expect("the folder can be written");
         let mut command = as_nobody("libvirtd", &root);
@@ -151,16 +152,16 @@ fn as_nobody(program: &str, root: &Path) -> Command {
 fn run(folder: &Folder, disk: &str, memory: &str) -> String {
     let libvirt = Libvirt::start(folder);
     let (file, console) = (folder.join("domain.xml"), libvirt.root.join("console"));
-    fs::write(&file, domain(disk, memory, &boot(folder), &console.to_string_lossy())).expect("it can be written");
+    fs::write(&file, domain(disk, memory, &boot(folder), &console.to_string_lossy())).expect("the file can be written");
     let created = libvirt.virsh(&["create", &file.to_string_lossy()]);
     assert!(created.status.success(), "{}", text_of(&created));
-    let said = || fs::read_to_string(&console).unwrap_or_default();
-    wait_at_most(BOOT_PATIENCE, "the guest's end", || {
+    let output = || fs::read_to_string(&console).unwrap_or_default();
+    wait_at_most(BOOT_TIMEOUT, "the guest's end", || {
         let listed = libvirt.virsh(&["list", "--name"]);
         (listed.status.success() && listed.stdout.trim_ascii().is_empty()).then_some(())
     });
-    assert!(said().contains("GUEST-WROTE"), "{}", said());
-    said()
+    assert!(output().contains("GUEST-WROTE"), "{}", output());
+    output()
 }
 
 fn is_root() -> bool {
@@ -168,26 +169,26 @@ fn is_root() -> bool {
 }
 
 /// A fixture with the volume that the packaged files name.
-fn site() -> Site {
-    let mut site = Site::new();
-    site.volume("web01", 64 * MIB, "");
+fn fixture() -> Fixture {
+    let mut fixture = Fixture::new();
+    fixture.add_volume("web01", 64 * MIB, "");
     if is_root() {
-        site.nbd = "socket_owner = \"nobody\"".to_owned();
+        fixture.nbd = "socket_owner = \"nobody\"".to_owned();
     }
-    site
+    fixture
 }
 
 /// A guest on that disk finds the data written before, and its own writes are in the volume.
-fn a_guest_uses(site: &Site, socket: (&str, PathBuf), disk: &str, memory: &str) {
+fn check_guest_io(fixture: &Fixture, socket: (&str, PathBuf), disk: &str, memory: &str) {
     assert!(disk.contains(socket.0), "{disk}");
-    let daemon = site.start();
-    let mut client = Client::connect(&site.endpoint(), "web01").expect("it is served");
-    client.write(MIB, &vec![b'r'; MIB as usize]).expect("it writes");
-    let console = run(&site.folder, &disk.replace(socket.0, &socket.1.to_string_lossy()), memory);
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "web01").expect("the volume is served");
+    client.write(MIB, &vec![b'r'; MIB as usize]).expect("the write succeeds");
+    let console = run(&fixture.folder, &disk.replace(socket.0, &socket.1.to_string_lossy()), memory);
     for expected in [&format!("GUEST-SIZE {}", 64 * MIB), "GUEST-READ"] {
         assert!(console.contains(expected), "{expected}:\n{console}");
     }
-    assert!(client.read(2 * MIB, MIB as usize).expect("it reads") == vec![b'w'; MIB as usize]);
+    assert!(client.read(2 * MIB, MIB as usize).expect("the read succeeds") == vec![b'w'; MIB as usize]);
     drop(client);
     daemon.stop();
 }
@@ -196,18 +197,18 @@ fn a_guest_uses(site: &Site, socket: (&str, PathBuf), disk: &str, memory: &str) 
 #[ignore = "boots a guest: `make torture`"]
 fn libvirt_starts_a_guest_on_a_volume_over_nbd() {
     let [(_, disk, memory), _] = kinds();
-    let site = site();
-    let socket = site.socket();
-    a_guest_uses(&site, ("/run/hotset/nbd.sock", socket), &disk, &memory);
+    let fixture = fixture();
+    let socket = fixture.socket();
+    check_guest_io(&fixture, ("/run/hotset/nbd.sock", socket), &disk, &memory);
 }
 
 #[test]
 #[ignore = "boots a guest: `make torture`"]
 fn libvirt_starts_a_guest_on_a_volume_over_vhost_user() {
     let [_, (_, disk, memory)] = kinds();
-    let mut site = site();
-    let directory = site.folder.join("vhost");
+    let mut fixture = fixture();
+    let directory = fixture.folder.join("vhost");
     let owner = if is_root() { "socket_owner = \"nobody\"\n" } else { "" };
-    site.tables = format!("[vhost_user]\ndirectory = {directory:?}\n{owner}");
-    a_guest_uses(&site, ("/run/hotset/vhost/web01.sock", directory.join("web01.sock")), &disk, &memory);
+    fixture.tables = format!("[vhost_user]\ndirectory = {directory:?}\n{owner}");
+    check_guest_io(&fixture, ("/run/hotset/vhost/web01.sock", directory.join("web01.sock")), &disk, &memory);
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use e2e::client::Client;
 use e2e::daemon::{Daemon, wait_for};
-use e2e::site::Site;
+use e2e::fixture::Fixture;
 use rustix::fs::OFlags;
 use serde_json::Value;
 
@@ -23,10 +23,10 @@ fn find(lines: &[Value], text: &str) -> Option<Value> {
 
 #[test]
 fn json_log_has_fields_and_obeys_its_filter() {
-    let mut site = Site::with_volume(4 << 20);
+    let mut fixture = Fixture::with_volume(4 << 20);
     let format = "[log]\nformat = \"json\"\n";
-    site.tables = format!("{format}level = \"warn\"\nfilter = \"volume=info,control=debug\"\n");
-    let daemon = site.start();
+    fixture.tables = format!("{format}level = \"warn\"\nfilter = \"volume=info,control=debug\"\n");
+    let daemon = fixture.start();
     daemon.command(&["volume", "pause", "v"]);
     let paused = wait_for("the change", || find(&lines(&daemon), "volume v: paused by command"));
     assert_eq!((&paused["level"], &paused["target"]), (&"INFO".into(), &"volume".into()), "{paused}");
@@ -35,8 +35,8 @@ fn json_log_has_fields_and_obeys_its_filter() {
     assert_eq!((&request["level"], &request["target"]), (&"DEBUG".into(), &"control".into()), "{request}");
     assert!(request["client"].as_str().is_some_and(|client| !client.is_empty()), "{request}");
     assert_eq!(find(&lines(&daemon), "serving 1 volume"), None, "the filter hides the daemon's own changes");
-    site.tables = format!("{format}level = \"error\"\nfilter = \"config=info\"\n");
-    fs::write(site.config(), site.config_text()).expect("the folder can be written");
+    fixture.tables = format!("{format}level = \"error\"\nfilter = \"config=info\"\n");
+    fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
     daemon.signal("HUP");
     wait_for("the reload", || find(&lines(&daemon), "level and filter taken over"));
     daemon.command(&["volume", "resume", "v"]);
@@ -46,24 +46,30 @@ fn json_log_has_fields_and_obeys_its_filter() {
 }
 
 #[test]
-fn unread_standard_error_holds_up_neither_service_nor_stop() {
-    let mut site = Site::with_volume(4 << 20);
-    let (pipe, under) = (site.folder.join("pipe"), site.folder.join("under"));
+fn unread_standard_error_delays_neither_requests_nor_stop() {
+    let mut fixture = Fixture::with_volume(4 << 20);
+    let (pipe, under) = (fixture.folder.join("pipe"), fixture.folder.join("under"));
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
     let nonblock = OFlags::NONBLOCK.bits() as i32;
-    let mut full = File::options().read(true).write(true).custom_flags(nonblock).open(&pipe).expect("it is ours");
-    let error = std::iter::from_fn(|| Some(full.write(&[b'.'; 4096]))).find_map(Result::err).expect("it gets full");
+    let mut full = File::options()
+        .read(true)
+        .write(true)
+        .custom_flags(nonblock)
+        .open(&pipe)
+        .expect("the file belongs to this user");
+    let error =
+        std::iter::from_fn(|| Some(full.write(&[b'.'; 4096]))).find_map(Result::err).expect("the pipe fills up");
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
     fs::write(&under, format!("#!/bin/sh\nexec \"$@\" 2>{}\n", pipe.display())).expect("the folder can be written");
-    fs::set_permissions(&under, fs::Permissions::from_mode(0o755)).expect("it is ours");
-    site.under = Some(under);
-    let daemon = site.start();
-    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
-    client.write(0, &[7; 4096]).expect("it writes");
-    client.flush().expect("it flushes");
+    fs::set_permissions(&under, fs::Permissions::from_mode(0o755)).expect("the file belongs to this user");
+    fixture.wrapper = Some(under);
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(0, &[7; 4096]).expect("the write succeeds");
+    client.flush().expect("the flush succeeds");
     drop(client);
     daemon.command(&["volume", "pause", "v"]);
     daemon.command(&["volume", "resume", "v"]);
     daemon.stop();
-    assert_eq!(fs::read(site.backing("v")).expect("the backing is there")[..4096], [7; 4096]);
+    assert_eq!(fs::read(fixture.backing("v")).expect("the backing exists")[..4096], [7; 4096]);
 }

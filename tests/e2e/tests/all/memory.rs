@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use e2e::client::{Client, Endpoint, FUA, Op};
 use e2e::daemon::Daemon;
+use e2e::fixture::Fixture;
 use e2e::random::{Random, seed};
-use e2e::site::Site;
 
 const MIB: u64 = 1 << 20;
 /// `[memory] size`.
 const CONFIGURED_MIB: u64 = 64;
 /// Allowance for code, stacks, connections and the ring.
-const BESIDE_MIB: u64 = 64;
+const OVERHEAD_MIB: u64 = 64;
 /// Size of the volume in multiples of the memory.
-const TIMES: u64 = 10;
+const VOLUME_TO_MEMORY_RATIO: u64 = 10;
 const CLIENTS: u64 = 64;
 /// Largest number of requests that a client keeps in flight.
 const DEPTH: usize = 8;
@@ -25,7 +25,7 @@ const DEPTH: usize = 8;
 const LEN_MAX: u64 = 32 << 20;
 /// Requests longer than this have the connection to themselves; shorter ones, as many as are in flight, fit a socket's
 /// buffer.
-const ALONE_BYTES: u64 = 16 << 10;
+const EXCLUSIVE_BYTES: u64 = 16 << 10;
 /// Longest read that the daemon answers with a simple reply.
 const READ_MAX: u64 = 4 << 20;
 /// Requests after which a client reconnects.
@@ -34,9 +34,9 @@ const REQUESTS_A_CONNECTION: u64 = 20_000;
 /// Requests of the short form.
 const REQUESTS: u64 = 40_000;
 /// Bound on the daemon's resident memory.
-const BOUND_KIB: u64 = (CONFIGURED_MIB + BESIDE_MIB) * 1024;
+const BOUND_KIB: u64 = (CONFIGURED_MIB + OVERHEAD_MIB) * 1024;
 
-/// Requests to make in all: `HOTSET_MEMORY_REQUESTS`, or the number of the short form. An hour of 2,000 a second is
+/// Total number of requests: `HOTSET_MEMORY_REQUESTS`, or the number of the short form. An hour of 2,000 a second is
 /// 7,200,000.
 fn requests() -> u64 {
     std::env::var("HOTSET_MEMORY_REQUESTS").ok().and_then(|text| text.parse().ok()).unwrap_or(REQUESTS)
@@ -45,7 +45,7 @@ fn requests() -> u64 {
 /// A line of the daemon's `/proc/PID/status`, in KiB.
 fn status_kib(daemon: &Daemon, key: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).expect("the daemon runs");
-    let line = status.lines().find_map(|line| line.strip_prefix(key)).expect("the kernel counts");
+    let line = status.lines().find_map(|line| line.strip_prefix(key)).expect("the kernel reports the value");
     line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().expect("a number of KiB")
 }
 
@@ -64,20 +64,20 @@ fn draw_len(random: &mut Random) -> u64 {
 fn load(endpoint: &Endpoint, volume_bytes: u64, left: &AtomicU64, data: &[u8], seed: u64) -> u64 {
     let mut random = Random::new(seed);
     let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
-    let (mut moved, mut more) = (0, true);
-    while more {
-        let mut client = Client::connect(endpoint, "v").expect("the daemon takes 64 connections");
+    let (mut moved, mut has_budget) = (0, true);
+    while has_budget {
+        let mut client = Client::connect(endpoint, "v").expect("the daemon accepts 64 connections");
         let mut in_flight = BTreeMap::new();
         let depth = 1 + random.below(DEPTH as u64) as usize;
         for _ in 0..REQUESTS_A_CONNECTION {
-            more = take();
-            if !more {
+            has_budget = take();
+            if !has_budget {
                 break;
             }
             let len = draw_len(&mut random);
-            // A client that sends much while large replies are under way would deadlock with the server.
-            let alone = len > ALONE_BYTES;
-            while alone && !in_flight.is_empty() {
+            // A client that sends large requests while large replies are in flight would deadlock with the server.
+            let is_exclusive = len > EXCLUSIVE_BYTES;
+            while is_exclusive && !in_flight.is_empty() {
                 moved += receive(&mut client, &mut in_flight);
             }
             let at = 512 * random.below((volume_bytes - len) / 512);
@@ -93,9 +93,9 @@ fn load(endpoint: &Endpoint, volume_bytes: u64, left: &AtomicU64, data: &[u8], s
                 _ => (Op::Read, 0, at, len),
             };
             let sent = if op == Op::Write { &data[..len as usize] } else { &[] };
-            let cookie = client.send(op, flags, at, len as usize, sent).expect("the daemon takes requests");
+            let cookie = client.send(op, flags, at, len as usize, sent).expect("the daemon accepts requests");
             in_flight.insert(cookie, len);
-            while in_flight.len() >= if alone { 1 } else { depth } {
+            while in_flight.len() >= if is_exclusive { 1 } else { depth } {
                 moved += receive(&mut client, &mut in_flight);
             }
         }
@@ -115,18 +115,18 @@ fn receive(client: &mut Client, in_flight: &mut BTreeMap<u64, u64>) -> u64 {
 /// The largest resident memory, in KiB, of a daemon with `memory_mib` under `requests` of all clients.
 fn peak_kib(memory_mib: u64, requests: u64) -> u64 {
     let seed = seed("memory");
-    let volume_bytes = TIMES * CONFIGURED_MIB * MIB;
-    let mut site = Site::with_volume(volume_bytes);
-    site.memory = format!("{memory_mib} MiB");
+    let volume_bytes = VOLUME_TO_MEMORY_RATIO * CONFIGURED_MIB * MIB;
+    let mut fixture = Fixture::with_volume(volume_bytes);
+    fixture.memory = format!("{memory_mib} MiB");
     let data = vec![1; LEN_MAX as usize];
     // Sequentially: freeing blocks that were allocated at random takes the disk longer than the test.
-    let mut backing = File::options().write(true).open(site.backing("v")).expect("the backing is there");
+    let mut backing = File::options().write(true).open(fixture.backing("v")).expect("the backing exists");
     for _ in 0..volume_bytes / LEN_MAX {
-        backing.write_all(&data).expect("the disk has room");
+        backing.write_all(&data).expect("the disk has space");
     }
     drop(backing);
-    let daemon = site.start();
-    let (endpoint, left, began) = (site.endpoint(), AtomicU64::new(requests), Instant::now());
+    let daemon = fixture.start();
+    let (endpoint, left, began) = (fixture.endpoint(), AtomicU64::new(requests), Instant::now());
     let moved: u64 = std::thread::scope(|scope| {
         let clients = (0..CLIENTS).map(|number| {
             let (endpoint, left, data, seed) = (&endpoint, &left, &data, seed.wrapping_add(number));
@@ -166,7 +166,7 @@ fn memory_stays_bounded_with_64_clients_on_a_large_volume() {
     assert!(peak_kib / 1024 > CONFIGURED_MIB / 2, "{peak_kib} KiB: the memory was never used");
     assert!(
         peak_kib <= BOUND_KIB,
-        "{peak_kib} KiB resident of {CONFIGURED_MIB} MiB configured and {BESIDE_MIB} MiB allowed beside it"
+        "{peak_kib} KiB resident of {CONFIGURED_MIB} MiB configured and {OVERHEAD_MIB} MiB of overhead allowed"
     );
 }
 

@@ -72,28 +72,28 @@ fn pids(guest: &mut Linux) -> Vec<String> {
 }
 
 fn shown(guest: &mut Linux) -> Value {
-    serde_json::from_str(&guest.run("hotset --json volume show web01")).expect("it is JSON")
+    serde_json::from_str(&guest.run("hotset --json volume show web01")).expect("valid JSON")
 }
 
 /// Limits the disk to `bytes` a second; 0: no limit.
 fn limit_disk(guest: &Linux, bytes: u64) {
-    let said = guest.monitor(&format!("block_set_io_throttle drive2 0 0 {bytes} 0 0 0"));
-    assert!(!said.contains("rror"), "{said}");
+    let output = guest.monitor(&format!("block_set_io_throttle drive2 0 0 {bytes} 0 0 0"));
+    assert!(!output.contains("rror"), "{output}");
 }
 
-fn no_error_in_the_kernels_log(guest: &mut Linux) {
+fn assert_no_kernel_errors(guest: &mut Linux) {
     let found = guest.run("dmesg | grep -E 'I/O error|EXT4-fs error|Buffer I/O|Remounting' || true");
     assert_eq!(found, "", "requests failed");
 }
 
-/// Removal has to be refused, and the machine keeps running. Returns the output.
-fn refused(guest: &mut Linux, how: &str) -> String {
-    let (status, said) = guest.try_run(&format!("dpkg --{how} hotset"));
-    assert_ne!(status, 0, "the package was removed: {said}");
-    println!("refused: {said}");
+/// Checks that removal is refused and the package stays installed. Returns the output.
+fn assert_removal_refused(guest: &mut Linux, how: &str) -> String {
+    let (status, output) = guest.try_run(&format!("dpkg --{how} hotset"));
+    assert_ne!(status, 0, "the package was removed: {output}");
+    println!("refused: {output}");
     let state = guest.run("dpkg-query -W -f '${Status}' hotset");
     assert!(state.ends_with(" installed"), "{state}");
-    said
+    output
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn package_installs_survives_reboot_and_upgrade_and_is_removed() {
     let (older, newer) = (package(&folder.join("packages"), "0.0.1-1"), package(&folder.join("packages"), "9.9.9-1"));
     let drive = |name: &str, mib: u64| {
         let path = folder.join(name);
-        File::create(&path).and_then(|file| file.set_len(mib * MIB)).expect("a sparse file can be made");
+        File::create(&path).and_then(|file| file.set_len(mib * MIB)).expect("a sparse file can be created");
         path
     };
     let (fast, other) = (drive("fast", 512), drive("other", 512));
@@ -146,7 +146,7 @@ fn package_installs_survives_reboot_and_upgrade_and_is_removed() {
         // Promotion to flash runs when the backing is idle.
         guest.run("sleep 3");
     }
-    let before = shown(&mut guest)["flash"]["pages"].as_u64().expect("a number");
+    let pages_before = shown(&mut guest)["flash"]["pages"].as_u64().expect("a number");
 
     // The command may or may not answer before the machine stops.
     guest.run("(sleep 1; systemctl reboot) >/dev/null 2>&1 &");
@@ -168,24 +168,27 @@ fn package_installs_survives_reboot_and_upgrade_and_is_removed() {
     let shown_before = shown(&mut guest);
     guest.run(READ_HOT);
     let shown_after = shown(&mut guest);
-    let kept = shown_before["flash"]["pages"].as_u64().expect("a number");
-    let ((had, all), (hits, reads)) = (read(&shown_before), read(&shown_after));
-    let (hits, reads) = (hits - had, reads - all);
-    println!("after the reboot flash has {kept} pages of {before}, and answers {hits} of {reads} reads");
-    assert!(before > 0 && kept * 10 >= before * 9, "of {before} pages on flash {kept} are left");
+    let pages_after = shown_before["flash"]["pages"].as_u64().expect("a number");
+    let ((hits_before, reads_before), (hits_after, reads_after)) = (read(&shown_before), read(&shown_after));
+    let (hits, reads) = (hits_after - hits_before, reads_after - reads_before);
+    println!("after the reboot flash has {pages_after} of {pages_before} pages and serves {hits} of {reads} reads");
+    assert!(
+        pages_before > 0 && pages_after * 10 >= pages_before * 9,
+        "{pages_after} of {pages_before} pages are left on flash"
+    );
     // Blocks hot enough to stay in memory were not on flash.
     assert!(reads > 0 && hits * 2 >= reads, "the cache is cold: {hits} hits of {reads} reads");
     guest.run("sha256sum -c /opt/sum");
-    no_error_in_the_kernels_log(&mut guest);
+    assert_no_kernel_errors(&mut guest);
 
     // A newer package under load.
     let pids = pids(&mut guest);
-    guest.begin(LOAD);
+    guest.start_load(LOAD);
     guest.run("sleep 10");
     println!("{}", guest.run("dpkg -i /opt/newer.deb 2>&1"));
-    assert!(guest.is_busy(), "the load ended before the upgrade was through: {}", guest.ended());
+    assert!(guest.is_load_running(), "the load ended before the upgrade was through: {}", guest.wait_for_load());
     assert_eq!(guest.run("dpkg-query -W -f '${Version}' hotset"), "9.9.9-1");
-    println!("fio: {}", guest.ended());
+    println!("fio: {}", guest.wait_for_load());
     println!(
         "{}",
         guest.run("journalctl --no-pager -u hotset -b | grep -E 'NBD clients taken over from the previous daemon'")
@@ -194,19 +197,25 @@ fn package_installs_survives_reboot_and_upgrade_and_is_removed() {
     for (old, new) in pids.iter().zip(self::pids(&mut guest)) {
         assert_ne!(*old, new, "an old process of {UNITS} still runs");
     }
-    no_error_in_the_kernels_log(&mut guest);
+    assert_no_kernel_errors(&mut guest);
 
-    // Removal is refused while dirty data lies in the cache alone, with the daemon running or stopped.
+    // Removal is refused while dirty data exists only in the cache, with the daemon running or stopped.
     limit_disk(&guest, SLOW_BYTES);
     guest.run("dd if=/dev/urandom of=/data/h bs=1M count=16 conv=fsync 2>&1; sha256sum /data/h >>/opt/sum");
-    refused(&mut guest, "remove");
+    assert_removal_refused(&mut guest, "remove");
     guest.run(&format!("systemctl is-active {UNITS}; echo works >/data/works; sync; umount /data"));
     guest.run("hotset detach raw; hotset detach web01");
-    let said = refused(&mut guest, "purge");
-    assert!(said.contains("hotset stop --destage") && said.contains("web01"), "it does not say how to go on: {said}");
+    let output = assert_removal_refused(&mut guest, "purge");
+    assert!(
+        output.contains("hotset stop --destage") && output.contains("web01"),
+        "the refusal names no remedy: {output}"
+    );
     guest.run("systemctl stop hotset");
-    let said = refused(&mut guest, "purge");
-    assert!(said.contains("hotset stop --destage") && said.contains("web01"), "it does not say how to go on: {said}");
+    let output = assert_removal_refused(&mut guest, "purge");
+    assert!(
+        output.contains("hotset stop --destage") && output.contains("web01"),
+        "the refusal names no remedy: {output}"
+    );
     limit_disk(&guest, 0);
     guest.run("systemctl start hotset && hotset stop --destage");
     println!("{}", guest.run("dpkg --purge hotset 2>&1"));

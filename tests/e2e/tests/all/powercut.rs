@@ -12,13 +12,13 @@ use std::time::Duration;
 use e2e::cache_disk::CacheDisk;
 use e2e::client::{Client, Endpoint};
 use e2e::daemon::{binary, wait_for};
+use e2e::fixture::Fixture;
 use e2e::folder::Folder;
 use e2e::guest::{Guest, Image};
 use e2e::kernel::Kernel;
-use e2e::ledger::{Fault, Ledger};
 use e2e::random::{Random, seed};
-use e2e::site::Site;
 use e2e::tool::tool;
+use e2e::write_history::{Fault, WriteHistory};
 use e2e::writer::{StopAtEnd, Writer};
 
 const BYTES: u64 = 8 << 20;
@@ -31,13 +31,13 @@ const STATE_BYTES: usize = 16 << 20;
 const WRITES_MIN: u64 = 100;
 
 /// Writes through `endpoint` until `crash` has returned; returns the faults found by reads meanwhile.
-fn write_until(endpoint: &Endpoint, ledger: &Mutex<Ledger>, seed: u64, crash: impl FnOnce()) -> Vec<Fault> {
+fn write_until(endpoint: &Endpoint, history: &Mutex<WriteHistory>, seed: u64, crash: impl FnOnce()) -> Vec<Fault> {
     let stop = AtomicBool::new(false);
     let writer = Writer { endpoint, export: "v", connections: 2, seed };
-    let written = || ledger.lock().expect("no writer panicked").sequence();
+    let written = || history.lock().expect("no writer panicked").sequence();
     let before = written();
     std::thread::scope(|scope| {
-        let run = scope.spawn(|| writer.run(ledger, &stop));
+        let run = scope.spawn(|| writer.run(history, &stop));
         let at_end = StopAtEnd(&stop);
         // An emulated machine on a busy host starts slowly.
         wait_for("the first writes", || (written() - before >= WRITES_MIN).then_some(()));
@@ -62,12 +62,13 @@ impl Disks {
             let state = folder.join("state.img");
             std::fs::write(&state, vec![0; STATE_BYTES]).expect("the folder can be written");
             tool("mkfs.ext4").args("-q -F").arg(&state).ok();
-            let state = std::fs::read(&state).expect("it was just made");
+            let state = std::fs::read(&state).expect("the image was just created");
             images.extend([vec![0; FLASH_BYTES], vec![0; FLASH_BYTES], state]);
         }
         let sockets: Vec<_> = (0..images.len()).map(|number| folder.join(&format!("disk{number}"))).collect();
-        let serve =
-            |(socket, image): (&PathBuf, Vec<u8>)| CacheDisk::serve_image(socket, image).expect("a socket can be made");
+        let serve = |(socket, image): (&PathBuf, Vec<u8>)| {
+            CacheDisk::serve_image(socket, image).expect("a socket can be created")
+        };
         let disks = sockets.iter().zip(images).map(serve).collect();
         Disks { disks, sockets }
     }
@@ -92,14 +93,14 @@ fn guest_rounds(flash: bool, sabotage: Option<&str>, rounds: u64, seed: u64) -> 
     let folder = Folder::new();
     let image = Image::build(folder.path(), &Kernel::open(), binary(), flash, sabotage);
     let disks = Disks::new(&folder, flash);
-    let ledger = Mutex::new(Ledger::new(BYTES, true));
+    let history = Mutex::new(WriteHistory::new(BYTES, true));
     let mut random = Random::new(seed);
     let boot = || Guest::boot(&image, &disks.sockets, &folder.join("console"));
     let mut guest = boot();
     for round in 0..rounds {
-        let (before, flushes) = (ledger.lock().expect("no writer panicked").sequence(), disks.flushes());
+        let (before, flushes) = (history.lock().expect("no writer panicked").sequence(), disks.flushes());
         let endpoint = guest.endpoint();
-        let mut faults = write_until(&endpoint, &ledger, random.draw(), || guest.cut());
+        let mut faults = write_until(&endpoint, &history, random.draw(), || guest.cut());
         let flushes: Vec<_> = disks.flushes().iter().zip(flushes).map(|(after, before)| after - before).collect();
         let mut found = disks.cut(&mut random);
         guest = boot();
@@ -110,9 +111,9 @@ fn guest_rounds(flash: bool, sabotage: Option<&str>, rounds: u64, seed: u64) -> 
                 Err(error) => return vec![format!("the volume is not back: {error}\n{}", guest.log())],
             };
         }
-        let mut ledger = ledger.lock().expect("no writer panicked");
-        let writes = ledger.sequence() - before;
-        faults.extend(ledger.check_after_crash(&found));
+        let mut history = history.lock().expect("no writer panicked");
+        let writes = history.sequence() - before;
+        faults.extend(history.check_after_crash(&found));
         println!("round {round}: {writes} writes, the disks were flushed {flushes:?} times, {} faults", faults.len());
         if !faults.is_empty() {
             return faults.iter().map(Fault::to_string).collect();
@@ -121,23 +122,23 @@ fn guest_rounds(flash: bool, sabotage: Option<&str>, rounds: u64, seed: u64) -> 
     Vec::new()
 }
 
-/// As [`guest_rounds`], with the daemon of a [`Site`] on this machine; its backing's cache is cut when the daemon is
+/// As [`guest_rounds`], with the daemon of a [`Fixture`] on this machine; its backing's cache is cut when the daemon is
 /// killed.
-fn backing_rounds(site: &mut Site, rounds: u64, seed: u64) -> Vec<Fault> {
-    let socket = site.folder.join("disk");
-    let disk = CacheDisk::serve(&socket, BYTES as usize).expect("a socket can be made");
-    site.memory = "18 MiB".to_owned();
-    site.keep_in = "none".to_owned();
-    site.volume_on("v", &disk.uri(), "");
-    let ledger = Mutex::new(Ledger::new(BYTES, true));
+fn backing_rounds(fixture: &mut Fixture, rounds: u64, seed: u64) -> Vec<Fault> {
+    let socket = fixture.folder.join("disk");
+    let disk = CacheDisk::serve(&socket, BYTES as usize).expect("a socket can be created");
+    fixture.memory = "18 MiB".to_owned();
+    fixture.keep_in = "none".to_owned();
+    fixture.add_volume_on("v", &disk.uri(), "");
+    let history = Mutex::new(WriteHistory::new(BYTES, true));
     let mut random = Random::new(seed);
     for round in 0..rounds {
-        let daemon = site.start();
-        let before = ledger.lock().expect("no writer panicked").sequence();
-        let mut faults = write_until(&site.endpoint(), &ledger, random.draw(), || daemon.kill());
-        let mut ledger = ledger.lock().expect("no writer panicked");
-        let writes = ledger.sequence() - before;
-        faults.extend(ledger.check_after_crash(&disk.cut(&mut random)));
+        let daemon = fixture.start();
+        let before = history.lock().expect("no writer panicked").sequence();
+        let mut faults = write_until(&fixture.endpoint(), &history, random.draw(), || daemon.kill());
+        let mut history = history.lock().expect("no writer panicked");
+        let writes = history.sequence() - before;
+        faults.extend(history.check_after_crash(&disk.cut(&mut random)));
         println!("round {round}: {writes} writes, {} flushes of the backing in all", disk.flushes());
         if !faults.is_empty() {
             return faults;
@@ -147,16 +148,16 @@ fn backing_rounds(site: &mut Site, rounds: u64, seed: u64) -> Vec<Fault> {
 }
 
 #[test]
-fn case_3_a_flushed_write_survives_a_power_cut_of_the_backing() {
-    let faults = backing_rounds(&mut Site::new(), 4, seed("powercut"));
+fn case_3_flushed_write_survives_a_power_cut_of_the_backing() {
+    let faults = backing_rounds(&mut Fixture::new(), 4, seed("powercut"));
     assert!(faults.is_empty(), "{:?}", &faults[..faults.len().min(20)]);
 }
 
 #[test]
 fn daemon_that_skips_backing_flushes_is_caught() {
-    let mut site = Site::new();
-    site.sabotage = Some("flush-early");
-    let faults = backing_rounds(&mut site, 8, seed("powercut"));
+    let mut fixture = Fixture::new();
+    fixture.sabotage = Some("flush-early");
+    let faults = backing_rounds(&mut fixture, 8, seed("powercut"));
     assert!(faults.iter().any(|fault| matches!(fault, Fault::Lost { .. })), "{faults:?}");
 }
 

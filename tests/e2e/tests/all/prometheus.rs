@@ -9,19 +9,19 @@ use std::time::Duration;
 
 use e2e::client::{Client, Endpoint};
 use e2e::daemon::{text_of, wait_at_most};
+use e2e::fixture::Fixture;
 use e2e::folder::Folder;
 use e2e::http::Http;
-use e2e::site::Site;
 use e2e::tool::{Tool, tool};
 use e2e::writer::StopAtEnd;
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 /// A rate requires two scrapes and a rule its interval, on a machine that runs other tests.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 fn packaging(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(file).canonicalize().expect("it is there")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(file).canonicalize().expect("the file exists")
 }
 
 /// Path of Prometheus and its tool; prints a line where they are missing.
@@ -63,10 +63,10 @@ impl Prometheus {
         command.arg(format!("--config.file={}", file.display()));
         command.arg(format!("--storage.tsdb.path={}", folder.join("series").display()));
         command.arg(format!("--web.listen-address={address}"));
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("it runs");
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("the process starts");
         let prometheus = Prometheus { child, http: Http::at(&address) };
         let ready = || prometheus.http.send("GET", "/-/ready", &[], "").ok().filter(|reply| reply.status == 200);
-        wait_at_most(PATIENCE, "Prometheus", ready);
+        wait_at_most(TIMEOUT, "Prometheus", ready);
         prometheus
     }
 
@@ -89,7 +89,7 @@ impl Prometheus {
     }
 
     /// The `queries` that fail or return nothing, with the reason.
-    fn wanting(&self, queries: &[String]) -> Vec<String> {
+    fn failing_queries(&self, queries: &[String]) -> Vec<String> {
         let wrong = |query: &String| match self.query(query) {
             Ok(0) => Some(format!("nothing: {query}")),
             Ok(_) => None,
@@ -108,10 +108,10 @@ impl Drop for Prometheus {
 
 /// Every query of the dashboard, as Grafana sends it with all variables set to "All".
 fn dashboard() -> Vec<String> {
-    let text = fs::read_to_string(packaging("grafana/hotset.json")).expect("it is there");
-    let dashboard: Value = serde_json::from_str(&text).expect("JSON");
-    let panels = dashboard["panels"].as_array().expect("it has panels");
-    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().expect("a panel asks for something"));
+    let text = fs::read_to_string(packaging("grafana/hotset.json")).expect("the file exists");
+    let dashboard: Value = serde_json::from_str(&text).expect("valid JSON");
+    let panels = dashboard["panels"].as_array().expect("a list of panels");
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().expect("a list of targets"));
     let filled = targets.map(|target| {
         let query = target["expr"].as_str().expect("a query").replace("$__rate_interval", "10s");
         ["$instance", "$datastore", "$volume"].into_iter().fold(query, |query, name| query.replace(name, ".*"))
@@ -123,7 +123,7 @@ fn dashboard() -> Vec<String> {
 
 /// Expressions of all rules and alerts, as Prometheus has loaded them; none of them may have failed.
 fn rules(prometheus: &Prometheus) -> Vec<String> {
-    let groups = prometheus.get("/api/v1/rules").expect("it tells its rules")["groups"].clone();
+    let groups = prometheus.get("/api/v1/rules").expect("the rules are listed")["groups"].clone();
     let rules = groups.as_array().expect("groups").iter().flat_map(|group| group["rules"].as_array().expect("rules"));
     let evaluated = |rule: &Value| {
         assert_eq!((&rule["health"], rule["lastError"].as_str().unwrap_or("")), (&"ok".into(), ""), "{rule}");
@@ -133,14 +133,14 @@ fn rules(prometheus: &Prometheus) -> Vec<String> {
 }
 
 /// Reads and writes until `stop` is set.
-fn work(endpoint: &Endpoint, volume: &str, stop: &AtomicBool) {
-    let mut client = Client::connect(endpoint, volume).expect("it is served");
+fn load(endpoint: &Endpoint, volume: &str, stop: &AtomicBool) {
+    let mut client = Client::connect(endpoint, volume).expect("the volume is served");
     let mut at = 0;
     while !stop.load(Ordering::Relaxed) {
         at = (at + 17 * 4096) % (8 * MIB);
-        client.write(at, &[1; 4096]).expect("it writes");
-        client.read(at / 2 / 4096 * 4096, 4096).expect("it reads");
-        client.flush().expect("it flushes");
+        client.write(at, &[1; 4096]).expect("the write succeeds");
+        client.read(at / 2 / 4096 * 4096, 4096).expect("the read succeeds");
+        client.flush().expect("the flush succeeds");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -148,57 +148,57 @@ fn work(endpoint: &Endpoint, volume: &str, stop: &AtomicBool) {
 #[test]
 fn dashboard_and_rules_work_on_a_real_prometheus() {
     let Some(tools) = tools() else { return };
-    let mut site = Site::new();
-    let devices = ["f0", "f1"].map(|name| format!("\"{}\"", site.folder.join(name).display()));
-    site.tables = format!(
+    let mut fixture = Fixture::new();
+    let devices = ["f0", "f1"].map(|name| format!("\"{}\"", fixture.folder.join(name).display()));
+    fixture.tables = format!(
         "[api]\nlisten = \"127.0.0.1:0\"\n[flash]\ndevices = [{}]\nsize = \"64 MiB\"\nendurance_dwpd = 1\n\
          [[datastore]]\nname = \"shelf\"",
         devices.join(", ")
     );
-    site.volume("web01", 16 * MIB, "datastore = \"shelf\"\nlabels = { vm = \"web\" }");
-    site.volume("db", 16 * MIB, "");
-    let daemon = site.start();
+    fixture.add_volume("web01", 16 * MIB, "datastore = \"shelf\"\nlabels = { vm = \"web\" }");
+    fixture.add_volume("db", 16 * MIB, "");
+    let daemon = fixture.start();
     let http = Http::of(&daemon);
-    let (stop, endpoint) = (AtomicBool::new(false), site.endpoint());
+    let (stop, endpoint) = (AtomicBool::new(false), fixture.endpoint());
     std::thread::scope(|scope| {
         let _at_end = StopAtEnd(&stop);
         for volume in ["web01", "db"] {
             let (endpoint, stop) = (&endpoint, &stop);
-            scope.spawn(move || work(endpoint, volume, stop));
+            scope.spawn(move || load(endpoint, volume, stop));
         }
-        let scraped = site.folder.join("scraped");
+        let scraped = fixture.folder.join("scraped");
         fs::write(&scraped, http.get("/metrics").body).expect("the folder can be written");
         let check = format!("'{}' check metrics < '{}'", tools.join("promtool").display(), scraped.display());
         tool("sh").arg("-c").arg(check).ok();
-        let prometheus = Prometheus::start(&tools, &site.folder, http.address());
+        let prometheus = Prometheus::start(&tools, &fixture.folder, http.address());
         let queries = dashboard();
         assert!(queries.len() > 20, "{queries:?}");
-        let mut left = Vec::new();
-        wait_at_most(PATIENCE, "data for every query of the dashboard", || {
-            let now = prometheus.wanting(&queries);
-            if now != left {
-                eprintln!("wanting: {now:#?}");
-                left = now;
+        let mut missing = Vec::new();
+        wait_at_most(TIMEOUT, "data for every query of the dashboard", || {
+            let now = prometheus.failing_queries(&queries);
+            if now != missing {
+                eprintln!("failing: {now:#?}");
+                missing = now;
             }
-            left.is_empty().then_some(())
+            missing.is_empty().then_some(())
         });
-        let unread = |all: &[String]| all.iter().find_map(|rule| prometheus.query(rule).err());
-        let evaluated = wait_at_most(PATIENCE, "every rule's turn", || {
-            let groups = prometheus.get("/api/v1/rules").expect("it tells its rules")["groups"].to_string();
+        let first_error = |all: &[String]| all.iter().find_map(|rule| prometheus.query(rule).err());
+        let evaluated = wait_at_most(TIMEOUT, "an evaluation of every rule", || {
+            let groups = prometheus.get("/api/v1/rules").expect("the rules are listed")["groups"].to_string();
             (!groups.contains("\"health\":\"unknown\"")).then(|| rules(&prometheus))
         });
         assert!(evaluated.len() > 20, "{evaluated:?}");
-        assert_eq!(unread(&evaluated), None);
+        assert_eq!(first_error(&evaluated), None);
         // Recording rules have recorded, and no alert is raised without a fault.
         let recorded = ["instance:hotset_requests:rate5m", "datastore:hotset_latency_seconds:p99_rate5m"];
         let recorded = recorded.map(str::to_owned);
-        wait_at_most(PATIENCE, "the recorded series", || prometheus.wanting(&recorded).is_empty().then_some(()));
+        wait_at_most(TIMEOUT, "the recorded series", || prometheus.failing_queries(&recorded).is_empty().then_some(()));
         assert_eq!(prometheus.query("ALERTS{alertstate=\"firing\"}"), Ok(0));
         // The check can fail: a name that does not exist, and an invalid expression.
         let planted = ["rate(hotset_volume_requests[10s])", "sum by (hotset_alerts", "hotset_alerts / 0"];
         let planted = planted.map(str::to_owned);
-        assert_eq!(prometheus.wanting(&planted).len(), 3);
-        assert!(unread(&planted).is_some());
+        assert_eq!(prometheus.failing_queries(&planted).len(), 3);
+        assert!(first_error(&planted).is_some());
         stop.store(true, Ordering::Relaxed);
     });
     daemon.stop();
@@ -209,7 +209,7 @@ fn rules_pass_their_tests_and_broken_rules_fail_them() {
     let Some(tools) = tools() else { return };
     let names = ["hotset.rules.yml", "hotset.alerts.yml", "hotset.test.yml"];
     let folder = Folder::new();
-    let read = |name: &str| fs::read_to_string(packaging(&format!("prometheus/{name}"))).expect("it is there");
+    let read = |name: &str| fs::read_to_string(packaging(&format!("prometheus/{name}"))).expect("the file exists");
     for name in names {
         fs::write(folder.join(name), read(name)).expect("the folder can be written");
     }
@@ -221,10 +221,10 @@ fn rules_pass_their_tests_and_broken_rules_fail_them() {
         ("hotset.alerts.yml", "severity!=\"info\"}) > 0", "severity!=\"info\"}) > 2"),
         ("hotset.rules.yml", "source=~\"memory|flash\"", "source=~\"memory\""),
     ] {
-        let sound = read(name);
-        assert!(sound.contains(from), "{name} has no {from}");
-        fs::write(folder.join(name), sound.replace(from, to)).expect("the folder can be written");
+        let valid = read(name);
+        assert!(valid.contains(from), "{name} has no {from}");
+        fs::write(folder.join(name), valid.replace(from, to)).expect("the folder can be written");
         test().fails();
-        fs::write(folder.join(name), sound).expect("the folder can be written");
+        fs::write(folder.join(name), valid).expect("the folder can be written");
     }
 }

@@ -1,23 +1,23 @@
 //! Edge cases of the protocol, through libnbd.
 
-use e2e::site::Site;
+use e2e::fixture::Fixture;
 use e2e::tool::tool;
 
 const MIB: u64 = 1 << 20;
 
 /// Runs a script of libnbd's shell with `h` connected to volume `v`.
-fn nbdsh(site: &Site, script: &str) -> String {
-    let uri = site.uri("v");
+fn nbdsh(fixture: &Fixture, script: &str) -> String {
+    let uri = fixture.uri("v");
     let connected = format!("uri = '{uri}'\nh.add_meta_context('base:allocation')\nh.connect_uri(uri)\n{script}");
     tool("nbdsh").arg("-c").arg(connected).ok()
 }
 
 #[test]
 fn structured_replies_carry_data_and_holes() {
-    let site = Site::with_volume(16 * MIB);
-    let _daemon = site.start();
+    let fixture = Fixture::with_volume(16 * MIB);
+    let _daemon = fixture.start();
     nbdsh(
-        &site,
+        &fixture,
         r#"
 assert h.get_structured_replies_negotiated()
 h.pwrite(b'x' * 65536, 1 << 20)
@@ -39,10 +39,10 @@ assert list(seen.values()) == [65536], seen
 
 #[test]
 fn block_status_reports_the_newest_content() {
-    let site = Site::with_volume(16 * MIB);
-    let _daemon = site.start();
+    let fixture = Fixture::with_volume(16 * MIB);
+    let _daemon = fixture.start();
     nbdsh(
-        &site,
+        &fixture,
         r#"
 assert h.can_meta_context('base:allocation')
 def status(count, offset, flags=0):
@@ -68,11 +68,11 @@ assert len(status(16 << 20, 0, nbd.CMD_FLAG_REQ_ONE)) == 1
 
 #[test]
 fn trim_and_zero_read_as_zero_at_once_and_after_a_crash() {
-    let mut site = Site::with_volume(16 * MIB);
-    site.keep_in = "none".to_owned();
-    let daemon = site.start();
+    let mut fixture = Fixture::with_volume(16 * MIB);
+    fixture.keep_in = "none".to_owned();
+    let daemon = fixture.start();
     nbdsh(
-        &site,
+        &fixture,
         r#"
 h.pwrite(b'a' * (1 << 20), 0)
 h.flush()
@@ -88,9 +88,9 @@ h.flush()
 "#,
     );
     daemon.kill();
-    let _daemon = site.start();
+    let _daemon = fixture.start();
     nbdsh(
-        &site,
+        &fixture,
         r#"
 assert h.pread(4096, 0) == bytes(4096)
 assert h.pread(4096, 4096) == b'a' * 4096
@@ -102,11 +102,11 @@ assert h.pread(4096, 20480) == b'a' * 4096
 }
 
 #[test]
-fn a_fast_zero_is_done_or_fails_at_once() {
-    let site = Site::with_volume(16 * MIB);
-    let _daemon = site.start();
+fn fast_zero_succeeds_or_fails_at_once() {
+    let fixture = Fixture::with_volume(16 * MIB);
+    let _daemon = fixture.start();
     nbdsh(
-        &site,
+        &fixture,
         r#"
 if h.can_fast_zero():
     h.pwrite(b'q' * 65536, 0)
@@ -122,10 +122,10 @@ if h.can_fast_zero():
 
 #[test]
 fn flush_covers_acknowledged_writes_of_other_connections() {
-    let site = Site::with_volume(16 * MIB);
-    let daemon = site.start();
+    let fixture = Fixture::with_volume(16 * MIB);
+    let daemon = fixture.start();
     nbdsh(
-        &site,
+        &fixture,
         r#"
 assert h.can_multi_conn()
 other = nbd.NBD()
@@ -138,7 +138,7 @@ for i in range(64):
 "#,
     );
     daemon.kill();
-    let content = std::fs::read(site.backing("v")).expect("the backing is there");
+    let content = std::fs::read(fixture.backing("v")).expect("the backing exists");
     for i in 0..64usize {
         assert_eq!(content[i * 65536..][..4096], [i as u8 + 1; 4096], "write {i}");
     }
@@ -146,21 +146,21 @@ for i in range(64):
 
 #[test]
 fn fua_needs_no_flush() {
-    let site = Site::with_volume(16 * MIB);
-    let daemon = site.start();
-    nbdsh(&site, "h.pwrite(b'f' * 5120, 512, nbd.CMD_FLAG_FUA)\n");
+    let fixture = Fixture::with_volume(16 * MIB);
+    let daemon = fixture.start();
+    nbdsh(&fixture, "h.pwrite(b'f' * 5120, 512, nbd.CMD_FLAG_FUA)\n");
     daemon.kill();
-    let content = std::fs::read(site.backing("v")).expect("the backing is there");
+    let content = std::fs::read(fixture.backing("v")).expect("the backing exists");
     assert_eq!(content[512..512 + 5120], [b'f'; 5120]);
 }
 
 #[test]
 fn single_requests_of_32_mib_are_served_inside_less_memory() {
-    let mut site = Site::with_volume(64 * MIB);
-    site.memory = "20 MiB".to_owned();
-    let _daemon = site.start();
+    let mut fixture = Fixture::with_volume(64 * MIB);
+    fixture.memory = "20 MiB".to_owned();
+    let _daemon = fixture.start();
     nbdsh(
-        &site,
+        &fixture,
         r#"
 import hashlib
 data = bytes(range(256)) * (32 << 12)
@@ -172,11 +172,11 @@ assert hashlib.md5(h.pread(len(data), 4096)).digest() == hashlib.md5(data).diges
 
 #[test]
 fn invalid_requests_fail_and_the_connection_stays() {
-    let mut site = Site::with_volume(16 * MIB);
-    site.volume("fixed", MIB, "read_only = true");
-    let _daemon = site.start();
+    let mut fixture = Fixture::with_volume(16 * MIB);
+    fixture.add_volume("fixed", MIB, "read_only = true");
+    let _daemon = fixture.start();
     nbdsh(
-        &site,
+        &fixture,
         r#"
 def refused(call, *errnos):
     try:

@@ -3,19 +3,19 @@
 
 use std::fs;
 
-use e2e::blocks::{BLOCK_BYTES, BLOCKS, VOLUME_BYTES, block, count, count_some, place, read};
+use e2e::blocks::{BLOCK_BYTES, BLOCKS, VOLUME_BYTES, block, count, count_some, offset_of, read};
 use e2e::client::Client;
 use e2e::daemon::{Daemon, hotset, text_of};
+use e2e::fixture::Fixture;
 use e2e::refusal::page::{Entry, check_codes};
 use e2e::refusal::scenes::{
     DEVICES, EXPORTED_BLOCKS, ExportedDisk, MEMORY_FORMAT, STATE, UNFLUSHED, UNFLUSHED_BYTES, backing, cloned_backing,
-    cloned_dirty_backing, copy, emptied_log_restored, empty_devices, kept_memory, lost_state, newer_devices,
-    newer_memory, path, rename, restore_devices, restored_devices, restored_state, rolled_back_backing,
+    cloned_dirty_backing, copy, emptied_log_restored, empty_devices, lost_state, newer_devices, newer_memory, path,
+    persisted_memory_file, rename, restore_devices, restored_devices, restored_state, rolled_back_backing,
     set_backing_size, set_flash, set_later_format, set_memory_format, shared_backing, shrunk_backing, stop_dirty,
     unused_flash,
 };
-use e2e::refusal::{flash_refusal, json, obey, rebuild, show, volume_refusal};
-use e2e::site::Site;
+use e2e::refusal::{flash_refusal, json, rebuild, run_proposed_command, show, volume_refusal};
 
 const ADOPT: &str = "hotset volume adopt NAME";
 const GIVE_UP: &str = "hotset volume adopt NAME --give-up DATA";
@@ -52,14 +52,14 @@ fn destage(daemon: Daemon) {
 }
 
 /// A volume that is refused with `code` has all its data after a rebuild, and the state directory has the given tokens.
-fn rebuild_keeps_data(site: &Site, code: &str, tokens: &[&str]) {
-    let daemon = site.start();
-    volume_refusal(site, &daemon, code);
+fn rebuild_keeps_data(fixture: &Fixture, code: &str, tokens: &[&str]) {
+    let daemon = fixture.start();
+    volume_refusal(fixture, &daemon, code);
     daemon.stop();
-    let said = rebuild(site);
-    assert!(said.contains("records of 1 volumes"), "{said}");
-    let daemon = site.start();
-    assert_eq!(count(&read(site), 2), BLOCKS, "{}", daemon.log());
+    let output = rebuild(fixture);
+    assert!(output.contains("records of 1 volumes"), "{output}");
+    let daemon = fixture.start();
+    assert_eq!(count(&read(fixture), 2), BLOCKS, "{}", daemon.log());
     assert_eq!(token_names(&daemon), tokens);
     let shares = show(&daemon, "v")["qos"]["shares"].clone();
     assert_eq!(shares, 1000, "a change by command is in no copy of the records");
@@ -67,36 +67,36 @@ fn rebuild_keeps_data(site: &Site, code: &str, tokens: &[&str]) {
 }
 
 #[test]
-fn every_refusal_is_on_the_page_and_nothing_else() {
+fn refusals_page_lists_exactly_all_refusals() {
     check_codes(include_str!("refusals.rs"));
 }
 
 #[test]
 fn restored_flash_devices_are_refused_as_documented() {
-    let site = restored_devices();
-    let daemon = site.start();
+    let fixture = restored_devices();
+    let daemon = fixture.start();
     let mut entry = Entry::new(
         "store-older",
         "the flash devices name an earlier start than the one that used their store last",
         "they were left out, or restored from a copy: their log is old",
     );
     entry.message("", &flash_refusal(&daemon, "store-older"));
-    volume_refusal(&site, &daemon, "dirty-elsewhere");
+    volume_refusal(&fixture, &daemon, "dirty-elsewhere");
     daemon.stop();
     entry.choice("attach the devices that were used since", NOTHING_LOST, || {
-        restore_devices(&site, ".new");
-        let daemon = site.start();
-        assert_eq!(count(&read(&site), 2), BLOCKS);
-        stop_dirty(&site, daemon, 0..BLOCKS, 3);
-        restore_devices(&site, ".old");
+        restore_devices(&fixture, ".new");
+        let daemon = fixture.start();
+        assert_eq!(count(&read(&fixture), 2), BLOCKS);
+        stop_dirty(&fixture, daemon, 0..BLOCKS, 3);
+        restore_devices(&fixture, ".old");
     });
     let cost = "what they hold is lost; volumes whose newer data is missing stay refused: `dirty-elsewhere`";
     entry.choice("make these empty", cost, || {
-        empty_devices(&site);
-        let daemon = site.start();
+        empty_devices(&fixture);
+        let daemon = fixture.start();
         assert_flash_in_use(&daemon);
-        obey(&daemon, &volume_refusal(&site, &daemon, "dirty-elsewhere"), GIVE_UP);
-        assert!(count(&read(&site), 3) < BLOCKS, "data came from devices that are empty");
+        run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "dirty-elsewhere"), GIVE_UP);
+        assert!(count(&read(&fixture), 3) < BLOCKS, "data came from devices that are empty");
         daemon.stop();
     });
     entry.check();
@@ -104,34 +104,34 @@ fn restored_flash_devices_are_refused_as_documented() {
 
 #[test]
 fn one_restored_flash_device_is_refused_as_documented() {
-    let mut site = restored_devices();
-    copy(&site, "f0.new", "f0");
-    let daemon = site.start();
+    let mut fixture = restored_devices();
+    copy(&fixture, "f0.new", "f0");
+    let daemon = fixture.start();
     let mut entry = Entry::new(
         "device-older",
         "one flash device names an earlier start than the others of its store",
         "it was put back from a copy: its log and its clean pages are old",
     );
     entry.message("", &flash_refusal(&daemon, "device-older"));
-    volume_refusal(&site, &daemon, "dirty-elsewhere");
+    volume_refusal(&fixture, &daemon, "dirty-elsewhere");
     daemon.stop();
     entry.choice("attach the device that was used since", NOTHING_LOST, || {
-        restore_devices(&site, ".new");
-        let daemon = site.start();
-        assert_eq!(count(&read(&site), 2), BLOCKS);
-        stop_dirty(&site, daemon, 0..BLOCKS, 3);
-        copy(&site, "f1.old", "f1");
-        let daemon = site.start();
+        restore_devices(&fixture, ".new");
+        let daemon = fixture.start();
+        assert_eq!(count(&read(&fixture), 2), BLOCKS);
+        stop_dirty(&fixture, daemon, 0..BLOCKS, 3);
+        copy(&fixture, "f1.old", "f1");
+        let daemon = fixture.start();
         flash_refusal(&daemon, "device-older");
         daemon.stop();
     });
     entry.choice("hotset flash add DEVICE", "nothing is lost: the others hold what it held", || {
-        fs::remove_file(path(&site, "f1")).expect("the device is there");
-        set_flash(&mut site, &DEVICES[..1], "allow_single_copy = true");
-        let daemon = site.start();
+        fs::remove_file(path(&fixture, "f1")).expect("the device exists");
+        set_flash(&mut fixture, &DEVICES[..1], "allow_single_copy = true");
+        let daemon = fixture.start();
         assert_flash_in_use(&daemon);
-        assert_eq!(count(&read(&site), 3), BLOCKS, "{}", daemon.log());
-        daemon.command(&["flash", "add", &path(&site, "f1").to_string_lossy()]);
+        assert_eq!(count(&read(&fixture), 3), BLOCKS, "{}", daemon.log());
+        daemon.command(&["flash", "add", &path(&fixture, "f1").to_string_lossy()]);
         daemon.stop();
     });
     entry.check();
@@ -139,10 +139,10 @@ fn one_restored_flash_device_is_refused_as_documented() {
 
 #[test]
 fn flash_devices_of_a_newer_version_are_refused_as_documented() {
-    let site = newer_devices();
-    let devices = || DEVICES.map(|name| fs::read(path(&site, name)).expect("the device is there"));
+    let fixture = newer_devices();
+    let devices = || DEVICES.map(|name| fs::read(path(&fixture, name)).expect("the device exists"));
     let before = devices();
-    let daemon = site.start();
+    let daemon = fixture.start();
     let mut entry = Entry::new(
         "store-newer",
         "a flash device holds a store in a later format than this version reads",
@@ -152,30 +152,30 @@ fn flash_devices_of_a_newer_version_are_refused_as_documented() {
     assert!(message.contains("written by a newer version of Hotset (format 2, this one reads up to 1)"), "{message}");
     assert!(daemon.log().contains(&message), "{}", daemon.log());
     entry.message("", &message);
-    volume_refusal(&site, &daemon, "dirty-elsewhere");
+    volume_refusal(&fixture, &daemon, "dirty-elsewhere");
     daemon.stop();
     assert!(devices() == before, "a store of a newer version was changed");
-    let paths = DEVICES.map(|name| path(&site, name).to_string_lossy().into_owned());
+    let paths = DEVICES.map(|name| path(&fixture, name).to_string_lossy().into_owned());
     let output = hotset(&["flash", "check", &paths[0], &paths[1]]);
     assert!(!output.status.success() && text_of(&output).contains("newer version"), "{}", text_of(&output));
-    let config = site.config().to_string_lossy().into_owned();
+    let config = fixture.config().to_string_lossy().into_owned();
     let output = hotset(&["state", "rebuild", "--yes", "--config", &config]);
     assert!(!output.status.success() && text_of(&output).contains("newer version"), "{}", text_of(&output));
     assert!(devices() == before, "a store of a newer version was changed");
     entry.choice("start that version", NOTHING_LOST, || {
-        restore_devices(&site, ".known");
-        let daemon = site.start();
-        assert_eq!(count(&read(&site), 1), BLOCKS, "{}", daemon.log());
-        stop_dirty(&site, daemon, 0..BLOCKS, 2);
-        set_later_format(&site);
+        restore_devices(&fixture, ".known");
+        let daemon = fixture.start();
+        assert_eq!(count(&read(&fixture), 1), BLOCKS, "{}", daemon.log());
+        stop_dirty(&fixture, daemon, 0..BLOCKS, 2);
+        set_later_format(&fixture);
     });
     let cost = "what they hold is lost; volumes whose dirty data was there stay refused: `dirty-elsewhere`";
     entry.choice("make the devices empty", cost, || {
-        empty_devices(&site);
-        let daemon = site.start();
+        empty_devices(&fixture);
+        let daemon = fixture.start();
         assert_flash_in_use(&daemon);
-        obey(&daemon, &volume_refusal(&site, &daemon, "dirty-elsewhere"), GIVE_UP);
-        assert!(count(&read(&site), 2) < BLOCKS, "data came from devices that are empty");
+        run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "dirty-elsewhere"), GIVE_UP);
+        assert!(count(&read(&fixture), 2) < BLOCKS, "data came from devices that are empty");
         daemon.stop();
     });
     entry.check();
@@ -183,58 +183,58 @@ fn flash_devices_of_a_newer_version_are_refused_as_documented() {
 
 #[test]
 fn memory_of_a_newer_version_is_refused_as_documented() {
-    let first_bytes = |site: &Site| {
-        let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
-        client.read(0, UNFLUSHED_BYTES).expect("readable")
+    let first_bytes = |fixture: &Fixture| {
+        let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+        client.read(0, UNFLUSHED_BYTES).expect("the read succeeds")
     };
-    let site = newer_memory();
-    let file = kept_memory(&site);
-    let before = fs::read(&file).expect("it was left");
-    let daemon = site.start();
+    let fixture = newer_memory();
+    let file = persisted_memory_file(&fixture);
+    let before = fs::read(&file).expect("the file was left behind");
+    let daemon = fixture.start();
     let mut entry = Entry::new(
         "memory-newer",
         "a killed daemon of a newer version has left a file in memory, and the volume was not cleanly stopped",
         "that file may hold what the volume's clients were told is written",
     );
-    let message = volume_refusal(&site, &daemon, "memory-newer");
+    let message = volume_refusal(&fixture, &daemon, "memory-newer");
     assert!(message.contains("written by a newer version of Hotset (format 3, this one reads up to 2)"), "{message}");
     entry.message("", &message);
     daemon.stop();
-    assert!(fs::read(&file).expect("it is there") == before, "memory of a newer version was changed");
+    assert!(fs::read(&file).expect("the file exists") == before, "memory of a newer version was changed");
     entry.choice("start that version and stop it, then this one", NOTHING_LOST, || {
         set_memory_format(&file, MEMORY_FORMAT);
-        let daemon = site.start();
-        assert_eq!(first_bytes(&site), [UNFLUSHED; UNFLUSHED_BYTES]);
+        let daemon = fixture.start();
+        assert_eq!(first_bytes(&fixture), [UNFLUSHED; UNFLUSHED_BYTES]);
         daemon.stop();
     });
     entry.choice(ADOPT, "what clients had not flushed is lost", || {
-        let site = newer_memory();
-        let file = kept_memory(&site);
-        let daemon = site.start();
-        obey(&daemon, &volume_refusal(&site, &daemon, "memory-newer"), ADOPT);
-        assert_eq!(first_bytes(&site), [0; UNFLUSHED_BYTES]);
+        let fixture = newer_memory();
+        let file = persisted_memory_file(&fixture);
+        let daemon = fixture.start();
+        run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "memory-newer"), ADOPT);
+        assert_eq!(first_bytes(&fixture), [0; UNFLUSHED_BYTES]);
         daemon.stop();
-        fs::remove_file(file).expect("it is never removed by itself");
+        fs::remove_file(file).expect("the daemon never removes the file");
     });
     entry.check();
 }
 
 #[test]
-fn a_restored_state_directory_is_refused_as_documented() {
-    let site = restored_state();
-    let daemon = site.start();
+fn restored_state_directory_is_refused_as_documented() {
+    let fixture = restored_state();
+    let daemon = fixture.start();
     let mut entry = Entry::new(
         "state-older",
         "a later start of this installation than the state directory knows has used the flash store",
         "the directory was restored from a copy: every volume is refused, with or without that store",
     );
-    entry.message("", &volume_refusal(&site, &daemon, "state-older"));
+    entry.message("", &volume_refusal(&fixture, &daemon, "state-older"));
     flash_refusal(&daemon, "state-older");
     daemon.stop();
     entry.choice("put the newest directory back", NOTHING_LOST, || {
-        copy(&site, "state.new", STATE);
-        let daemon = site.start();
-        assert_eq!(count(&read(&site), 2), BLOCKS, "{}", daemon.log());
+        copy(&fixture, "state.new", STATE);
+        let daemon = fixture.start();
+        assert_eq!(count(&read(&fixture), 2), BLOCKS, "{}", daemon.log());
         assert_eq!(token_names(&daemon), ["early", "late"]);
         assert_eq!(show(&daemon, "v")["qos"]["shares"], 2000);
         daemon.stop();
@@ -245,9 +245,9 @@ fn a_restored_state_directory_is_refused_as_documented() {
 }
 
 #[test]
-fn a_store_of_a_lost_directory_is_refused_as_documented() {
-    let site = lost_state();
-    let daemon = site.start();
+fn store_of_a_lost_state_directory_is_refused_as_documented() {
+    let fixture = lost_state();
+    let daemon = fixture.start();
     let mut entry = Entry::new(
         "store-foreign",
         "the flash store names another state directory, or none, and its log holds dirty data",
@@ -255,13 +255,13 @@ fn a_store_of_a_lost_directory_is_refused_as_documented() {
     );
     entry.message("", &flash_refusal(&daemon, "store-foreign"));
     daemon.stop();
-    let devices = DEVICES.map(|name| path(&site, name).to_string_lossy().into_owned());
+    let devices = DEVICES.map(|name| path(&fixture, name).to_string_lossy().into_owned());
     let listed = hotset(&["flash", "check", &devices[0], &devices[1]]);
     assert!(listed.status.success(), "{}", text_of(&listed));
     entry.choice("put that directory back", NOTHING_LOST, || {
-        copy(&site, "state.away", STATE);
-        let daemon = site.start();
-        assert_eq!(count(&read(&site), 2), BLOCKS, "{}", daemon.log());
+        copy(&fixture, "state.away", STATE);
+        let daemon = fixture.start();
+        assert_eq!(count(&read(&fixture), 2), BLOCKS, "{}", daemon.log());
         assert_eq!(token_names(&daemon), ["early"]);
         daemon.stop();
     });
@@ -269,56 +269,56 @@ fn a_store_of_a_lost_directory_is_refused_as_documented() {
     entry.choice(REBUILD, cost, || rebuild_keeps_data(&lost_state(), "data-unclaimed", &[]));
     let cost = "their dirty data is lost; volumes new to the directory stay refused: `data-unclaimed`";
     entry.choice("make the devices empty", cost, || {
-        let site = lost_state();
-        site.start().stop();
-        empty_devices(&site);
-        let daemon = site.start();
+        let fixture = lost_state();
+        fixture.start().stop();
+        empty_devices(&fixture);
+        let daemon = fixture.start();
         assert_flash_in_use(&daemon);
-        obey(&daemon, &volume_refusal(&site, &daemon, "data-unclaimed"), GIVE_UP_STORE);
-        assert!(count(&read(&site), 2) < BLOCKS, "data came from devices that are empty");
+        run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "data-unclaimed"), GIVE_UP_STORE);
+        assert!(count(&read(&fixture), 2) < BLOCKS, "data came from devices that are empty");
         daemon.stop();
     });
     entry.check();
 }
 
 #[test]
-fn a_volume_of_a_lost_directory_is_refused_as_documented() {
-    let site = lost_state();
-    let daemon = site.start();
+fn volume_of_a_lost_state_directory_is_refused_as_documented() {
+    let fixture = lost_state();
+    let daemon = fixture.start();
     let mut entry = Entry::new(
         "data-unclaimed",
         "a volume is new to the state directory, and a flash store holds dirty data of volumes that are, too",
         "that data may be this volume's",
     );
-    let message = volume_refusal(&site, &daemon, "data-unclaimed");
+    let message = volume_refusal(&fixture, &daemon, "data-unclaimed");
     entry.message("", &message);
     let cost = "tokens, and changes by command since the last start, are lost";
     entry.choice(REBUILD, cost, || rebuild_keeps_data(&lost_state(), "data-unclaimed", &[]));
     entry.choice(GIVE_UP_STORE, "that data does not reach this volume", || {
-        obey(&daemon, &message, GIVE_UP_STORE);
+        run_proposed_command(&daemon, &message, GIVE_UP_STORE);
         assert_served(&daemon, "v");
-        assert!(count(&read(&site), 2) < BLOCKS);
+        assert!(count(&read(&fixture), 2) < BLOCKS);
         daemon.stop();
-        let daemon = site.start();
+        let daemon = fixture.start();
         assert_served(&daemon, "v");
         flash_refusal(&daemon, "store-foreign");
-        assert!(count(&read(&site), 2) < BLOCKS);
+        assert!(count(&read(&fixture), 2) < BLOCKS);
         destage(daemon);
-        assert!(count(&backing(&site), 2) < BLOCKS);
+        assert!(count(&backing(&fixture), 2) < BLOCKS);
     });
     entry.check();
 }
 
 #[test]
-fn an_exchanged_backing_is_refused_as_documented() {
-    let site = cloned_backing();
-    let daemon = site.start();
+fn exchanged_backing_is_refused_as_documented() {
+    let fixture = cloned_backing();
+    let daemon = fixture.start();
     let mut entry = Entry::new(
         "backing-changed",
         "the volume's name had another backing before",
         "a clone, an older snapshot, an exchanged disk: a name is no identity",
     );
-    let message = volume_refusal(&site, &daemon, "backing-changed");
+    let message = volume_refusal(&fixture, &daemon, "backing-changed");
     entry.message("When nothing waits for the old backing", &message);
     let dirty = cloned_dirty_backing();
     let other = dirty.start();
@@ -333,31 +333,31 @@ fn an_exchanged_backing_is_refused_as_documented() {
         daemon.stop();
     });
     entry.choice("give the new one another name", NOTHING_LOST, || {
-        let mut site = cloned_dirty_backing();
-        site.forget_volumes();
-        site.volume_on("v", &path(&site, "old.img").to_string_lossy(), "");
-        site.volume_on("w", &path(&site, "v.img").to_string_lossy(), "");
-        let daemon = site.start();
+        let mut fixture = cloned_dirty_backing();
+        fixture.clear_volumes();
+        fixture.add_volume_on("v", &path(&fixture, "old.img").to_string_lossy(), "");
+        fixture.add_volume_on("w", &path(&fixture, "v.img").to_string_lossy(), "");
+        let daemon = fixture.start();
         assert_served(&daemon, "w");
-        assert_eq!(count(&read(&site), 2), BLOCKS, "{}", daemon.log());
+        assert_eq!(count(&read(&fixture), 2), BLOCKS, "{}", daemon.log());
         daemon.stop();
     });
     entry.choice(ADOPT, "nothing is lost: the old backing is complete", || {
-        obey(&daemon, &message, ADOPT);
+        run_proposed_command(&daemon, &message, ADOPT);
         assert_served(&daemon, "v");
-        assert_eq!(count(&read(&site), 1), BLOCKS);
+        assert_eq!(count(&read(&fixture), 1), BLOCKS);
         daemon.stop();
-        assert_eq!(count(&fs::read(path(&site, "old.img")).expect("it is there"), 1), BLOCKS);
+        assert_eq!(count(&fs::read(path(&fixture, "old.img")).expect("the file exists"), 1), BLOCKS);
     });
     entry.choice(GIVE_UP, "what waits for the old backing is lost", || {
-        let site = cloned_dirty_backing();
-        let daemon = site.start();
+        let fixture = cloned_dirty_backing();
+        let daemon = fixture.start();
         assert_unnamed_adopt_fails(&daemon);
-        obey(&daemon, &volume_refusal(&site, &daemon, "backing-changed"), GIVE_UP);
+        run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "backing-changed"), GIVE_UP);
         assert_served(&daemon, "v");
-        assert!(count(&read(&site), 2) < BLOCKS);
+        assert!(count(&read(&fixture), 2) < BLOCKS);
         destage(daemon);
-        for content in [backing(&site), fs::read(path(&site, "old.img")).expect("it is there")] {
+        for content in [backing(&fixture), fs::read(path(&fixture, "old.img")).expect("the file exists")] {
             assert!(count(&content, 2) < BLOCKS, "data that was given up came back");
         }
     });
@@ -365,23 +365,23 @@ fn an_exchanged_backing_is_refused_as_documented() {
 }
 
 #[test]
-fn a_backing_of_two_volumes_is_refused_as_documented() {
-    let mut site = shared_backing();
-    let daemon = site.start();
+fn backing_of_two_volumes_is_refused_as_documented() {
+    let mut fixture = shared_backing();
+    let daemon = fixture.start();
     let mut entry = Entry::new(
         "backing-taken",
         "the backing is that of a volume in service",
         "two volumes on one disk destroy each other's data",
     );
     assert_served(&daemon, "first");
-    entry.message("", &volume_refusal(&site, &daemon, "backing-taken"));
+    entry.message("", &volume_refusal(&fixture, &daemon, "backing-taken"));
     daemon.stop();
     entry.choice("give it a backing of its own", NOTHING_LOST, || {
-        fs::remove_file(site.backing("v")).expect("the second name is there");
-        site.forget_volumes();
-        site.volume_on("first", &site.backing("first").to_string_lossy(), "read_only = true");
-        site.volume("v", VOLUME_BYTES, "");
-        let daemon = site.start();
+        fs::remove_file(fixture.backing("v")).expect("the second name exists");
+        fixture.clear_volumes();
+        fixture.add_volume_on("first", &fixture.backing("first").to_string_lossy(), "read_only = true");
+        fixture.add_volume("v", VOLUME_BYTES, "");
+        let daemon = fixture.start();
         ["first", "v"].iter().for_each(|name| assert_served(&daemon, name));
         daemon.stop();
     });
@@ -389,114 +389,114 @@ fn a_backing_of_two_volumes_is_refused_as_documented() {
 }
 
 #[test]
-fn a_volume_without_its_flash_log_is_refused_as_documented() {
-    let (mut site, tables) = unused_flash();
-    let daemon = site.start();
+fn volume_without_its_flash_log_is_refused_as_documented() {
+    let (mut fixture, tables) = unused_flash();
+    let daemon = fixture.start();
     let mut entry = Entry::new(
         "dirty-elsewhere",
         "flushed data of the volume may lie in a flash log that is not in use",
         "that data would be missing",
     );
-    entry.message("", &volume_refusal(&site, &daemon, "dirty-elsewhere"));
+    entry.message("", &volume_refusal(&fixture, &daemon, "dirty-elsewhere"));
     daemon.stop();
     entry.choice("bring the devices back", NOTHING_LOST, || {
-        site.tables.clone_from(&tables);
-        let daemon = site.start();
-        assert_eq!(count(&read(&site), 2), BLOCKS, "{}", daemon.log());
-        stop_dirty(&site, daemon, 0..BLOCKS, 3);
+        fixture.tables.clone_from(&tables);
+        let daemon = fixture.start();
+        assert_eq!(count(&read(&fixture), 2), BLOCKS, "{}", daemon.log());
+        stop_dirty(&fixture, daemon, 0..BLOCKS, 3);
     });
     entry.choice(GIVE_UP, "it is lost, and does not come back with the devices", || {
-        site.tables.clear();
-        let daemon = site.start();
+        fixture.tables.clear();
+        let daemon = fixture.start();
         assert_unnamed_adopt_fails(&daemon);
-        obey(&daemon, &volume_refusal(&site, &daemon, "dirty-elsewhere"), GIVE_UP);
+        run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "dirty-elsewhere"), GIVE_UP);
         assert_served(&daemon, "v");
-        assert!(count(&read(&site), 3) < BLOCKS);
+        assert!(count(&read(&fixture), 3) < BLOCKS);
         daemon.stop();
-        site.tables.clone_from(&tables);
-        let daemon = site.start();
+        fixture.tables.clone_from(&tables);
+        let daemon = fixture.start();
         assert_flash_in_use(&daemon);
-        assert!(count(&read(&site), 3) < BLOCKS, "data that was given up came back");
+        assert!(count(&read(&fixture), 3) < BLOCKS, "data that was given up came back");
         destage(daemon);
-        assert!(count(&backing(&site), 3) < BLOCKS, "data that was given up came back");
+        assert!(count(&backing(&fixture), 3) < BLOCKS, "data that was given up came back");
     });
     entry.check();
 }
 
 #[test]
-fn a_log_with_unexpected_data_is_refused_as_documented() {
-    let site = emptied_log_restored();
-    let daemon = site.start();
+fn log_with_unexpected_data_is_refused_as_documented() {
+    let fixture = emptied_log_restored();
+    let daemon = fixture.start();
     let mut entry = Entry::new(
         "log-unexpected",
         "the flash log holds dirty data of the volume, and by the state directory it holds none",
         "the devices or the directory are an older copy",
     );
-    entry.message("", &volume_refusal(&site, &daemon, "log-unexpected"));
+    entry.message("", &volume_refusal(&fixture, &daemon, "log-unexpected"));
     daemon.stop();
     entry.choice("put the newest devices or directory back", NOTHING_LOST, || {
-        restore_devices(&site, ".new");
-        let daemon = site.start();
-        assert_eq!(count(&read(&site), 2), BLOCKS, "{}", daemon.log());
+        restore_devices(&fixture, ".new");
+        let daemon = fixture.start();
+        assert_eq!(count(&read(&fixture), 2), BLOCKS, "{}", daemon.log());
         daemon.stop();
     });
     entry.choice(GIVE_UP, "the log's data is lost, the backing stays", || {
-        let site = emptied_log_restored();
-        let daemon = site.start();
+        let fixture = emptied_log_restored();
+        let daemon = fixture.start();
         assert_unnamed_adopt_fails(&daemon);
-        obey(&daemon, &volume_refusal(&site, &daemon, "log-unexpected"), GIVE_UP);
-        assert_eq!(count(&read(&site), 2), BLOCKS, "{}", daemon.log());
+        run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "log-unexpected"), GIVE_UP);
+        assert_eq!(count(&read(&fixture), 2), BLOCKS, "{}", daemon.log());
         destage(daemon);
-        assert_eq!(count(&backing(&site), 2), BLOCKS, "old data was destaged");
+        assert_eq!(count(&backing(&fixture), 2), BLOCKS, "old data was destaged");
     });
     entry.check();
 }
 
 #[test]
-fn a_backing_rolled_back_under_dirty_data_is_refused_as_documented() {
-    let site = rolled_back_backing();
-    let daemon = site.start();
+fn backing_rolled_back_under_dirty_data_is_refused_as_documented() {
+    let fixture = rolled_back_backing();
+    let daemon = fixture.start();
     let mut entry = Entry::new(
         "content-differs",
         "the backing lacks blocks that were destaged last, and dirty data waits for it",
         "it was rolled back, restored or exchanged: old and new would be mixed",
     );
-    entry.message("", &volume_refusal(&site, &daemon, "content-differs"));
+    entry.message("", &volume_refusal(&fixture, &daemon, "content-differs"));
     daemon.stop();
-    assert_eq!(count(&backing(&site), 1), BLOCKS, "a refused volume was written to");
+    assert_eq!(count(&backing(&fixture), 1), BLOCKS, "a refused volume was written to");
     entry.choice("put back what was there", NOTHING_LOST, || {
-        copy(&site, "newest.img", "v.img");
-        let daemon = site.start();
-        let image = read(&site);
+        copy(&fixture, "newest.img", "v.img");
+        let daemon = fixture.start();
+        let image = read(&fixture);
         assert_eq!((count(&image, 3), count(&image, 2)), (10, BLOCKS - 10), "{}", daemon.log());
-        stop_dirty(&site, daemon, 0..10, 4);
+        stop_dirty(&fixture, daemon, 0..10, 4);
     });
     entry.choice(GIVE_UP, "the dirty data is lost, the backing stays", || {
-        copy(&site, "old.img", "v.img");
-        let daemon = site.start();
+        copy(&fixture, "old.img", "v.img");
+        let daemon = fixture.start();
         assert_unnamed_adopt_fails(&daemon);
-        obey(&daemon, &volume_refusal(&site, &daemon, "content-differs"), GIVE_UP);
-        assert_eq!(count(&read(&site), 1), BLOCKS);
+        run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "content-differs"), GIVE_UP);
+        assert_eq!(count(&read(&fixture), 1), BLOCKS);
         destage(daemon);
-        assert_eq!(count(&backing(&site), 1), BLOCKS, "data that was given up came back");
+        assert_eq!(count(&backing(&fixture), 1), BLOCKS, "data that was given up came back");
     });
     entry.check();
 }
 
 #[test]
-fn a_backing_that_proves_nothing_is_refused_as_documented() {
+fn backing_without_proof_of_identity_is_refused_as_documented() {
     let (right, other) = (0x41, 0x42);
     let waiting = EXPORTED_BLOCKS.end;
     let written = |content: &[u8]| count_some(content, EXPORTED_BLOCKS, 1);
     let mut exchanged = ExportedDisk::new(right);
     exchanged.attach("b.img", other);
-    let daemon = exchanged.site.start();
+    let daemon = exchanged.fixture.start();
     let mut entry = Entry::new(
         "content-unproven",
         "dirty data waits for a backing that nothing shows to be the same disk",
         "a device number or an export's name is a place, where another disk may be by now",
     );
-    entry.message("", &volume_refusal(&exchanged.site, &daemon, "content-unproven"));
+    entry.message("", &volume_refusal(&exchanged.fixture, &daemon, "content-unproven"));
     daemon.stop();
     assert!(exchanged.content("b.img").iter().all(|byte| *byte == other), "a refused volume was written to");
     entry.choice(ADOPT, "nothing is lost where it is the disk; on another disk content is overwritten", || {
@@ -505,25 +505,25 @@ fn a_backing_that_proves_nothing_is_refused_as_documented() {
         let mut wrong = ExportedDisk::new(right);
         wrong.attach("b.img", other);
         for (disk, name) in [(same, "a.img"), (wrong, "b.img")] {
-            let daemon = disk.site.start();
-            obey(&daemon, &volume_refusal(&disk.site, &daemon, "content-unproven"), ADOPT);
-            assert_eq!(written(&read(&disk.site)), waiting);
+            let daemon = disk.fixture.start();
+            run_proposed_command(&daemon, &volume_refusal(&disk.fixture, &daemon, "content-unproven"), ADOPT);
+            assert_eq!(written(&read(&disk.fixture)), waiting);
             destage(daemon);
             assert_eq!(written(&disk.content(name)), waiting);
         }
     });
     entry.choice("attach the right one", NOTHING_LOST, || {
         exchanged.attach("a.img", right);
-        let daemon = exchanged.site.start();
-        assert_eq!(written(&read(&exchanged.site)), waiting, "{}", daemon.log());
+        let daemon = exchanged.fixture.start();
+        assert_eq!(written(&read(&exchanged.fixture)), waiting, "{}", daemon.log());
         destage(daemon);
         assert_eq!(written(&exchanged.content("a.img")), waiting);
     });
     entry.choice(GIVE_UP, "the dirty data is lost, the backing stays", || {
         let mut disk = ExportedDisk::new(right);
         disk.attach("b.img", other);
-        let daemon = disk.site.start();
-        obey(&daemon, &volume_refusal(&disk.site, &daemon, "content-unproven"), GIVE_UP);
+        let daemon = disk.fixture.start();
+        run_proposed_command(&daemon, &volume_refusal(&disk.fixture, &daemon, "content-unproven"), GIVE_UP);
         assert_served(&daemon, "v");
         destage(daemon);
         assert!(disk.content("b.img").iter().all(|byte| *byte == other), "data that was given up came back");
@@ -532,35 +532,35 @@ fn a_backing_that_proves_nothing_is_refused_as_documented() {
 }
 
 #[test]
-fn a_backing_cut_under_dirty_data_is_refused_as_documented() {
-    let site = shrunk_backing();
-    let daemon = site.start();
+fn backing_shrunk_under_dirty_data_is_refused_as_documented() {
+    let fixture = shrunk_backing();
+    let daemon = fixture.start();
     let mut entry = Entry::new(
         "backing-shrank",
         "the backing is smaller than it was, and dirty data lies past its end",
         "that data would be dropped",
     );
-    let message = volume_refusal(&site, &daemon, "backing-shrank");
+    let message = volume_refusal(&fixture, &daemon, "backing-shrank");
     for bytes in [VOLUME_BYTES, VOLUME_BYTES / 2] {
         assert!(message.contains(&bytes.to_string()), "{message}");
     }
     entry.message("", &message);
     daemon.stop();
     entry.choice("give the backing its size back", NOTHING_LOST, || {
-        set_backing_size(&site, VOLUME_BYTES);
-        let daemon = site.start();
-        assert_eq!(count(&read(&site), 1), BLOCKS, "{}", daemon.log());
-        stop_dirty(&site, daemon, 0..BLOCKS, 2);
+        set_backing_size(&fixture, VOLUME_BYTES);
+        let daemon = fixture.start();
+        assert_eq!(count(&read(&fixture), 1), BLOCKS, "{}", daemon.log());
+        stop_dirty(&fixture, daemon, 0..BLOCKS, 2);
     });
     let resize = "hotset volume resize NAME --discard-dirty";
     entry.choice(resize, "what lies past the end is lost", || {
-        set_backing_size(&site, VOLUME_BYTES / 2);
-        let daemon = site.start();
-        obey(&daemon, &volume_refusal(&site, &daemon, "backing-shrank"), resize);
-        let image = read(&site);
+        set_backing_size(&fixture, VOLUME_BYTES / 2);
+        let daemon = fixture.start();
+        run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "backing-shrank"), resize);
+        let image = read(&fixture);
         assert_eq!(image.len() as u64, VOLUME_BYTES / 2);
-        let at = |number: u64| &image[place(number) as usize..][..BLOCK_BYTES as usize];
-        let inside = (0..BLOCKS).filter(|number| place(*number) < VOLUME_BYTES / 2);
+        let at = |number: u64| &image[offset_of(number) as usize..][..BLOCK_BYTES as usize];
+        let inside = (0..BLOCKS).filter(|number| offset_of(*number) < VOLUME_BYTES / 2);
         inside.for_each(|number| assert_eq!(at(number), block(number, 2), "block {number}"));
         destage(daemon);
     });

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::process::Command;
 
 use e2e::daemon::{hotset, text_of};
-use e2e::site::Site;
+use e2e::fixture::Fixture;
 
 /// The daemon's user and group here, like the package's user `hotset`.
 const DAEMON: u32 = 65_534;
@@ -20,10 +20,10 @@ fn is_root() -> bool {
 }
 
 /// Whether a user without privileges can connect to the volume.
-fn connects(site: &Site, user: u32, group: u32) -> bool {
+fn connects(fixture: &Fixture, user: u32, group: u32) -> bool {
     let ids = [format!("--reuid={user}"), format!("--regid={group}")];
     let mut command = Command::new("setpriv");
-    command.args(ids).args(["--clear-groups", "timeout", "20", "nbdinfo", "--size"]).arg(site.uri("v"));
+    command.args(ids).args(["--clear-groups", "timeout", "20", "nbdinfo", "--size"]).arg(fixture.uri("v"));
     command.output().expect("setpriv runs").status.success()
 }
 
@@ -32,48 +32,48 @@ fn control_group_may_not_write_volumes() {
     if !is_root() {
         return println!("SKIPPED: only root becomes other users");
     }
-    let mut site = Site::with_volume(4 << 20);
-    site.nbd = format!("socket_group = \"{VOLUMES}\"\nsocket_owner = \"{MONITOR}\"\n");
-    site.vhost_user();
-    site.tables += &format!("socket_group = \"{VOLUMES}\"\n");
+    let mut fixture = Fixture::with_volume(4 << 20);
+    fixture.nbd = format!("socket_group = \"{VOLUMES}\"\nsocket_owner = \"{MONITOR}\"\n");
+    fixture.enable_vhost_user();
+    fixture.tables += &format!("socket_group = \"{VOLUMES}\"\n");
     // The daemon runs without capabilities, as in the package's unit.
-    let under = site.folder.join("under");
+    let under = fixture.folder.join("under");
     let ids = format!("--reuid={DAEMON} --regid={DAEMON} --groups={VOLUMES}");
     let script = format!("#!/bin/sh\nexec setpriv {ids} --bounding-set=-all --inh-caps=-all \"$@\"\n");
     fs::write(&under, script).expect("the folder can be written");
-    fs::set_permissions(&under, Permissions::from_mode(0o755)).expect("it is ours");
-    site.under = Some(under);
-    for path in [site.folder.path().to_owned(), site.backing("v")] {
+    fs::set_permissions(&under, Permissions::from_mode(0o755)).expect("the file belongs to this user");
+    fixture.wrapper = Some(under);
+    for path in [fixture.folder.path().to_owned(), fixture.backing("v")] {
         chown(path, Some(DAEMON), Some(DAEMON)).expect("root may");
     }
-    fs::set_permissions(site.folder.path(), Permissions::from_mode(0o755)).expect("it is ours");
-    let daemon = site.start();
-    let group_of = |name: &str| fs::metadata(site.folder.join(name)).expect("it is there").gid();
+    fs::set_permissions(fixture.folder.path(), Permissions::from_mode(0o755)).expect("the file belongs to this user");
+    let daemon = fixture.start();
+    let group_of = |name: &str| fs::metadata(fixture.folder.join(name)).expect("the file exists").gid();
     assert_eq!(["control.sock", "nbd.sock", "vhost/v.sock"].map(group_of), [DAEMON, VOLUMES, VOLUMES]);
-    assert!(connects(&site, 1, VOLUMES), "members of the volumes' group");
-    assert!(connects(&site, MONITOR, MONITOR), "the user that the configuration names");
-    assert!(!connects(&site, 1, DAEMON), "members of the daemon's own group");
-    assert!(!connects(&site, 1, 1), "others");
+    assert!(connects(&fixture, 1, VOLUMES), "members of the volumes' group");
+    assert!(connects(&fixture, MONITOR, MONITOR), "the user that the configuration names");
+    assert!(!connects(&fixture, 1, DAEMON), "members of the daemon's own group");
+    assert!(!connects(&fixture, 1, 1), "others");
     daemon.stop();
 }
 
 #[test]
 fn readable_secrets_are_reported() {
-    let mut site = Site::with_volume(1 << 20);
-    let secret = site.folder.join("chap.secret");
+    let mut fixture = Fixture::with_volume(1 << 20);
+    let secret = fixture.folder.join("chap.secret");
     fs::write(&secret, "0123456789abcd").expect("the folder can be written");
-    site.target(&format!("chap = {{ user = \"host\", secret_file = \"{}\" }}", secret.display()));
-    fs::write(site.config(), site.config_text()).expect("the folder can be written");
-    let said = format!("the CHAP secret in {} can be read by every user", secret.display());
-    for (mode, is_told) in [(0o644, true), (0o640, false)] {
-        fs::set_permissions(&secret, Permissions::from_mode(mode)).expect("it is ours");
-        let checked = hotset(&["check-config", &site.config().display().to_string()]);
+    fixture.add_iscsi_target(&format!("chap = {{ user = \"host\", secret_file = \"{}\" }}", secret.display()));
+    fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
+    let warning = format!("the CHAP secret in {} can be read by every user", secret.display());
+    for (mode, is_reported) in [(0o644, true), (0o640, false)] {
+        fs::set_permissions(&secret, Permissions::from_mode(mode)).expect("the file belongs to this user");
+        let checked = hotset(&["check-config", &fixture.config().display().to_string()]);
         assert_eq!(checked.status.code(), Some(0), "{}", text_of(&checked));
-        assert_eq!(text_of(&checked).contains(&said), is_told, "{mode:o}: {}", text_of(&checked));
-        let daemon = site.start();
+        assert_eq!(text_of(&checked).contains(&warning), is_reported, "{mode:o}: {}", text_of(&checked));
+        let daemon = fixture.start();
         let log = daemon.log();
-        let last = log.rsplit("stopped;").next().expect("there is one");
-        assert_eq!(last.contains(&said), is_told, "{mode:o}: {log}");
+        let last_run = log.rsplit("stopped;").next().expect("a part after the last stop");
+        assert_eq!(last_run.contains(&warning), is_reported, "{mode:o}: {log}");
         daemon.stop();
     }
 }

@@ -4,13 +4,13 @@ use std::fs;
 
 use e2e::certificate::Certificate;
 use e2e::daemon::wait_for;
-use e2e::site::Site;
+use e2e::fixture::Fixture;
 use e2e::tool::tool;
 
 const MIB: u64 = 1 << 20;
 
 /// Writes an authority and a server certificate for `localhost` into the fixture's folder, with libnbd's file names.
-fn make_certificates(site: &Site) {
+fn make_certificates(fixture: &Fixture) {
     let script = "
         openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=authority -keyout \
         ca-key.pem -out ca-cert.pem
@@ -22,101 +22,101 @@ fn make_certificates(site: &Site) {
         mkdir strangers && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj \
         /CN=stranger \
           -keyout strangers/ca-key.pem -out strangers/ca-cert.pem";
-    tool("sh").arg("-ec").arg(script).within(site.folder.path()).ok();
+    tool("sh").arg("-ec").arg(script).within(fixture.folder.path()).ok();
 }
 
 /// A fixture with TLS in `mode` on a TCP port, and the port.
-fn site(mode: &str) -> (Site, u16) {
-    let mut site = Site::with_volume(4 * MIB);
-    make_certificates(&site);
+fn fixture(mode: &str) -> (Fixture, u16) {
+    let mut fixture = Fixture::with_volume(4 * MIB);
+    make_certificates(&fixture);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let port = listener.local_addr().expect("it has an address").port();
-    site.listen.push(format!("tcp:127.0.0.1:{port}"));
-    let folder = site.folder.path().display();
-    site.nbd = format!(
+    let port = listener.local_addr().expect("the socket has an address").port();
+    fixture.listen.push(format!("tcp:127.0.0.1:{port}"));
+    let folder = fixture.folder.path().display();
+    fixture.nbd = format!(
         "tls = \"{mode}\"\ntls_certificate = \"{folder}/server-cert.pem\"\ntls_key = \"{folder}/server-key.pem\"\n"
     );
-    (site, port)
+    (fixture, port)
 }
 
-fn encrypted(site: &Site, port: u16, authority: &str) -> String {
-    let folder = site.folder.path().display();
+fn encrypted(fixture: &Fixture, port: u16, authority: &str) -> String {
+    let folder = fixture.folder.path().display();
     format!("nbds://localhost:{port}/v?tls-certificates={folder}{authority}")
 }
 
 #[test]
 fn client_without_the_authority_is_refused() {
-    let (site, port) = site("required");
-    let daemon = site.start();
+    let (fixture, port) = fixture("required");
+    let daemon = fixture.start();
     let script = format!(
         "h.set_uri_allow_local_file(True)\nh.connect_uri('{}')\nassert h.get_tls_negotiated()\n\
          h.pwrite(b's' * 4096, 0)\nh.flush()\nassert h.pread(4096, 0) == b's' * 4096\n",
-        encrypted(&site, port, "")
+        encrypted(&fixture, port, "")
     );
     tool("nbdsh").arg("-c").arg(script).ok();
-    tool("nbdinfo").arg(encrypted(&site, port, "/strangers")).fails();
+    tool("nbdinfo").arg(encrypted(&fixture, port, "/strangers")).fails();
     tool("nbdinfo").arg(format!("nbd://localhost:{port}/v")).fails();
     daemon.stop();
-    let content = std::fs::read(site.backing("v")).expect("the backing is there");
+    let content = std::fs::read(fixture.backing("v")).expect("the backing exists");
     assert_eq!(content[..4096], [b's'; 4096]);
 }
 
 #[test]
-fn where_tls_is_allowed_both_kinds_of_client_are_served() {
-    let (site, port) = site("allowed");
-    let daemon = site.start();
-    tool("nbdinfo").arg(encrypted(&site, port, "")).ok();
+fn optional_tls_serves_encrypted_and_plain_clients() {
+    let (fixture, port) = fixture("allowed");
+    let daemon = fixture.start();
+    tool("nbdinfo").arg(encrypted(&fixture, port, "")).ok();
     tool("nbdinfo").arg(format!("nbd://localhost:{port}/v")).ok();
     daemon.stop();
 }
 
 #[test]
-fn a_large_image_survives_encryption() {
-    let (site, port) = site("required");
-    let daemon = site.start();
-    let image = site.folder.join("image");
-    tool("sh").arg("-c").arg("head -c 4194304 /dev/urandom > image").within(site.folder.path()).ok();
-    tool("nbdcopy").arg(&image).arg(encrypted(&site, port, "")).ok();
-    tool("nbdcopy").arg(encrypted(&site, port, "")).arg(site.folder.join("back")).ok();
-    tool("cmp").arg(&image).arg(site.folder.join("back")).ok();
+fn large_image_survives_encryption() {
+    let (fixture, port) = fixture("required");
+    let daemon = fixture.start();
+    let image = fixture.folder.join("image");
+    tool("sh").arg("-c").arg("head -c 4194304 /dev/urandom > image").within(fixture.folder.path()).ok();
+    tool("nbdcopy").arg(&image).arg(encrypted(&fixture, port, "")).ok();
+    tool("nbdcopy").arg(encrypted(&fixture, port, "")).arg(fixture.folder.join("back")).ok();
+    tool("cmp").arg(&image).arg(fixture.folder.join("back")).ok();
     daemon.stop();
 }
 
 #[test]
-fn reload_takes_over_a_changed_nbd_certificate() {
-    let (mut site, port) = site("required");
+fn reload_applies_a_changed_nbd_certificate() {
+    let (mut fixture, port) = fixture("required");
     let (first, second) = (Certificate::new("first"), Certificate::new("second"));
     for (name, certificate) in [("first", &first), ("second", &second)] {
-        let folder = site.folder.join(name);
-        fs::create_dir(&folder).expect("the folder can be made");
-        // A client that is given its own authority trusts that one alone.
+        let folder = fixture.folder.join(name);
+        fs::create_dir(&folder).expect("the folder can be created");
+        // A client with its own authority file trusts only that authority.
         fs::write(folder.join("ca-cert.pem"), &certificate.pem.0).expect("the folder can be written");
     }
-    site.nbd = site.nbd.replace("server-cert.pem", "server.crt").replace("server-key.pem", "server.key");
-    let [_, key] = first.write(site.folder.path());
-    let daemon = site.start();
+    fixture.nbd = fixture.nbd.replace("server-cert.pem", "server.crt").replace("server-key.pem", "server.key");
+    let [_, key] = first.write(fixture.folder.path());
+    let daemon = fixture.start();
     let reload = |word: &str| {
         let before = daemon.log().len();
         daemon.signal("HUP");
-        wait_for(word, || daemon.log().get(before..).filter(|said| said.contains(word)).map(str::to_owned))
+        wait_for(word, || daemon.log().get(before..).filter(|log| log.contains(word)).map(str::to_owned))
     };
-    let info = |name: &str| tool("nbdinfo").arg(encrypted(&site, port, &format!("/{name}")));
+    let info = |name: &str| tool("nbdinfo").arg(encrypted(&fixture, port, &format!("/{name}")));
     info("first").ok();
-    // A client that is connected meanwhile keeps its session.
-    let (ready, go) = (site.folder.join("ready"), site.folder.join("go"));
+    // A connected client keeps its session.
+    let (ready, go) = (fixture.folder.join("ready"), fixture.folder.join("go"));
     let script = format!(
         "import os, time\nh.set_uri_allow_local_file(True)\nh.connect_uri('{}')\nopen('{}', 'w').close()\n\
          while not os.path.exists('{}'): time.sleep(0.05)\nassert len(h.pread(4096, 0)) == 4096\n",
-        encrypted(&site, port, "/first"),
+        encrypted(&fixture, port, "/first"),
         ready.display(),
         go.display()
     );
     std::thread::scope(|scope| {
         let connected = scope.spawn(|| tool("nbdsh").arg("-c").arg(script).ok());
         wait_for("a client that is connected", || ready.exists().then_some(()));
-        second.write(site.folder.path());
-        let said = reload("[nbd] the certificate in");
-        assert!(said.contains("server.crt loaded") && !said.contains("restart"), "{said}");
+        second.write(fixture.folder.path());
+        let log = reload("[nbd] the certificate in");
+        assert!(log.contains("server.crt loaded") && !log.contains("restart"), "{log}");
         fs::write(&go, "").expect("the folder can be written");
         connected.join().expect("it goes on");
     });

@@ -3,16 +3,16 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use e2e::client::{Client, Endpoint};
-use e2e::site::Site;
+use e2e::fixture::Fixture;
 use e2e::terminal::Terminal;
 use e2e::writer::StopAtEnd;
 
 const MIB: u64 = 1 << 20;
 
-/// The number behind `label` on the screen.
+/// The number after `label` on the screen.
 fn figure(text: &str, label: &str) -> Option<u64> {
-    let behind = text.split_once(label)?.1.trim_start();
-    let digits: String = behind.chars().take_while(|c| c.is_ascii_digit() || *c == ',').collect();
+    let value = text.split_once(label)?.1.trim_start();
+    let digits: String = value.chars().take_while(|c| c.is_ascii_digit() || *c == ',').collect();
     digits.replace(',', "").parse().ok()
 }
 
@@ -24,17 +24,17 @@ fn read(endpoint: &Endpoint, stop: &AtomicBool) {
 
 #[test]
 fn top_shows_load_over_a_restart_and_restores_the_terminal() {
-    let mut site = Site::new();
-    site.volume("busy", 4 * MIB, "labels = { vm = \"web01\" }");
-    site.volume("idle", 4 * MIB, "policy = \"write-through\"");
-    let socket = site.folder.join("control.sock").display().to_string();
+    let mut fixture = Fixture::new();
+    fixture.add_volume("busy", 4 * MIB, "labels = { vm = \"web01\" }");
+    fixture.add_volume("idle", 4 * MIB, "policy = \"write-through\"");
+    let socket = fixture.folder.join("control.sock").display().to_string();
     let args = ["top", "--every", "200ms", "--socket", &socket];
     // Without a daemon it waits for one.
-    let mut terminal = Terminal::run(&site.folder, &args, 120, 30);
+    let mut terminal = Terminal::run(&fixture.folder, &args, 120, 30);
     terminal.wait_for("the missing daemon", |text| text.contains("no answer from the daemon"));
-    assert!(terminal.is_taken());
-    let daemon = site.start();
-    let (stop, endpoint) = (AtomicBool::new(false), site.endpoint());
+    assert!(terminal.is_alternate_screen());
+    let daemon = fixture.start();
+    let (stop, endpoint) = (AtomicBool::new(false), fixture.endpoint());
     std::thread::scope(|scope| {
         let _at_end = StopAtEnd(&stop);
         scope.spawn(|| read(&endpoint, &stop));
@@ -48,11 +48,11 @@ fn top_shows_load_over_a_restart_and_restores_the_terminal() {
         };
         terminal.wait_for("the busiest first", |text| is_first(text, "busy", "idle"));
         terminal.press("nn");
-        terminal.wait_for("the order of names turned round", |text| is_first(text, "idle", "busy"));
+        terminal.wait_for("the reverse order of names", |text| is_first(text, "idle", "busy"));
         terminal.press("/web01\r");
         terminal.wait_for("the filter", |text| text.contains("1 of 2 match") && !text.contains("idle"));
         terminal.press("\u{1b}");
-        terminal.wait_for("all of them", |text| text.contains("idle"));
+        terminal.wait_for("all volumes", |text| text.contains("idle"));
         terminal.press("?");
         terminal.wait_for("the keys", |text| text.contains("sort by dirty"));
         terminal.press(" ");
@@ -64,14 +64,14 @@ fn top_shows_load_over_a_restart_and_restores_the_terminal() {
         terminal.resize(170, 40);
         terminal.wait_for("a larger screen", |text| text.contains("datastore") && text.contains("policy"));
         daemon.kill();
-        let text = terminal.wait_for("that it has gone", |text| text.contains("no answer from the daemon"));
-        assert!(text.contains("busy"), "what was seen is gone, too: {text}");
-        let daemon = site.start();
+        let text = terminal.wait_for("the lost daemon", |text| text.contains("no answer from the daemon"));
+        assert!(text.contains("busy"), "the last data is not shown: {text}");
+        let daemon = fixture.start();
         scope.spawn(|| read(&endpoint, &stop));
         terminal.wait_for("the next daemon", |text| text.contains("live") && busy(text));
         terminal.press("q");
         assert!(terminal.wait().success());
-        assert!(!terminal.is_taken(), "the screen is not given back");
+        assert!(!terminal.is_alternate_screen(), "the alternate screen is still active");
         stop.store(true, Ordering::Relaxed);
         daemon.stop();
     });

@@ -1,4 +1,4 @@
-//! A trace recorded of a live volume has every request of its client.
+//! A trace recorded on a live volume has every request of its client.
 
 use std::fs;
 use std::path::Path;
@@ -6,23 +6,23 @@ use std::process::{Child, Command, Stdio};
 
 use e2e::client::{Client, Op};
 use e2e::daemon::{Daemon, binary, hotset, text_of, wait_for};
-use e2e::site::Site;
+use e2e::fixture::Fixture;
 use e2e::tool::tool;
 
 const MIB: u64 = 1 << 20;
 
-/// `trace record` under way.
+/// A running `trace record`.
 struct Recorder(Child);
 
 impl Recorder {
-    fn start(site: &Site, daemon: &Daemon, out: &Path, options: &[&str]) -> Recorder {
+    fn start(fixture: &Fixture, daemon: &Daemon, out: &Path, options: &[&str]) -> Recorder {
         // An earlier recording may have written the same line.
         let begun = || daemon.log().matches("recording of its requests has begun").count();
         let before = begun();
         let mut command = Command::new(binary());
         command
             .arg("--socket")
-            .arg(site.folder.join("control.sock"))
+            .arg(fixture.folder.join("control.sock"))
             .args(["--json", "trace", "record", "v", "--out"])
             .arg(out)
             .args(options);
@@ -34,14 +34,14 @@ impl Recorder {
     /// Ends the recording as Ctrl-C does; returns the output.
     fn interrupt(self) -> String {
         tool("kill").arg("-INT").arg(self.0.id().to_string()).ok();
-        let output = self.0.wait_with_output().expect("it ends");
+        let output = self.0.wait_with_output().expect("the process ends");
         assert!(output.status.success(), "{}", text_of(&output));
         String::from_utf8(output.stdout).expect("JSON is UTF-8")
     }
 }
 
 /// Runs a command that has to succeed.
-fn done(args: &[&str]) -> String {
+fn run_command(args: &[&str]) -> String {
     let output = hotset(args);
     assert!(output.status.success(), "{args:?}: {}", text_of(&output));
     String::from_utf8(output.stdout).expect("plain text")
@@ -50,8 +50,8 @@ fn done(args: &[&str]) -> String {
 /// `(Read|Write, offset, bytes)` of every request, sorted: fio logs in another order than the daemon.
 fn requests(trace: &Path) -> Vec<String> {
     let csv = trace.with_extension("msr");
-    done(&["trace", "convert", &trace.to_string_lossy(), &csv.to_string_lossy()]);
-    let text = fs::read_to_string(csv).expect("it was written");
+    run_command(&["trace", "convert", &trace.to_string_lossy(), &csv.to_string_lossy()]);
+    let text = fs::read_to_string(csv).expect("the file was written");
     let mut found: Vec<String> =
         text.lines().map(|line| line.split(',').skip(3).take(3).collect::<Vec<_>>().join(",")).collect();
     found.sort_unstable();
@@ -60,34 +60,39 @@ fn requests(trace: &Path) -> Vec<String> {
 
 #[test]
 fn recorded_trace_equals_the_requests_of_fio() {
-    let site = Site::with_volume(64 * MIB);
-    let daemon = site.start();
+    let fixture = Fixture::with_volume(64 * MIB);
+    let daemon = fixture.start();
     let [recorded, hidden, logged] =
-        ["recorded.hotset", "hidden.hotset", "fio.iolog"].map(|name| site.folder.join(name));
-    let recorder = Recorder::start(&site, &daemon, &recorded, &[]);
+        ["recorded.hotset", "hidden.hotset", "fio.iolog"].map(|name| fixture.folder.join(name));
+    let recorder = Recorder::start(&fixture, &daemon, &recorded, &[]);
     let second = daemon.try_command(&["trace", "record", "v", "--out", &hidden.to_string_lossy(), "--seconds", "1"]);
     assert!(text_of(&second).contains("is being recorded already"), "{}", text_of(&second));
-    let uri = format!("--uri={}", site.uri("v"));
+    let uri = format!("--uri={}", fixture.uri("v"));
     let load = "--name=v --ioengine=nbd --randseed=7 --rw=randrw --bsrange=512-64k --blockalign=512 --iodepth=16 \
                 --size=64m --io_size=96m";
     let log = format!("--write_iolog={}", logged.display());
-    tool("fio").args(load).arg(&uri).arg(&log).within(site.folder.path()).ok();
-    let said = recorder.interrupt();
-    assert!(said.contains("\"lost\": 0"), "{said}");
-    let (seen, asked) = (requests(&recorded), requests(&logged));
-    assert!(asked.len() > 1_000, "{}", asked.len());
-    assert!(seen == asked, "{} recorded, {} asked", seen.len(), asked.len());
+    tool("fio").args(load).arg(&uri).arg(&log).within(fixture.folder.path()).ok();
+    let output = recorder.interrupt();
+    assert!(output.contains("\"lost\": 0"), "{output}");
+    let (recorded_requests, logged_requests) = (requests(&recorded), requests(&logged));
+    assert!(logged_requests.len() > 1_000, "{}", logged_requests.len());
+    assert!(
+        recorded_requests == logged_requests,
+        "{} recorded, {} logged by fio",
+        recorded_requests.len(),
+        logged_requests.len()
+    );
 
-    let recorder = Recorder::start(&site, &daemon, &hidden, &["--anonymise"]);
-    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
-    client.write(5 * MIB, &[1; 4096]).expect("it writes");
-    client.read(5 * MIB + 65_536, 512).expect("it reads");
-    client.call(Op::Trim, 0, 0, MIB as usize, &[]).expect("it trims");
-    client.flush().expect("it flushes");
+    let recorder = Recorder::start(&fixture, &daemon, &hidden, &["--anonymise"]);
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(5 * MIB, &[1; 4096]).expect("the write succeeds");
+    client.read(5 * MIB + 65_536, 512).expect("the read succeeds");
+    client.call(Op::Trim, 0, 0, MIB as usize, &[]).expect("the trim succeeds");
+    client.flush().expect("the flush succeeds");
     drop(client);
     recorder.interrupt();
     daemon.stop();
-    let info = done(&["--json", "trace", "info", &hidden.to_string_lossy()]);
+    let info = run_command(&["--json", "trace", "info", &hidden.to_string_lossy()]);
     for count in ["\"reads\": 1", "\"writes\": 1", "\"discards\": 1", "\"flushes\": 1", "\"discard_bytes\": 1048576"] {
         assert!(info.contains(count), "{count}: {info}");
     }
@@ -104,28 +109,29 @@ fn hit_ratio(counts: &serde_json::Value) -> f64 {
 
 #[test]
 fn recorded_trace_replays_to_the_live_hit_ratio() {
-    let mut site = Site::new();
-    site.memory = "32 MiB".to_owned();
-    site.volume("v", 256 * MIB, "");
-    let daemon = site.start();
-    let recorded = site.folder.join("recorded.hotset");
-    let recorder = Recorder::start(&site, &daemon, &recorded, &[]);
-    let uri = format!("--uri={}", site.uri("v"));
+    let mut fixture = Fixture::new();
+    fixture.memory = "32 MiB".to_owned();
+    fixture.add_volume("v", 256 * MIB, "");
+    let daemon = fixture.start();
+    let recorded = fixture.folder.join("recorded.hotset");
+    let recorder = Recorder::start(&fixture, &daemon, &recorded, &[]);
+    let uri = format!("--uri={}", fixture.uri("v"));
     let load = "--name=v --ioengine=nbd --randseed=7 --rw=randrw --rwmixread=80 --bs=4k \
                 --random_distribution=zipf:0.9 --iodepth=8 --size=256m --io_size=160m";
-    tool("fio").args(load).arg(&uri).within(site.folder.path()).ok();
+    tool("fio").args(load).arg(&uri).within(fixture.folder.path()).ok();
     recorder.interrupt();
     let shown: serde_json::Value =
-        serde_json::from_str(&daemon.command(&["--json", "volume", "show", "v"])).expect("it is JSON");
+        serde_json::from_str(&daemon.command(&["--json", "volume", "show", "v"])).expect("valid JSON");
     daemon.stop();
     let live = hit_ratio(&shown);
     let trace = recorded.to_string_lossy().into_owned();
-    let said = done(&["--json", "simulate", &trace, "--memory", "32 MiB", "--array", "raid5?disks=5&type=ssd"]);
-    let replayed: serde_json::Value = serde_json::from_str(&said).expect("it is JSON");
+    let output =
+        run_command(&["--json", "simulate", &trace, "--memory", "32 MiB", "--array", "raid5?disks=5&type=ssd"]);
+    let replayed: serde_json::Value = serde_json::from_str(&output).expect("valid JSON");
     let with = &replayed["timed"]["with"];
-    assert_eq!(with["reads"], shown["reads"], "{said}");
-    let virtual_ = hit_ratio(with);
-    println!("live {live:.4}, replayed {virtual_:.4}, policies alone {}", replayed["total"]["hit_ratio"]);
+    assert_eq!(with["reads"], shown["reads"], "{output}");
+    let replayed_ratio = hit_ratio(with);
+    println!("live {live:.4}, replayed {replayed_ratio:.4}, policies alone {}", replayed["total"]["hit_ratio"]);
     assert!((0.2..0.8).contains(&live), "{live}: a ratio that tests no cache");
-    assert!((live - virtual_).abs() <= 0.01, "live {live:.4}, replayed {virtual_:.4}");
+    assert!((live - replayed_ratio).abs() <= 0.01, "live {live:.4}, replayed {replayed_ratio:.4}");
 }

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use e2e::client::Client;
 use e2e::daemon::{Daemon, text_of, wait_for};
+use e2e::fixture::Fixture;
 use e2e::loop_device::LoopDevice;
-use e2e::site::Site;
 
 use crate::flash::flash_on;
 
@@ -17,8 +17,8 @@ const VOLUME_BYTES: u64 = 64 * MIB;
 
 /// A file in the fixture's folder and a loop device of it; `None`, with a line on the terminal, where loop devices are
 /// not permitted.
-fn looped(site: &Site) -> Option<(std::path::PathBuf, LoopDevice)> {
-    let file = site.folder.join("shared.img");
+fn loop_device(fixture: &Fixture) -> Option<(std::path::PathBuf, LoopDevice)> {
+    let file = fixture.folder.join("shared.img");
     match LoopDevice::attach(&file, VOLUME_BYTES, 512) {
         Ok(device) => Some((file, device)),
         Err(reason) => {
@@ -42,12 +42,12 @@ fn refusal(daemon: &Daemon, volume: &str) -> String {
 }
 
 #[test]
-fn loop_device_of_a_backing_is_no_second_backing() {
-    let mut site = Site::new();
-    let Some((file, device)) = looped(&site) else { return };
-    site.volume_on("a", &shown(&file), "");
-    site.volume_on("b", &shown(device.path()), "");
-    let daemon = site.start();
+fn loop_device_of_a_backing_is_refused_as_backing() {
+    let mut fixture = Fixture::new();
+    let Some((file, device)) = loop_device(&fixture) else { return };
+    fixture.add_volume_on("a", &shown(&file), "");
+    fixture.add_volume_on("b", &shown(device.path()), "");
+    let daemon = fixture.start();
     let line = refusal(&daemon, "b");
     assert!(line.contains(&shown(&file)) && line.contains(&shown(device.path())), "{line}");
     assert!(line.contains("which volume a has"), "{line}");
@@ -56,23 +56,23 @@ fn loop_device_of_a_backing_is_no_second_backing() {
     // After the first volume is removed the second one can be added.
     daemon.command(&["volume", "remove", "a"]);
     daemon.signal("HUP");
-    wait_for("the other one", || Client::connect(&site.endpoint(), "b").ok());
+    wait_for("the other one", || Client::connect(&fixture.endpoint(), "b").ok());
     daemon.stop();
 }
 
 #[test]
-fn loop_device_of_a_backing_is_no_flash_device() {
-    let mut site = Site::new();
-    let Some((file, device)) = looped(&site) else { return };
-    let other = site.folder.join("other");
-    flash_on(&mut site, &[device.path(), &other]);
-    site.volume_on("a", &shown(&file), "");
-    site.volume("b", MIB, "");
-    let daemon = site.start();
+fn loop_device_of_a_backing_is_refused_as_flash_device() {
+    let mut fixture = Fixture::new();
+    let Some((file, device)) = loop_device(&fixture) else { return };
+    let other = fixture.folder.join("other");
+    flash_on(&mut fixture, &[device.path(), &other]);
+    fixture.add_volume_on("a", &shown(&file), "");
+    fixture.add_volume("b", MIB, "");
+    let daemon = fixture.start();
     let line = refusal(&daemon, "a");
     assert!(line.contains(&shown(device.path())) && line.contains("which the flash log has"), "{line}");
     // `flash add` does not accept a backing as flash device either.
-    let added = daemon.try_command(&["flash", "add", &shown(&site.backing("b"))]);
+    let added = daemon.try_command(&["flash", "add", &shown(&fixture.backing("b"))]);
     let text = text_of(&added);
     assert!(!added.status.success() && text.contains("on the same storage"), "{text}");
     daemon.stop();
@@ -80,13 +80,13 @@ fn loop_device_of_a_backing_is_no_flash_device() {
 
 #[test]
 fn second_name_of_a_backing_is_refused_at_once() {
-    let mut site = Site::new();
-    site.volume("a", MIB, "");
-    let (hard, soft) = (site.folder.join("hard"), site.folder.join("soft"));
-    fs::hard_link(site.backing("a"), &hard).expect("both are in one folder");
-    std::os::unix::fs::symlink(site.backing("a"), &soft).expect("both are in one folder");
-    site.volume_on("b", &shown(&hard), "");
-    let daemon = site.start();
+    let mut fixture = Fixture::new();
+    fixture.add_volume("a", MIB, "");
+    let (hard, soft) = (fixture.folder.join("hard"), fixture.folder.join("soft"));
+    fs::hard_link(fixture.backing("a"), &hard).expect("both are in one folder");
+    std::os::unix::fs::symlink(fixture.backing("a"), &soft).expect("both are in one folder");
+    fixture.add_volume_on("b", &shown(&hard), "");
+    let daemon = fixture.start();
     let line = refusal(&daemon, "b");
     assert!(line.contains("which volume a has"), "{line}");
     let added = daemon.try_command(&["volume", "add", "c", "--backing", &shown(&soft)]);
@@ -96,16 +96,16 @@ fn second_name_of_a_backing_is_refused_at_once() {
 
 #[test]
 fn two_files_and_two_loop_devices_are_four_disks() {
-    let mut site = Site::new();
-    let Some((_, first)) = looped(&site) else { return };
-    let Ok(second) = LoopDevice::attach(&site.folder.join("second.img"), VOLUME_BYTES, 512) else { return };
-    site.volume("a", MIB, "");
-    site.volume("b", MIB, "");
-    site.volume_on("c", &shown(first.path()), "");
-    site.volume_on("d", &shown(second.path()), "");
-    let daemon = site.start();
+    let mut fixture = Fixture::new();
+    let Some((_, first)) = loop_device(&fixture) else { return };
+    let Ok(second) = LoopDevice::attach(&fixture.folder.join("second.img"), VOLUME_BYTES, 512) else { return };
+    fixture.add_volume("a", MIB, "");
+    fixture.add_volume("b", MIB, "");
+    fixture.add_volume_on("c", &shown(first.path()), "");
+    fixture.add_volume_on("d", &shown(second.path()), "");
+    let daemon = fixture.start();
     for volume in ["a", "b", "c", "d"] {
-        Client::connect(&site.endpoint(), volume)
+        Client::connect(&fixture.endpoint(), volume)
             .unwrap_or_else(|error| panic!("{volume}: {error}:\n{}", daemon.log()));
     }
     daemon.stop();
@@ -113,28 +113,28 @@ fn two_files_and_two_loop_devices_are_four_disks() {
 
 #[test]
 fn volume_on_an_export_of_its_own_daemon_is_refused() {
-    let own = "export of this daemon itself";
-    let mut site = Site::new();
+    let own_export = "export of this daemon itself";
+    let mut fixture = Fixture::new();
     let port =
         TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port is free").port();
-    site.listen.push(format!("tcp:0.0.0.0:{port}"));
-    site.volume("a", MIB, "");
-    let (link, twin) = (site.folder.join("link.sock"), site.folder.join("twin.sock"));
-    std::os::unix::fs::symlink(site.socket(), &link).expect("the folder can be written");
+    fixture.listen.push(format!("tcp:0.0.0.0:{port}"));
+    fixture.add_volume("a", MIB, "");
+    let (link, twin) = (fixture.folder.join("link.sock"), fixture.folder.join("twin.sock"));
+    std::os::unix::fs::symlink(fixture.socket(), &link).expect("the folder can be written");
     for (name, backing) in [
-        ("b", site.uri("a")),
+        ("b", fixture.uri("a")),
         ("c", format!("nbd+unix:///a?socket={}", link.display())),
         ("d", format!("nbd://localhost:{port}/a")),
     ] {
-        site.volume_on(name, &backing, "");
+        fixture.add_volume_on(name, &backing, "");
     }
-    let daemon = site.start();
-    ["b", "c"].iter().for_each(|name| assert!(refusal(&daemon, name).contains(own), "{}", daemon.log()));
-    assert!(refusal(&daemon, "d").contains(own), "{}", daemon.log());
+    let daemon = fixture.start();
+    ["b", "c"].iter().for_each(|name| assert!(refusal(&daemon, name).contains(own_export), "{}", daemon.log()));
+    assert!(refusal(&daemon, "d").contains(own_export), "{}", daemon.log());
     // Another name of the same socket: only the connection itself shows the identity.
-    fs::hard_link(site.socket(), &twin).expect("the folder can be written");
+    fs::hard_link(fixture.socket(), &twin).expect("the folder can be written");
     let uri = format!("nbd+unix:///a?socket={}", twin.display());
     let added = daemon.try_command(&["volume", "add", "e", "--backing", &uri]);
-    assert!(!added.status.success() && text_of(&added).contains(own), "{}", text_of(&added));
+    assert!(!added.status.success() && text_of(&added).contains(own_export), "{}", text_of(&added));
     daemon.stop();
 }

@@ -4,23 +4,23 @@ use std::fs::{self, File};
 
 use e2e::client::Client;
 use e2e::daemon::{Daemon, hotset, text_of, wait_for};
+use e2e::fixture::Fixture;
 use e2e::server::Nbdkit;
-use e2e::site::Site;
 
 const MIB: u64 = 1 << 20;
 
 /// A volume whose dirty data stays on flash at a stop.
-fn site_with_flash() -> Site {
-    let mut site = Site::with_volume(16 * MIB);
-    let devices = ["f0", "f1"].map(|name| format!("\"{}\"", site.folder.join(name).display()));
-    site.tables = format!("[flash]\ndevices = [{}]\nsize = \"256 MiB\"\n", devices.join(", "));
-    site
+fn fixture_with_flash() -> Fixture {
+    let mut fixture = Fixture::with_volume(16 * MIB);
+    let devices = ["f0", "f1"].map(|name| format!("\"{}\"", fixture.folder.join(name).display()));
+    fixture.tables = format!("[flash]\ndevices = [{}]\nsize = \"256 MiB\"\n", devices.join(", "));
+    fixture
 }
 
-fn write(site: &Site) -> Client {
-    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+fn write(fixture: &Fixture) -> Client {
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     for number in 0..64u64 {
-        client.write(number * 65536, &[7; 4096]).expect("it writes");
+        client.write(number * 65536, &[7; 4096]).expect("the write succeeds");
     }
     client
 }
@@ -34,49 +34,49 @@ fn undestaged(args: &[&str]) -> (Option<i32>, String, String) {
 
 #[test]
 fn stop_returns_when_the_process_has_ended() {
-    let site = site_with_flash();
-    let config = site.config().display().to_string();
+    let fixture = fixture_with_flash();
+    let config = fixture.config().display().to_string();
     for round in 0..6 {
-        let mut daemon = site.start();
-        drop(write(&site));
+        let mut daemon = fixture.start();
+        drop(write(&fixture));
         daemon.command(&["stop"]);
         assert!(!daemon.is_running(), "round {round}: the process runs after `hotset stop`");
         let (code, names, text) = undestaged(&["--config", &config]);
         assert_eq!((code, names.as_str()), (Some(1), "v"), "round {round}: {text}");
     }
-    let daemon = site.start();
+    let daemon = fixture.start();
     daemon.command(&["stop", "--destage"]);
     let (code, names, text) = undestaged(&["--config", &config]);
     assert_eq!((code, names.as_str()), (Some(0), ""), "{text}");
 }
 
 #[test]
-fn a_daemon_that_is_stopping_is_not_complete() {
-    let mut site = Site::new();
-    let (socket, disk) = (site.folder.join("below"), site.folder.join("disk"));
+fn stopping_daemon_is_not_complete() {
+    let mut fixture = Fixture::new();
+    let (socket, disk) = (fixture.folder.join("backing"), fixture.folder.join("disk"));
     File::create(&disk).and_then(|file| file.set_len(32 * MIB)).expect("the folder can be written");
     let args = format!("--filter=error --filter=noparallel file {} error-pwrite-rate=100%", disk.display());
-    let below = Nbdkit::start(&socket, &args);
-    site.volume_on("v", &below.uri(), "");
-    site.volume("whole", MIB, "");
-    let daemon = site.start();
-    drop(write(&site));
+    let backing_server = Nbdkit::start(&socket, &args);
+    fixture.add_volume_on("v", &backing_server.uri(), "");
+    fixture.add_volume("whole", MIB, "");
+    let daemon = fixture.start();
+    drop(write(&fixture));
     daemon.signal("TERM");
     wait_for("the stop", || daemon.log().contains("trying again").then_some(()));
-    let (code, names, text) = undestaged(&["--config", &site.config().display().to_string()]);
+    let (code, names, text) = undestaged(&["--config", &fixture.config().display().to_string()]);
     assert_eq!(code, Some(1), "{text}");
     assert!(names.lines().any(|name| name == "v") && text.contains("is stopping"), "{text}");
     // The volume without dirty data is recorded as clean by then.
     assert!(!names.lines().any(|name| name == "whole"), "{text}");
-    drop((daemon, below));
+    drop((daemon, backing_server));
 }
 
 #[test]
 fn state_directory_is_found_from_the_socket() {
-    let site = site_with_flash();
-    let daemon = site.start();
-    let client = write(&site);
-    let socket = site.folder.join("control.sock").display().to_string();
+    let fixture = fixture_with_flash();
+    let daemon = fixture.start();
+    let client = write(&fixture);
+    let socket = fixture.folder.join("control.sock").display().to_string();
     // No default configuration names this socket.
     let (code, names, text) = undestaged(&["--socket", &socket]);
     assert_eq!((code, names.as_str()), (Some(1), "v"), "{text}");
@@ -86,15 +86,15 @@ fn state_directory_is_found_from_the_socket() {
     assert_eq!((code, names.as_str()), (Some(0), ""), "{text}");
     daemon.command(&["stop"]);
     let (code, names, text) = undestaged(&["--socket", &socket]);
-    assert_eq!((code, names.as_str()), (Some(1), ""), "a silent socket proves nothing: {text}");
+    assert_eq!((code, names.as_str()), (Some(1), ""), "a socket without a daemon is no proof: {text}");
     assert!(text.contains("--state") && text.contains("--config"), "{text}");
 }
 
 #[test]
-fn other_daemon_does_not_vouch_for_a_state_directory() {
-    let (held, other) = (site_with_flash(), Site::with_volume(MIB));
-    let (first, second) = (held.start(), other.start());
-    let state = held.folder.join("state").display().to_string();
+fn daemon_with_another_state_directory_is_no_proof() {
+    let (owner, other) = (fixture_with_flash(), Fixture::with_volume(MIB));
+    let (first, second) = (owner.start(), other.start());
+    let state = owner.folder.join("state").display().to_string();
     let socket = other.folder.join("control.sock").display().to_string();
     let (code, names, text) = undestaged(&["--state", &state, "--socket", &socket]);
     assert_eq!((code, names.as_str()), (Some(1), ""), "{text}");
@@ -104,16 +104,16 @@ fn other_daemon_does_not_vouch_for_a_state_directory() {
 }
 
 #[test]
-fn silent_daemon_is_not_complete() {
-    let site = site_with_flash();
-    let daemon = site.start();
+fn unresponsive_daemon_is_not_complete() {
+    let fixture = fixture_with_flash();
+    let daemon = fixture.start();
     daemon.signal("STOP");
-    let (code, names, text) = undestaged(&["--config", &site.config().display().to_string()]);
+    let (code, names, text) = undestaged(&["--config", &fixture.config().display().to_string()]);
     assert_eq!((code, names.as_str()), (Some(1), ""), "{text}");
     assert!(text.contains("says nothing"), "{text}");
     daemon.signal("CONT");
     Daemon::stop(daemon);
-    let missing = site.folder.join("no-such-folder");
+    let missing = fixture.folder.join("no-such-folder");
     assert!(!fs::exists(&missing).expect("the folder can be read"));
     let (code, _, text) = undestaged(&["--state", &missing.display().to_string()]);
     assert_eq!(code, Some(1), "{text}");

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use driver::{Done, FrontEnd, Inflight, Memory, Queue, Request, descriptor, feature, protocol};
 use e2e::daemon::{Daemon, wait_for};
-use e2e::site::Site;
+use e2e::fixture::Fixture;
 
 const BYTES: u64 = 64 << 20;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const DATA_BYTES: u32 = 16 << 10;
 const SIZE: u16 = 64;
 pub const ALL: u64 = feature::SEG_MAX
@@ -32,11 +32,11 @@ const PROTOCOL: u64 = protocol::MQ
     | protocol::LOG_SHMFD
     | protocol::CONFIGURE_MEM_SLOTS;
 
-fn site(lines: &str) -> Site {
-    let mut site = Site::new();
-    site.volume("v", BYTES, lines);
-    site.vhost_user();
-    site
+fn fixture(lines: &str) -> Fixture {
+    let mut fixture = Fixture::new();
+    fixture.add_volume("v", BYTES, lines);
+    fixture.enable_vhost_user();
+    fixture
 }
 
 /// A guest with its front end and its queues.
@@ -53,7 +53,7 @@ impl Guest {
     }
 
     pub fn new(socket: &Path, queues: usize, features: u64) -> Guest {
-        let memory = Memory::new(Guest::queue_bytes() * queues as u64).expect("memory");
+        let memory = Memory::new(Guest::queue_bytes() * queues as u64).expect("guest memory");
         Guest::on(memory, socket, queues, features)
     }
 
@@ -66,30 +66,30 @@ impl Guest {
             .map(|number| Queue::new(&memory, number * each, SIZE, DATA_BYTES, event_idx, indirect).expect("a queue"));
         let queues = made.collect();
         let mut guest = Guest { front_end: connect(socket, features), memory, queues };
-        guest.front_end.share(&guest.memory).expect("taken");
+        guest.front_end.share_memory(&guest.memory).expect("the server accepts the message");
         guest
     }
 
-    /// Starts all queues; `kept` holds the requests in flight of an earlier daemon.
-    pub fn start(&mut self, kept: Option<&Inflight>) {
-        if let Some(kept) = kept {
-            self.front_end.set_inflight(kept).expect("taken");
+    /// Starts all queues; `inflight` has the requests in flight of an earlier daemon.
+    pub fn start(&mut self, inflight: Option<&Inflight>) {
+        if let Some(inflight) = inflight {
+            self.front_end.set_inflight(inflight).expect("the server accepts the message");
         }
         for (index, queue) in self.queues.iter().enumerate() {
-            self.front_end.start(index as u32, queue, None).expect("started");
+            self.front_end.start_queue(index as u32, queue, None).expect("started");
         }
     }
 
-    pub fn started(site: &Site, queues: usize, features: u64) -> Guest {
-        let mut guest = Guest::new(&site.vhost_user_socket("v"), queues, features);
+    pub fn started(fixture: &Fixture, queues: usize, features: u64) -> Guest {
+        let mut guest = Guest::new(&fixture.vhost_user_socket("v"), queues, features);
         guest.start(None);
         guest
     }
 
     /// Sends a request and waits for it: returns the status, and the data of a read.
-    pub fn ask(&mut self, queue: usize, request: &Request) -> (u8, Vec<u8>) {
-        let head = self.queues[queue].ask(request).expect("room for a request");
-        let done = self.queues[queue].wait(PATIENCE).expect("an answer");
+    pub fn request(&mut self, queue: usize, request: &Request) -> (u8, Vec<u8>) {
+        let head = self.queues[queue].submit(request).expect("a descriptor is free");
+        let done = self.queues[queue].wait(TIMEOUT).expect("a completion");
         let [Done { head: ended, status, written }] = done[..] else { panic!("{done:?}") };
         assert_eq!(ended, head);
         let len = match request {
@@ -103,7 +103,7 @@ impl Guest {
 }
 
 pub fn connect(socket: &Path, features: u64) -> FrontEnd {
-    wait_for("a socket that answers", || FrontEnd::connect(socket, features, PROTOCOL).ok())
+    wait_for("the vhost-user socket", || FrontEnd::connect(socket, features, PROTOCOL).ok())
 }
 
 fn content(seed: u64, len: usize) -> Vec<u8> {
@@ -112,57 +112,62 @@ fn content(seed: u64, len: usize) -> Vec<u8> {
 
 #[test]
 fn every_permitted_guest_request_is_served() {
-    let site = site("");
-    let daemon = site.start();
+    let fixture = fixture("");
+    let daemon = fixture.start();
     for features in
         [ALL, ALL & !feature::INDIRECT, ALL & !feature::EVENT_IDX, ALL & !feature::INDIRECT & !feature::EVENT_IDX]
     {
-        let mut guest = Guest::started(&site, 4, features);
+        let mut guest = Guest::started(&fixture, 4, features);
         for queue in 0..4 {
             let (at, data) = (queue as u64 * 65536 + 512, content(queue as u64 + features, 9 * 512));
-            assert_eq!(guest.ask(queue, &Request::Write(at, data.clone())).0, 0);
-            assert_eq!(guest.ask((queue + 1) % 4, &Request::Read(at, 9 * 512)), (0, data));
+            assert_eq!(guest.request(queue, &Request::Write(at, data.clone())).0, 0);
+            assert_eq!(guest.request((queue + 1) % 4, &Request::Read(at, 9 * 512)), (0, data));
         }
-        assert_eq!(guest.ask(0, &Request::Flush).0, 0);
-        assert_eq!(guest.ask(0, &Request::Discard(0, 65536)).0, 0);
-        assert_eq!(guest.ask(0, &Request::Zero(65536, 4096, false)).0, 0);
-        assert_eq!(guest.ask(0, &Request::Read(60 << 10, 8192)), (0, vec![0; 8192]));
-        let (status, identity) = guest.ask(0, &Request::Identity);
+        assert_eq!(guest.request(0, &Request::Flush).0, 0);
+        assert_eq!(guest.request(0, &Request::Discard(0, 65536)).0, 0);
+        assert_eq!(guest.request(0, &Request::Zero(65536, 4096, false)).0, 0);
+        assert_eq!(guest.request(0, &Request::Read(60 << 10, 8192)), (0, vec![0; 8192]));
+        let (status, identity) = guest.request(0, &Request::Identity);
         assert!(status == 0 && identity[..16].iter().all(u8::is_ascii_hexdigit) && identity[16..] == [0; 4]);
-        assert_eq!(guest.ask(0, &Request::Read(BYTES - 512, 1024)).0, 1);
-        assert_eq!(guest.ask(0, &Request::Read(0, 100)).0, 1);
-        assert_eq!(guest.ask(0, &Request::Discard(BYTES, 512)).0, 1);
-        assert_eq!(guest.ask(0, &Request::Other(99, 0, vec![0; 16])).0, 2);
+        assert_eq!(guest.request(0, &Request::Read(BYTES - 512, 1024)).0, 1);
+        assert_eq!(guest.request(0, &Request::Read(0, 100)).0, 1);
+        assert_eq!(guest.request(0, &Request::Discard(BYTES, 512)).0, 1);
+        assert_eq!(guest.request(0, &Request::Other(99, 0, vec![0; 16])).0, 2);
     }
     // Access is decided by the socket's permissions, not by the directory's.
-    let directory = site.vhost_user_socket("v").parent().expect("it is in one").metadata().expect("it is there");
+    let directory = fixture
+        .vhost_user_socket("v")
+        .parent()
+        .expect("the socket has a parent folder")
+        .metadata()
+        .expect("the file exists");
     assert_eq!(directory.permissions().mode() & 0o777, 0o755);
-    let mut front_end = connect(&site.vhost_user_socket("v"), ALL);
-    let config = front_end.config(60).expect("told");
+    let mut front_end = connect(&fixture.vhost_user_socket("v"), ALL);
+    let config = front_end.config(60).expect("the server replies");
     assert_eq!(u64::from_le_bytes(config[..8].try_into().expect("eight bytes")), BYTES / 512);
     assert_eq!((config[20..24].to_vec(), config[32]), (512_u32.to_le_bytes().to_vec(), 1));
-    front_end.set_config(32, 0).expect("settable");
-    assert_eq!(front_end.config(60).expect("told")[32], 0);
+    front_end.set_config(32, 0).expect("the field can be changed");
+    assert_eq!(front_end.config(60).expect("the server replies")[32], 0);
     assert!(front_end.set_config(0, 0).is_err());
     // Other clients see the same content.
     drop(front_end);
     daemon.stop();
-    let mut file = std::fs::File::open(site.backing("v")).expect("the backing is there");
+    let mut file = std::fs::File::open(fixture.backing("v")).expect("the backing exists");
     let mut bytes = vec![0; 4096];
-    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(65536)).expect("it is long enough");
-    file.read_exact(&mut bytes).expect("it is long enough");
+    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(65536)).expect("the file is long enough");
+    file.read_exact(&mut bytes).expect("the file is long enough");
     assert_eq!(bytes, [0; 4096]);
 }
 
 #[test]
 fn full_queue_completes_each_request_once() {
-    let site = site("");
-    let daemon = site.start();
-    let mut guest = Guest::started(&site, 2, ALL);
+    let fixture = fixture("");
+    let daemon = fixture.start();
+    let mut guest = Guest::started(&fixture, 2, ALL);
     let mut random = 7_u64;
     let mut written: Vec<u64> = vec![0; 256];
     for round in 1..200_u64 {
-        let mut asked = Vec::new();
+        let mut in_flight = Vec::new();
         for queue in 0..2 {
             // Each queue has its own blocks: the order of two requests on one block at once is not defined.
             let mut blocks: Vec<u64> = Vec::new();
@@ -179,15 +184,16 @@ fn full_queue_completes_each_request_once() {
                     true => Request::Write(block * 4096, content(block + round * 1000, 4096)),
                     false => Request::Read(block * 4096, 4096),
                 };
-                let head = guest.queues[queue].ask(&request).expect("room for a request");
-                asked.push((queue, head, block, is_write));
+                let head = guest.queues[queue].submit(&request).expect("a descriptor is free");
+                in_flight.push((queue, head, block, is_write));
             }
         }
-        while !asked.is_empty() {
+        while !in_flight.is_empty() {
             for queue in 0..2 {
-                for done in guest.queues[queue].done() {
-                    let at = asked.iter().position(|(of, head, ..)| (*of, *head) == (queue, done.head));
-                    let (_, head, block, is_write) = asked.swap_remove(at.expect("it was asked for, and ends once"));
+                for done in guest.queues[queue].take_completions() {
+                    let at = in_flight.iter().position(|(of, head, ..)| (*of, *head) == (queue, done.head));
+                    let (_, head, block, is_write) =
+                        in_flight.swap_remove(at.expect("the request is in flight and completes once"));
                     assert_eq!(done.status, 0);
                     if is_write {
                         written[block as usize] = round;
@@ -207,44 +213,45 @@ fn full_queue_completes_each_request_once() {
 
 #[test]
 fn read_only_volume_refuses_writes() {
-    let site = site("read_only = true");
-    let daemon = site.start();
-    let mut guest = Guest::started(&site, 1, ALL | feature::RO);
-    let offered = guest.front_end.offered().expect("told");
+    let fixture = fixture("read_only = true");
+    let daemon = fixture.start();
+    let mut guest = Guest::started(&fixture, 1, ALL | feature::RO);
+    let offered = guest.front_end.offered_features().expect("the server replies");
     assert_eq!(offered & (feature::RO | feature::DISCARD | feature::WRITE_ZEROES), feature::RO);
-    assert_eq!(guest.ask(0, &Request::Write(0, vec![1; 512])).0, 1);
-    assert_eq!(guest.ask(0, &Request::Discard(0, 512)).0, 1);
-    assert_eq!(guest.ask(0, &Request::Read(0, 512)), (0, vec![0; 512]));
+    assert_eq!(guest.request(0, &Request::Write(0, vec![1; 512])).0, 1);
+    assert_eq!(guest.request(0, &Request::Discard(0, 512)).0, 1);
+    assert_eq!(guest.request(0, &Request::Read(0, 512)), (0, vec![0; 512]));
     drop(guest);
     daemon.stop();
 }
 
 #[test]
 fn guest_is_notified_of_growth() {
-    let site = site("");
-    let daemon = site.start();
-    let mut guest = Guest::started(&site, 1, ALL);
-    let mut own = guest.front_end.listen().expect("taken");
+    let fixture = fixture("");
+    let daemon = fixture.start();
+    let mut guest = Guest::started(&fixture, 1, ALL);
+    let mut own = guest.front_end.open_backend_channel().expect("the server accepts the message");
     daemon.command(&["volume", "resize", "v", "96 MiB"]);
     let mut message = [0; 12];
-    own.read_exact(&mut message).expect("a word");
+    own.read_exact(&mut message).expect("a message");
     assert_eq!(message, [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
-    let sectors = u64::from_le_bytes(guest.front_end.config(8).expect("told").try_into().expect("eight bytes"));
+    let sectors =
+        u64::from_le_bytes(guest.front_end.config(8).expect("the server replies").try_into().expect("eight bytes"));
     assert_eq!(sectors, (96 << 20) / 512);
-    assert_eq!(guest.ask(0, &Request::Write(BYTES, vec![5; 512])).0, 0);
+    assert_eq!(guest.request(0, &Request::Write(BYTES, vec![5; 512])).0, 0);
     drop(guest);
     daemon.stop();
 }
 
-/// A violation of the queue's rules by a driver.
-type Act = fn(&mut Queue, u64);
+/// Makes a driver violate the queue's rules.
+type Violation = fn(&mut Queue, u64);
 
 #[test]
 fn rule_violation_stops_its_own_queue_only() {
-    let site = site("");
-    let daemon = site.start();
-    let mut neighbour = Guest::started(&site, 1, ALL);
-    let acts: [(&str, Act); 12] = [
+    let fixture = fixture("");
+    let daemon = fixture.start();
+    let mut neighbour = Guest::started(&fixture, 1, ALL);
+    let violations: [(&str, Violation); 12] = [
         ("a chain that never ends", |queue, data| {
             queue.put_descriptor(0, data, 16, descriptor::NEXT, 0);
             queue.offer(0);
@@ -283,31 +290,31 @@ fn rule_violation_stops_its_own_queue_only() {
             queue.offer(0);
             queue.offer(1);
         }),
-        ("no room for a status", |queue, data| {
+        ("a chain without a status descriptor", |queue, data| {
             queue.put_descriptor(0, data, 16, 0, 0);
             queue.offer(0);
         }),
-        ("what is read after what is written", |queue, data| {
+        ("a readable descriptor after a writable one", |queue, data| {
             queue.put_descriptor(0, data, 16, descriptor::WRITE | descriptor::NEXT, 1);
             queue.put_descriptor(1, data, 16, 0, 0);
             queue.offer(0);
         }),
-        ("more than there is room for", |queue, _| queue.pretend(0x8000)),
+        ("an available index past the queue's size", |queue, _| queue.set_available(0x8000)),
     ];
-    for (what, act) in acts {
-        let mut guest = Guest::started(&site, 2, ALL & !feature::EVENT_IDX);
+    for (what, violate) in violations {
+        let mut guest = Guest::started(&fixture, 2, ALL & !feature::EVENT_IDX);
         let data = guest.queues[0].data(0);
         guest.memory.write(data, &[0; 256]);
         if what.contains("in another") {
             let table = [&data.to_le_bytes()[..], &16_u32.to_le_bytes(), &descriptor::INDIRECT.to_le_bytes(), &[0; 2]];
             guest.memory.write(data, &table.concat());
         }
-        act(&mut guest.queues[0], data);
-        assert!(guest.queues[0].is_given_up(PATIENCE).expect("a bell"), "{what} was taken");
+        violate(&mut guest.queues[0], data);
+        assert!(guest.queues[0].has_failed(TIMEOUT).expect("an event"), "{what} was accepted");
         // The guest's other queue continues, and the broken queue can be set up again.
-        assert_eq!(guest.ask(1, &Request::Write(4096, vec![3; 512])).0, 0, "{what}");
-        guest.front_end.stop(0).expect("stopped");
-        assert_eq!(neighbour.ask(0, &Request::Read(4096, 512)), (0, vec![3; 512]), "{what}");
+        assert_eq!(guest.request(1, &Request::Write(4096, vec![3; 512])).0, 0, "{what}");
+        guest.front_end.stop_queue(0).expect("stopped");
+        assert_eq!(neighbour.request(0, &Request::Read(4096, 512)), (0, vec![3; 512]), "{what}");
     }
     drop(neighbour);
     daemon.stop();
@@ -315,83 +322,83 @@ fn rule_violation_stops_its_own_queue_only() {
 
 #[test]
 fn malformed_messages_end_their_own_front_end_only() {
-    let site = site("");
-    let daemon = site.start();
-    let mut neighbour = Guest::started(&site, 1, ALL);
-    let zeroes = std::fs::File::open("/dev/zero").expect("there");
-    let socket = site.vhost_user_socket("v");
+    let fixture = fixture("");
+    let daemon = fixture.start();
+    let mut neighbour = Guest::started(&fixture, 1, ALL);
+    let zeroes = std::fs::File::open("/dev/zero").expect("the file exists");
+    let socket = fixture.vhost_user_socket("v");
     let bad: [&dyn Fn(&mut FrontEnd); 6] = [
-        &|front_end| front_end.send_raw(&[0xff; 12], &[]).expect("sent"),
-        &|front_end| front_end.send(99, &[], &[]).expect("sent"),
-        &|front_end| front_end.send(8, &[64, 0, 0, 0, 3, 0, 0, 0], &[]).expect("sent"),
-        &|front_end| front_end.send(8, &[0, 0, 0, 0, 3, 0, 0, 0], &[]).expect("sent"),
+        &|front_end| front_end.send_raw(&[0xff; 12], &[]).expect("the bytes are sent"),
+        &|front_end| front_end.send(99, &[], &[]).expect("the bytes are sent"),
+        &|front_end| front_end.send(8, &[64, 0, 0, 0, 3, 0, 0, 0], &[]).expect("the bytes are sent"),
+        &|front_end| front_end.send(8, &[0, 0, 0, 0, 3, 0, 0, 0], &[]).expect("the bytes are sent"),
         // An event descriptor that is always readable, and memory whose end lies before its start.
-        &|front_end| front_end.send(12, &[0; 8], &[std::os::fd::AsFd::as_fd(&zeroes)]).expect("sent"),
+        &|front_end| front_end.send(12, &[0; 8], &[std::os::fd::AsFd::as_fd(&zeroes)]).expect("the bytes are sent"),
         &|front_end| {
             let body: Vec<u8> = [1, 0, 1 << 20, 0, 0].iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
-            front_end.send(5, &body, &[std::os::fd::AsFd::as_fd(&zeroes)]).expect("sent");
+            front_end.send(5, &body, &[std::os::fd::AsFd::as_fd(&zeroes)]).expect("the bytes are sent");
         },
     ];
-    for (number, act) in bad.iter().enumerate() {
+    for (number, violate) in bad.iter().enumerate() {
         let mut front_end = connect(&socket, ALL);
-        act(&mut front_end);
-        assert!(front_end.is_closed(), "message {number} was taken");
+        violate(&mut front_end);
+        assert!(front_end.is_closed(), "message {number} was accepted");
     }
     // Half a message delays no other client.
     let mut half = connect(&socket, ALL);
-    half.send_raw(&[1, 0, 0], &[]).expect("sent");
-    assert_eq!(neighbour.ask(0, &Request::Write(0, vec![1; 512])).0, 0);
+    half.send_raw(&[1, 0, 0], &[]).expect("the bytes are sent");
+    assert_eq!(neighbour.request(0, &Request::Write(0, vec![1; 512])).0, 0);
     drop((neighbour, half));
     daemon.stop();
 }
 
-/// Requests that wait for a limit are under way when the daemon is killed.
+/// Requests delayed by a limit are in flight when the daemon is killed.
 #[test]
-fn requests_under_way_at_a_kill_are_done_once_by_the_next_daemon() {
-    let site = site("policy = \"write-through\"\nlimit_iops = 100");
-    let mut daemon = site.start();
-    let mut guest = Guest::new(&site.vhost_user_socket("v"), 2, ALL);
-    let kept = guest.front_end.get_inflight(2, SIZE).expect("memory of the server's");
-    guest.start(Some(&kept));
-    let (mut asked, mut block) = (Vec::new(), 0_u64);
+fn requests_in_flight_at_a_kill_run_once_in_the_next_daemon() {
+    let fixture = fixture("policy = \"write-through\"\nlimit_iops = 100");
+    let mut daemon = fixture.start();
+    let mut guest = Guest::new(&fixture.vhost_user_socket("v"), 2, ALL);
+    let inflight = guest.front_end.get_inflight(2, SIZE).expect("the server provides inflight memory");
+    guest.start(Some(&inflight));
+    let (mut in_flight, mut block) = (Vec::new(), 0_u64);
     for _ in 0..6 {
         for queue in 0..2 {
             while guest.queues[queue].has_room() {
-                let head = guest.queues[queue].ask(&Request::Write(block * 4096, content(block, 4096)));
-                asked.push((queue, head.expect("room for a request")));
+                let head = guest.queues[queue].submit(&Request::Write(block * 4096, content(block, 4096)));
+                in_flight.push((queue, head.expect("a descriptor is free")));
                 block += 1;
             }
         }
         let mut ended = 0;
         while ended < 10 {
             for queue in 0..2 {
-                for done in guest.queues[queue].done() {
+                for done in guest.queues[queue].take_completions() {
                     assert_eq!(done.status, 0);
-                    let at = asked.iter().position(|one| *one == (queue, done.head));
-                    asked.swap_remove(at.expect("it was asked for, and ends once"));
+                    let at = in_flight.iter().position(|one| *one == (queue, done.head));
+                    in_flight.swap_remove(at.expect("the request is in flight and completes once"));
                     ended += 1;
                 }
             }
             std::thread::sleep(Duration::from_millis(1));
         }
         daemon.kill();
-        daemon = Daemon::start(&site);
-        guest.front_end = connect(&site.vhost_user_socket("v"), ALL);
-        guest.front_end.share(&guest.memory).expect("taken");
-        guest.start(Some(&kept));
+        daemon = Daemon::start(&fixture);
+        guest.front_end = connect(&fixture.vhost_user_socket("v"), ALL);
+        guest.front_end.share_memory(&guest.memory).expect("the server accepts the message");
+        guest.start(Some(&inflight));
     }
     daemon.command(&["volume", "set", "v", "limit_iops=0"]);
-    while !asked.is_empty() {
+    while !in_flight.is_empty() {
         for queue in 0..2 {
-            for done in guest.queues[queue].done() {
+            for done in guest.queues[queue].take_completions() {
                 assert_eq!(done.status, 0);
-                let at = asked.iter().position(|one| *one == (queue, done.head));
-                asked.swap_remove(at.expect("it was asked for, and ends once"));
+                let at = in_flight.iter().position(|one| *one == (queue, done.head));
+                in_flight.swap_remove(at.expect("the request is in flight and completes once"));
             }
         }
     }
     for number in 0..block {
-        assert_eq!(guest.ask(0, &Request::Read(number * 4096, 4096)), (0, content(number, 4096)), "block {number}");
+        assert_eq!(guest.request(0, &Request::Read(number * 4096, 4096)), (0, content(number, 4096)), "block {number}");
     }
     drop(guest);
     daemon.stop();
@@ -399,43 +406,43 @@ fn requests_under_way_at_a_kill_are_done_once_by_the_next_daemon() {
 
 #[test]
 fn lost_acknowledged_writes_fail_the_next_flush() {
-    let mut site = site("");
-    site.keep_in = "none".to_owned();
-    let mut daemon = site.start();
-    let mut guest = Guest::new(&site.vhost_user_socket("v"), 1, ALL);
-    let kept = guest.front_end.get_inflight(1, SIZE).expect("memory of the server's");
-    guest.start(Some(&kept));
+    let mut fixture = fixture("");
+    fixture.keep_in = "none".to_owned();
+    let mut daemon = fixture.start();
+    let mut guest = Guest::new(&fixture.vhost_user_socket("v"), 1, ALL);
+    let inflight = guest.front_end.get_inflight(1, SIZE).expect("the server provides inflight memory");
+    guest.start(Some(&inflight));
     let again = |daemon: &mut Option<Daemon>, guest: &mut Guest, kill: bool| {
-        let old = daemon.take().expect("it runs");
+        let old = daemon.take().expect("the daemon runs");
         if kill {
             old.kill()
         } else {
             old.stop()
         }
-        *daemon = Some(Daemon::start(&site));
-        guest.front_end = connect(&site.vhost_user_socket("v"), ALL);
-        guest.front_end.share(&guest.memory).expect("taken");
-        guest.start(Some(&kept));
+        *daemon = Some(Daemon::start(&fixture));
+        guest.front_end = connect(&fixture.vhost_user_socket("v"), ALL);
+        guest.front_end.share_memory(&guest.memory).expect("the server accepts the message");
+        guest.start(Some(&inflight));
     };
     let mut running = Some(daemon);
     for (flushes, kill, status) in [(true, true, 0), (false, true, 1), (false, false, 0), (true, false, 0)] {
-        assert_eq!(guest.ask(0, &Request::Write(0, vec![7; 512])).0, 0);
+        assert_eq!(guest.request(0, &Request::Write(0, vec![7; 512])).0, 0);
         if flushes {
-            assert_eq!(guest.ask(0, &Request::Flush).0, 0);
+            assert_eq!(guest.request(0, &Request::Flush).0, 0);
         }
         again(&mut running, &mut guest, kill);
-        assert_eq!(guest.ask(0, &Request::Flush).0, status, "flushed: {flushes}, killed: {kill}");
-        assert_eq!(guest.ask(0, &Request::Flush).0, 0, "it is told once");
+        assert_eq!(guest.request(0, &Request::Flush).0, status, "flushed: {flushes}, killed: {kill}");
+        assert_eq!(guest.request(0, &Request::Flush).0, 0, "the loss is reported once");
     }
     // A guest with write-through semantics loses no acknowledged write.
-    guest.front_end.set_config(32, 0).expect("settable");
-    assert_eq!(guest.ask(0, &Request::Write(0, vec![9; 512])).0, 0);
+    guest.front_end.set_config(32, 0).expect("the field can be changed");
+    assert_eq!(guest.request(0, &Request::Write(0, vec![9; 512])).0, 0);
     again(&mut running, &mut guest, true);
-    assert_eq!(guest.front_end.config(60).expect("told")[32], 0, "what was promised holds");
-    assert_eq!(guest.ask(0, &Request::Flush).0, 0);
-    assert_eq!(guest.ask(0, &Request::Read(0, 512)), (0, vec![9; 512]));
+    assert_eq!(guest.front_end.config(60).expect("the server replies")[32], 0, "the cache mode survives the restart");
+    assert_eq!(guest.request(0, &Request::Flush).0, 0);
+    assert_eq!(guest.request(0, &Request::Read(0, 512)), (0, vec![9; 512]));
     drop(guest);
-    daemon = running.take().expect("it runs");
+    daemon = running.take().expect("the daemon runs");
     daemon.stop();
 }
 
@@ -443,36 +450,36 @@ fn lost_acknowledged_writes_fail_the_next_flush() {
 /// fails once.
 #[test]
 fn loss_is_reported_after_any_number_of_restarts() {
-    let mut site = site("");
-    site.keep_in = "none".to_owned();
-    let daemon = site.start();
-    let mut guest = Guest::new(&site.vhost_user_socket("v"), 1, ALL);
-    let kept = guest.front_end.get_inflight(1, SIZE).expect("memory of the server's");
-    guest.start(Some(&kept));
-    assert_eq!(guest.ask(0, &Request::Write(0, vec![7; 512])).0, 0);
+    let mut fixture = fixture("");
+    fixture.keep_in = "none".to_owned();
+    let daemon = fixture.start();
+    let mut guest = Guest::new(&fixture.vhost_user_socket("v"), 1, ALL);
+    let inflight = guest.front_end.get_inflight(1, SIZE).expect("the server provides inflight memory");
+    guest.start(Some(&inflight));
+    assert_eq!(guest.request(0, &Request::Write(0, vec![7; 512])).0, 0);
     daemon.kill();
-    site.keep_in = "auto".to_owned();
+    fixture.keep_in = "auto".to_owned();
     let back = |guest: &mut Guest| {
-        guest.front_end = connect(&site.vhost_user_socket("v"), ALL);
-        guest.front_end.share(&guest.memory).expect("taken");
-        guest.start(Some(&kept));
+        guest.front_end = connect(&fixture.vhost_user_socket("v"), ALL);
+        guest.front_end.share_memory(&guest.memory).expect("the server accepts the message");
+        guest.start(Some(&inflight));
     };
     // One daemon without a guest, and one with a guest.
-    site.start().kill();
-    let daemon = site.start();
+    fixture.start().kill();
+    let daemon = fixture.start();
     back(&mut guest);
-    assert_eq!(guest.ask(0, &Request::Write(4096, vec![8; 512])).0, 0);
+    assert_eq!(guest.request(0, &Request::Write(4096, vec![8; 512])).0, 0);
     daemon.kill();
-    let daemon = site.start();
+    let daemon = fixture.start();
     back(&mut guest);
-    assert_eq!(guest.ask(0, &Request::Read(4096, 512)), (0, vec![8; 512]));
-    assert_eq!([1, 2, 3].map(|_| guest.ask(0, &Request::Flush).0), [1, 0, 0]);
-    assert_eq!(guest.ask(0, &Request::Write(0, vec![9; 512])).0, 0);
+    assert_eq!(guest.request(0, &Request::Read(4096, 512)), (0, vec![8; 512]));
+    assert_eq!([1, 2, 3].map(|_| guest.request(0, &Request::Flush).0), [1, 0, 0]);
+    assert_eq!(guest.request(0, &Request::Write(0, vec![9; 512])).0, 0);
     daemon.kill();
-    let daemon = site.start();
+    let daemon = fixture.start();
     back(&mut guest);
-    assert_eq!(guest.ask(0, &Request::Flush).0, 0, "what was lost has been told");
-    assert_eq!(guest.ask(0, &Request::Read(0, 512)), (0, vec![9; 512]));
+    assert_eq!(guest.request(0, &Request::Flush).0, 0, "the loss was reported before");
+    assert_eq!(guest.request(0, &Request::Read(0, 512)), (0, vec![9; 512]));
     drop(guest);
     daemon.stop();
 }
@@ -480,23 +487,23 @@ fn loss_is_reported_after_any_number_of_restarts() {
 /// The guest continues while the daemon is away: acknowledged writes survive, flushed or not, and no flush fails.
 #[test]
 fn acknowledged_guest_writes_survive_a_kill() {
-    let site = site("");
-    let mut daemon = site.start();
-    let mut guest = Guest::new(&site.vhost_user_socket("v"), 1, ALL);
-    let kept = guest.front_end.get_inflight(1, SIZE).expect("memory of the server's");
-    guest.start(Some(&kept));
+    let fixture = fixture("");
+    let mut daemon = fixture.start();
+    let mut guest = Guest::new(&fixture.vhost_user_socket("v"), 1, ALL);
+    let inflight = guest.front_end.get_inflight(1, SIZE).expect("the server provides inflight memory");
+    guest.start(Some(&inflight));
     for round in 1..5 {
-        assert_eq!(guest.ask(0, &Request::Write(u64::from(round) * 4096, vec![round; 4608])).0, 0);
+        assert_eq!(guest.request(0, &Request::Write(u64::from(round) * 4096, vec![round; 4608])).0, 0);
         daemon.kill();
-        daemon = site.start();
-        guest.front_end = connect(&site.vhost_user_socket("v"), ALL);
-        guest.front_end.share(&guest.memory).expect("taken");
-        guest.start(Some(&kept));
-        assert_eq!(guest.ask(0, &Request::Flush).0, 0);
+        daemon = fixture.start();
+        guest.front_end = connect(&fixture.vhost_user_socket("v"), ALL);
+        guest.front_end.share_memory(&guest.memory).expect("the server accepts the message");
+        guest.start(Some(&inflight));
+        assert_eq!(guest.request(0, &Request::Flush).0, 0);
         for earlier in 1..=round {
-            assert_eq!(guest.ask(0, &Request::Read(u64::from(earlier) * 4096, 4096)), (0, vec![earlier; 4096]));
+            assert_eq!(guest.request(0, &Request::Read(u64::from(earlier) * 4096, 4096)), (0, vec![earlier; 4096]));
         }
-        assert_eq!(guest.ask(0, &Request::Read(u64::from(round) * 4096 + 4096, 512)), (0, vec![round; 512]));
+        assert_eq!(guest.request(0, &Request::Read(u64::from(round) * 4096 + 4096, 512)), (0, vec![round; 512]));
     }
     drop(guest);
     daemon.stop();
@@ -505,22 +512,22 @@ fn acknowledged_guest_writes_survive_a_kill() {
 /// A closed front end leaves a waiting request; later writes are applied after it, never before it.
 #[test]
 fn late_request_does_not_overwrite_the_next_front_ends_writes() {
-    let site = site("limit_iops = 2");
-    let daemon = site.start();
-    let mut first = Guest::started(&site, 1, ALL);
+    let fixture = fixture("limit_iops = 2");
+    let daemon = fixture.start();
+    let mut first = Guest::started(&fixture, 1, ALL);
     for block in 0..4 {
-        first.queues[0].ask(&Request::Write(block * 4096, vec![1; 4096])).expect("room for a request");
+        first.queues[0].submit(&Request::Write(block * 4096, vec![1; 4096])).expect("a descriptor is free");
     }
     std::thread::sleep(Duration::from_millis(200));
     drop(first);
-    let mut second = Guest::started(&site, 1, ALL);
+    let mut second = Guest::started(&fixture, 1, ALL);
     daemon.command(&["volume", "set", "v", "limit_iops=0"]);
     for block in 0..4 {
-        assert_eq!(second.ask(0, &Request::Write(block * 4096, vec![2; 4096])).0, 0);
+        assert_eq!(second.request(0, &Request::Write(block * 4096, vec![2; 4096])).0, 0);
     }
     std::thread::sleep(Duration::from_secs(1));
     for block in 0..4 {
-        assert_eq!(second.ask(0, &Request::Read(block * 4096, 4096)), (0, vec![2; 4096]), "block {block}");
+        assert_eq!(second.request(0, &Request::Read(block * 4096, 4096)), (0, vec![2; 4096]), "block {block}");
     }
     drop(second);
     daemon.stop();
@@ -528,12 +535,12 @@ fn late_request_does_not_overwrite_the_next_front_ends_writes() {
 
 #[test]
 fn memory_hotplug_works_under_load_and_writes_are_logged() {
-    let site = site("");
-    let daemon = site.start();
-    let mut guest = Guest::started(&site, 1, ALL | feature::LOG_ALL);
-    let more = Memory::new(1 << 20).expect("memory");
+    let fixture = fixture("");
+    let daemon = fixture.start();
+    let mut guest = Guest::started(&fixture, 1, ALL | feature::LOG_ALL);
+    let more = Memory::new(1 << 20).expect("guest memory");
     let (at, data) = (1_u64 << 32, guest.queues[0].data(0));
-    guest.front_end.add_memory(&more, at, 1 << 20, 0).expect("taken");
+    guest.front_end.add_memory(&more, at, 1 << 20, 0).expect("the server accepts the message");
     // A read into the added memory.
     let read = |guest: &mut Guest| {
         let queue = &mut guest.queues[0];
@@ -544,46 +551,46 @@ fn memory_hotplug_works_under_load_and_writes_are_logged() {
         queue.put_descriptor(62, data + 16, 1, descriptor::WRITE, 0);
         queue.offer(60);
     };
-    assert_eq!(guest.ask(0, &Request::Write(0, vec![6; 4096])).0, 0);
+    assert_eq!(guest.request(0, &Request::Write(0, vec![6; 4096])).0, 0);
     read(&mut guest);
     wait_for("the data", || {
         (guest.memory.read(data + 16, 1) == [0] && more.read(0x3000, 4096) == [6; 4096]).then_some(())
     });
     std::thread::sleep(Duration::from_millis(100));
-    guest.queues[0].pass_over();
+    guest.queues[0].skip_completions();
 
-    let log = Memory::new(1 << 18).expect("memory");
-    guest.front_end.log_to(&log).expect("taken");
+    let log = Memory::new(1 << 18).expect("guest memory");
+    guest.front_end.set_dirty_log(&log).expect("the server accepts the message");
     guest.front_end.set_features(ALL | feature::LOG_ALL).expect("agreed");
-    let [_, _, used] = guest.queues[0].places();
+    let [_, _, used] = guest.queues[0].addresses();
     let (front_end, queue) = (&mut guest.front_end, &guest.queues[0]);
-    front_end.address(0, queue, Some(used)).expect("taken");
+    front_end.set_addresses(0, queue, Some(used)).expect("the server accepts the message");
     read(&mut guest);
     let is_logged = |address: u64| log.read(address / 4096 / 8, 1)[0] >> (address / 4096 % 8) & 1 == 1;
     wait_for("the used ring in the log", || is_logged(used).then_some(()));
     assert!(is_logged(at + 0x3000) && is_logged(data + 16) && !is_logged(at + 0x4000));
     std::thread::sleep(Duration::from_millis(100));
-    guest.queues[0].pass_over();
+    guest.queues[0].skip_completions();
 
-    guest.front_end.remove_memory(at, 1 << 20, 0).expect("taken back");
+    guest.front_end.remove_memory(at, 1 << 20, 0).expect("the server accepts the message");
     read(&mut guest);
-    assert!(guest.queues[0].is_given_up(PATIENCE).expect("an event"), "memory that is gone was written");
+    assert!(guest.queues[0].has_failed(TIMEOUT).expect("an event"), "removed memory was written");
     drop(guest);
     daemon.stop();
 }
 
 #[test]
 fn removed_volume_disconnects_guests_and_added_one_has_a_socket() {
-    let site = site("");
-    let daemon = site.start();
-    let mut guest = Guest::started(&site, 1, ALL);
-    assert_eq!(guest.ask(0, &Request::Write(0, vec![8; 512])).0, 0);
+    let fixture = fixture("");
+    let daemon = fixture.start();
+    let mut guest = Guest::started(&fixture, 1, ALL);
+    assert_eq!(guest.request(0, &Request::Write(0, vec![8; 512])).0, 0);
     daemon.command(&["volume", "remove", "v"]);
-    assert!(guest.front_end.is_closed() && !site.vhost_user_socket("v").exists());
-    daemon.command(&["volume", "add", "w", "--backing", &site.backing("v").display().to_string()]);
-    let mut other = Guest::new(&site.vhost_user_socket("w"), 1, ALL);
+    assert!(guest.front_end.is_closed() && !fixture.vhost_user_socket("v").exists());
+    daemon.command(&["volume", "add", "w", "--backing", &fixture.backing("v").display().to_string()]);
+    let mut other = Guest::new(&fixture.vhost_user_socket("w"), 1, ALL);
     other.start(None);
-    assert_eq!(other.ask(0, &Request::Read(0, 512)), (0, vec![8; 512]));
+    assert_eq!(other.request(0, &Request::Read(0, 512)), (0, vec![8; 512]));
     drop((guest, other));
     daemon.stop();
 }

@@ -4,22 +4,22 @@
 use std::time::Duration;
 
 use e2e::daemon::{Daemon, wait_for};
+use e2e::fixture::Fixture;
 use e2e::linux::{Linux, Machine, QUEUES};
-use e2e::site::Site;
 
 const BYTES: u64 = 256 << 20;
 /// How often the daemon is killed under a verified load.
 const KILLS: usize = 20;
 
-fn site(volumes: &[&str]) -> Site {
-    let mut site = Site::new();
-    volumes.iter().for_each(|name| site.volume(name, BYTES, ""));
-    site.vhost_user();
-    site
+fn fixture(volumes: &[&str]) -> Fixture {
+    let mut fixture = Fixture::new();
+    volumes.iter().for_each(|name| fixture.add_volume(name, BYTES, ""));
+    fixture.enable_vhost_user();
+    fixture
 }
 
-fn machine(site: &Site, volumes: &[&str]) -> Machine {
-    Machine { vhost_user: volumes.iter().map(|name| site.vhost_user_socket(name)).collect(), ..Machine::default() }
+fn machine(fixture: &Fixture, volumes: &[&str]) -> Machine {
+    Machine { vhost_user: volumes.iter().map(|name| fixture.vhost_user_socket(name)).collect(), ..Machine::default() }
 }
 
 /// A verified load, with a job for each queue.
@@ -36,21 +36,21 @@ fn verified(file: &str, seconds: u64, depth: usize) -> String {
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
 fn guest_disk_supports_all_features() {
-    let site = site(&["v"]);
-    let daemon = site.start();
-    let mut guest = Linux::boot_as(&machine(&site, &["v"]));
+    let fixture = fixture(&["v"]);
+    let daemon = fixture.start();
+    let mut guest = Linux::boot_as(&machine(&fixture, &["v"]));
     let disk = guest.run(
         "cd /sys/block/vdb; cat size serial; echo; cat queue/write_cache; ls mq | wc -l; cat queue/discard_max_bytes",
     );
-    let told: Vec<&str> = disk.lines().collect();
-    let [size, serial, cache, queues, discard] = told[..] else { panic!("{disk}") };
+    let output: Vec<&str> = disk.lines().collect();
+    let [size, serial, cache, queues, discard] = output[..] else { panic!("{disk}") };
     assert_eq!((size, cache, queues), ((BYTES / 512).to_string().as_str(), "write back", QUEUES.to_string().as_str()));
     assert!(serial.len() == 16 && serial.bytes().all(|byte| byte.is_ascii_hexdigit()), "{serial}");
     assert_ne!(discard, "0");
 
     guest.run("mkfs.ext4 -q /dev/vdb; mkdir -p /mnt; mount /dev/vdb /mnt");
-    guest.begin(&verified("/mnt/f", 20, 32));
-    println!("fio: {}", guest.ended().lines().next_back().unwrap_or_default());
+    guest.start_load(&verified("/mnt/f", 20, 32));
+    println!("fio: {}", guest.wait_for_load().lines().next_back().unwrap_or_default());
     guest.run("rm /mnt/f; fstrim -v /mnt; umount /mnt; e2fsck -fn /dev/vdb");
 
     daemon.command(&["volume", "resize", "v", "320 MiB"]);
@@ -69,32 +69,32 @@ fn guest_disk_supports_all_features() {
     daemon.stop();
 }
 
-/// No other vhost-user-blk server keeps requests in flight: its end is an I/O error in the guest, or a disk that hangs.
+/// Other vhost-user-blk servers do not keep requests in flight: their end is an I/O error or a hung disk in the guest.
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
 fn repeated_kills_under_a_guest_lose_nothing() {
-    killed_again_and_again(&site(&["v"]));
+    check_repeated_kills(&fixture(&["v"]));
 }
 
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
 fn repeated_kills_with_flash_under_a_guest_lose_nothing() {
-    let mut site = site(&["v"]);
-    site.tables += "[flash]\ndevices = [\"one\", \"two\"]\nsize = \"256 MiB\"\n";
-    killed_again_and_again(&site);
+    let mut fixture = fixture(&["v"]);
+    fixture.tables += "[flash]\ndevices = [\"one\", \"two\"]\nsize = \"256 MiB\"\n";
+    check_repeated_kills(&fixture);
 }
 
-fn killed_again_and_again(site: &Site) {
-    let mut daemon = site.start();
-    let mut guest = Linux::boot_as(&machine(site, &["v"]));
-    guest.begin(&verified("/dev/vdb", 5 * KILLS as u64 + 30, 32));
+fn check_repeated_kills(fixture: &Fixture) {
+    let mut daemon = fixture.start();
+    let mut guest = Linux::boot_as(&machine(fixture, &["v"]));
+    guest.start_load(&verified("/dev/vdb", 5 * KILLS as u64 + 30, 32));
     for round in 0..KILLS {
         std::thread::sleep(Duration::from_secs(3));
-        assert!(guest.is_busy(), "the load ended after {round} kills: {}", guest.ended());
+        assert!(guest.is_load_running(), "the load ended after {round} kills: {}", guest.wait_for_load());
         daemon.kill();
-        daemon = Daemon::start(site);
+        daemon = Daemon::start(fixture);
     }
-    println!("fio after {KILLS} kills: {}", guest.ended().lines().next_back().unwrap_or_default());
+    println!("fio after {KILLS} kills: {}", guest.wait_for_load().lines().next_back().unwrap_or_default());
     let errors = guest.run("dmesg | grep -i 'i/o error' || true");
     assert_eq!(errors, "", "the guest saw an error");
     drop(guest);
@@ -105,18 +105,18 @@ fn killed_again_and_again(site: &Site) {
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
 fn guest_end_does_not_affect_other_guests() {
-    let site = site(&["a", "b"]);
-    let daemon = site.start();
-    let mut neighbour = Linux::boot_as(&machine(&site, &["a"]));
-    neighbour.begin(&verified("/dev/vdb", 90, 8));
+    let fixture = fixture(&["a", "b"]);
+    let daemon = fixture.start();
+    let mut neighbour = Linux::boot_as(&machine(&fixture, &["a"]));
+    neighbour.start_load(&verified("/dev/vdb", 90, 8));
     for _ in 0..3 {
-        let mut guest = Linux::boot_as(&machine(&site, &["b"]));
-        guest.begin(&verified("/dev/vdb", 600, 32));
+        let mut guest = Linux::boot_as(&machine(&fixture, &["b"]));
+        guest.start_load(&verified("/dev/vdb", 600, 32));
         std::thread::sleep(Duration::from_secs(4));
-        assert!(guest.is_busy(), "{}", guest.ended());
+        assert!(guest.is_load_running(), "{}", guest.wait_for_load());
         drop(guest);
     }
-    println!("fio beside three ends: {}", neighbour.ended().lines().next_back().unwrap_or_default());
+    println!("fio beside three ends: {}", neighbour.wait_for_load().lines().next_back().unwrap_or_default());
     drop(neighbour);
     let listed = daemon.command(&["volume", "list"]);
     assert!(listed.contains('a') && listed.contains('b'), "{listed}");
@@ -127,31 +127,31 @@ fn guest_end_does_not_affect_other_guests() {
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
 fn guest_migrates_under_a_verified_load() {
-    let site = site(&["v"]);
-    let daemon = site.start();
-    let moving = site.folder.join("moving");
-    let here = Machine { moves: true, ..machine(&site, &["v"]) };
-    let there = Machine { awaits: Some(moving.clone()), moves: true, ..machine(&site, &["v"]) };
+    let fixture = fixture(&["v"]);
+    let daemon = fixture.start();
+    let moving = fixture.folder.join("moving");
+    let here = Machine { may_migrate: true, ..machine(&fixture, &["v"]) };
+    let there = Machine { incoming: Some(moving.clone()), may_migrate: true, ..machine(&fixture, &["v"]) };
     let mut source = Linux::boot_as(&here);
     // A guest that changes memory as fast as an emulated machine is copied would never converge.
-    source.begin(&format!("{} --rate_iops=300", verified("/dev/vdb", 150, 8)));
+    source.start_load(&format!("{} --rate_iops=300", verified("/dev/vdb", 150, 8)));
     let mut target = Linux::boot_as(&there);
     wait_for("the machine that waits", || moving.exists().then_some(()));
     source.monitor("migrate_set_parameter max-bandwidth 1G");
     source.monitor("migrate_set_parameter downtime-limit 5000");
     source.monitor(&format!("migrate -d unix:{}", moving.display()));
-    let mut told = String::new();
+    let mut output = String::new();
     for _ in 0..600 {
-        told = source.monitor("info migrate");
-        if !told.contains("active") && !told.contains("setup") {
+        output = source.monitor("info migrate");
+        if !output.contains("active") && !output.contains("setup") {
             break;
         }
         std::thread::sleep(Duration::from_millis(200));
     }
-    assert!(told.contains("completed"), "{told}");
+    assert!(output.contains("completed"), "{output}");
     drop(source);
-    assert!(target.is_busy(), "the load ended before the move did: {}", target.ended());
-    println!("moved: {told}\nfio: {}", target.ended().lines().next_back().unwrap_or_default());
+    assert!(target.is_load_running(), "the load ended before the move did: {}", target.wait_for_load());
+    println!("moved: {output}\nfio: {}", target.wait_for_load().lines().next_back().unwrap_or_default());
     assert_eq!(target.run("dmesg | grep -i 'i/o error' || true"), "", "the guest saw an error");
     drop(target);
     daemon.stop();

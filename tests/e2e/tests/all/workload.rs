@@ -1,7 +1,7 @@
 //! `hotset workload run` against the real daemon: by name, and from files of other generators.
 
 use e2e::daemon::hotset;
-use e2e::site::Site;
+use e2e::fixture::Fixture;
 
 const MIB: u64 = 1 << 20;
 
@@ -20,10 +20,10 @@ fn run(spec: &str, uri: &str) -> String {
 
 #[test]
 fn named_workload_runs_on_a_live_volume_with_its_mix() {
-    let site = Site::with_volume(64 * MIB);
-    let daemon = site.start();
+    let fixture = Fixture::with_volume(64 * MIB);
+    let daemon = fixture.start();
     for (name, reads) in [("database", 0.67), ("web-server", 1.0), ("consolidation", 0.24)] {
-        let json = run(name, &site.uri("v"));
+        let json = run(name, &fixture.uri("v"));
         assert!(number(&json, "requests") > 50.0, "{json}");
         assert!((number(&json, "read_ratio") - reads).abs() < 0.1, "{json}");
     }
@@ -34,24 +34,24 @@ fn named_workload_runs_on_a_live_volume_with_its_mix() {
 
 #[test]
 fn iometer_and_fio_files_run_and_a_bad_line_is_named() {
-    let site = Site::with_volume(256 * MIB);
-    let daemon = site.start();
+    let fixture = Fixture::with_volume(256 * MIB);
+    let daemon = fixture.start();
     let write = |name: &str, text: &str| {
-        let path = site.folder.join(name);
+        let path = fixture.folder.join(name);
         std::fs::write(&path, text).expect("the folder can be written");
         path.display().to_string()
     };
     let icf = include_str!("../../../../crates/lab/src/workload/fixtures/two-workers.icf");
-    let json = run(&write("two.icf", icf), &site.uri("v"));
+    let json = run(&write("two.icf", icf), &fixture.uri("v"));
     assert!(json.contains("\"File Server\"") && number(&json, "requests") > 50.0, "{json}");
     let fio = "[data]\nrw=randrw\nrwmixread=75\nbs=4k\niodepth=8\n";
-    let json = run(&write("data.fio", fio), &site.uri("v"));
+    let json = run(&write("data.fio", fio), &fixture.uri("v"));
     assert!((number(&json, "read_ratio") - 0.75).abs() < 0.1, "{json}");
     let wrong = write("wrong.fio", "[data]\nrw=randrw\nzonemode=zbd\n");
-    let output = hotset(&["workload", "run", &wrong, "--to", &site.uri("v")]);
-    let said = e2e::daemon::text_of(&output);
-    assert!(output.status.code() == Some(2) && said.contains("line 3"), "{said}");
-    let output = hotset(&["workload", "run", "databse", "--to", &site.uri("v")]);
+    let output = hotset(&["workload", "run", &wrong, "--to", &fixture.uri("v")]);
+    let message = e2e::daemon::text_of(&output);
+    assert!(output.status.code() == Some(2) && message.contains("line 3"), "{message}");
+    let output = hotset(&["workload", "run", "databse", "--to", &fixture.uri("v")]);
     assert!(output.status.code() == Some(2), "{}", e2e::daemon::text_of(&output));
     daemon.stop();
 }

@@ -1,5 +1,5 @@
 //! Code below the binary reaches the operating system only through the seam, and simulated code depends on neither
-//! chance nor the clock.
+//! randomness nor the clock.
 //!
 //! Clippy refuses the same by name resolution (`clippy.toml`); this rule also catches what an `allow` would let
 //! through.
@@ -25,14 +25,14 @@ const BANNED: [(&str, &str); 17] = [
     ("SystemTime", "the seam's clock"),
     ("HashMap", "a BTreeMap, or FxHashMap without iterating"),
     ("HashSet", "a BTreeSet, or FxHashSet without iterating"),
-    ("RandomState", "nothing that is seeded by chance"),
+    ("RandomState", "a hasher without a random seed"),
     ("thread_rng", "the seam's random numbers"),
     ("thread_local", "a value owned by the core"),
     ("std::fs", "the seam's disks"),
     ("std::net", "the seam's streams"),
     ("std::os", "the seam"),
-    ("std::env", "what the caller hands in"),
-    ("std::process", "an error that goes up"),
+    ("std::env", "a parameter"),
+    ("std::process", "an error returned to the caller"),
     ("std::thread", "the seam's spawner"),
     ("tokio", "the seam's spawner"),
     ("compio", "the seam"),
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_banned_name_is_found_where_the_ban_holds_and_nowhere_else() {
+    fn banned_names_are_found_only_in_folders_under_the_ban() {
         for (name, _) in BANNED {
             let text = format!("use {name};\n");
             assert_eq!(check(&[Source::new("crates/engine/src/a.rs", &text)]).len(), 1, "{name}");
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_name_that_holds_a_banned_one_passes() {
+    fn longer_name_containing_a_banned_one_passes() {
         assert_eq!(check(&[Source::new("crates/engine/src/a.rs", "use rustc_hash::FxHashMap; // HashMap\n")]), []);
     }
 }

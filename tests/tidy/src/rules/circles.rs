@@ -6,7 +6,7 @@ use super::at;
 use crate::Violation;
 use crate::source::Source;
 
-/// Crates whose circles a redesign is to remove: their number is an aim.
+/// Crates whose circles are only counted: a redesign is to remove them.
 pub const AIMS: [&str; 3] = ["daemon", "engine", "flash"];
 
 /// A reference from one top-level module to another.
@@ -62,11 +62,11 @@ fn circles<'a>(graph: &'a Graph<'_>) -> Vec<BTreeSet<&'a str>> {
 
 /// Modules that `from` depends on, directly or through others.
 fn reach<'a>(graph: &'a Graph<'_>, from: &str) -> BTreeSet<&'a str> {
-    let (mut reached, mut left) = (BTreeSet::new(), vec![from]);
-    while let Some(module) = left.pop() {
+    let (mut reached, mut pending) = (BTreeSet::new(), vec![from]);
+    while let Some(module) = pending.pop() {
         for edge in graph.get(module).into_iter().flatten() {
             if reached.insert(edge.to.as_str()) {
-                left.push(&edge.to);
+                pending.push(&edge.to);
             }
         }
     }

@@ -6,7 +6,7 @@ use super::at;
 use crate::Violation;
 use crate::source::Source;
 
-/// Every crate's layer. A crate may depend on crates of lower layers alone.
+/// Layer of every crate. A crate may depend only on crates of lower layers.
 const LAYERS: [(&str, u32); 40] = [
     ("format-version", 0),
     ("work-timer", 0),
@@ -50,10 +50,10 @@ const LAYERS: [(&str, u32); 40] = [
     ("powercut", 11),
 ];
 
-/// Dependencies reserved for the seam's real world and the binary's side.
+/// Dependencies reserved for the real implementation of the seam and for the binary.
 const SYSTEM_CRATES: [&str; 9] =
     ["compio", "tokio", "async-std", "io-uring", "libc", "rustix", "nix", "rand", "getrandom"];
-/// Crates that know no executor and no operating system.
+/// Crates that may not depend on an executor or an operating-system crate.
 const PURE: [&str; 12] = [
     "flash",
     "engine",
@@ -91,8 +91,8 @@ pub fn check(sources: &[Source]) -> Vec<Violation> {
                     source,
                     0,
                     format!(
-                        "{name} (layer {own}) depends on {dependency} (layer {layer}): what \
-                                                  is imported backwards is in the wrong place"
+                        "{name} (layer {own}) depends on {dependency} (layer {layer}): move \
+                                                  the shared code to a lower layer"
                     ),
                 ));
             }
@@ -104,7 +104,9 @@ pub fn check(sources: &[Source]) -> Vec<Violation> {
                 found.push(at(
                     source,
                     0,
-                    format!("{name} depends on {dependency}: it knows no executor and no operating system"),
+                    format!(
+                        "{name} depends on {dependency}: it may not depend on an executor or an operating-system crate"
+                    ),
                 ));
             }
         }
@@ -131,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dependency_upwards_or_sideways_is_found_in_every_table() {
+    fn dependency_on_the_same_or_a_higher_layer_is_found_in_every_table() {
         assert_eq!(found("seam", "[dependencies]\nengine.workspace = true\n"), 1);
         assert_eq!(found("nbd", "[dev-dependencies]\nscsi = { path = \"..\" }\n"), 1);
         assert_eq!(found("engine", "[target.'cfg(unix)'.dependencies]\nhotset = \"1\"\n"), 1);
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_without_a_layer_and_an_executor_in_the_engine_are_found() {
+    fn crate_without_a_layer_and_executor_in_the_engine_are_found() {
         assert_eq!(found("novel", ""), 1);
         assert_eq!(found("engine", "[dependencies]\ncompio-runtime = \"1\"\n"), 1);
         assert_eq!(found("hotset", "[dependencies]\nlibc = \"0.2\"\n"), 0);

@@ -17,9 +17,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_of_801_lines_is_found_and_one_of_800_is_not() {
-        let of = |lines: usize| Source::new("crates/a/src/b.rs", &"\n".repeat(lines));
-        assert_eq!(check(&[of(801)]).len(), 1);
-        assert_eq!(check(&[of(800)]), []);
+    fn file_of_801_lines_is_found_and_one_of_800_is_not() {
+        let source_of = |lines: usize| Source::new("crates/a/src/b.rs", &"\n".repeat(lines));
+        assert_eq!(check(&[source_of(801)]).len(), 1);
+        assert_eq!(check(&[source_of(800)]), []);
     }
 }

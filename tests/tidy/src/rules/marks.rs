@@ -16,7 +16,7 @@ pub fn check(sources: &[Source]) -> Vec<Violation> {
         for (index, line) in source.text.lines().enumerate() {
             let marked = MARKS.iter().any(|mark| has_word(line, mark)) || MACROS.iter().any(|name| line.contains(name));
             if marked {
-                found.push(at(source, index, "a mark of unfinished work: finish it, or say it in docs/roadmap.md"));
+                found.push(at(source, index, "a mark of unfinished work: finish it, or list it in docs/roadmap.md"));
             }
         }
     }

@@ -54,7 +54,7 @@ fn prose(page: &Source) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// True if `word` stands in `line` with no letter, digit or underscore beside it.
+/// True if `line` contains `word` with no adjacent letter, digit or underscore.
 fn has_word(line: &str, word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word)

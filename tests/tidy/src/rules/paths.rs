@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_path_is_found_in_code_and_in_text() {
+    fn machine_path_is_found_in_code_and_text() {
         for path in FORBIDDEN {
             assert_eq!(check(&[Source::new("docs/a.md", &format!("see {path}x"))]).len(), 1);
             assert_eq!(check(&[Source::new("a.rs", &format!("// {path}x"))]).len(), 1);

@@ -32,7 +32,7 @@ fn comment<'a>(line: &'a str, code: &str) -> Option<&'a str> {
     code.trim().is_empty().then(|| text.trim_start_matches(['/', '!']).trim())
 }
 
-/// True if `opening` begins a sentence of `comment`, which goes on from the line `before`.
+/// True if `opening` begins a sentence of `comment`, which continues the line `before`.
 fn opens_sentence(before: &str, comment: &str, opening: &str) -> bool {
     let is_end = |text: &str| text.is_empty() || text.ends_with(['.', '?', '!', ':']);
     comment.match_indices(opening).any(|(start, _)| {

@@ -21,7 +21,7 @@ pub fn check(sources: &[Source]) -> Vec<Violation> {
             if !source.path.starts_with(ALLOWED) {
                 found.push(at(source, index, "unsafe code belongs into the seam"));
             } else if needs_argument && !is_argued(&lines, index) {
-                found.push(at(source, index, "say before it, in a `// SAFETY:` comment, why this is sound"));
+                found.push(at(source, index, "explain in a `// SAFETY:` comment before it why this is sound"));
             }
         }
     }
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argued_block_and_the_word_in_a_comment_or_a_lint_pass() {
+    fn argued_block_and_the_word_in_a_comment_or_lint_pass() {
         assert_eq!(found("crates/seam/src/a.rs", "// SAFETY: owned here\nunsafe { b() }\n"), 0);
         assert_eq!(found("crates/engine/src/a.rs", "// unsafe\nlet a = \"unsafe\";\n#![deny(unsafe_code)]\n"), 0);
     }

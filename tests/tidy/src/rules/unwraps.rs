@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unwrap_in_production_code_is_found_and_one_in_a_unit_test_is_not() {
+    fn unwrap_is_found_in_production_code_and_not_in_unit_tests() {
         let with = |text: &str| check(&[Source::new("crates/a/src/b.rs", text)]).len();
         assert_eq!(with("let a = b.unwrap();\n"), 1);
         assert_eq!(with("// Never empty: filled above.\nlet a = b.unwrap();\n"), 0);

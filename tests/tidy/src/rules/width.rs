@@ -39,7 +39,7 @@ fn is_comment(line: &str) -> bool {
     line.trim_start().starts_with("//")
 }
 
-/// True for a table's row, or a line that is one long word with little beside it.
+/// True for a table's row, or a line that is little more than one long word.
 fn is_unbreakable(line: &str) -> bool {
     line.starts_with('|') || line.split_whitespace().any(|word| word.chars().count() > PROSE_COLUMNS - 10)
 }

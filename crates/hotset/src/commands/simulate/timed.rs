@@ -6,8 +6,8 @@ use std::path::Path;
 use clap::Args;
 use engine::WritePolicy;
 use lab::replay::Report;
-use lab::timed::{Bench, Outcome, Pace, Script};
-use lab::workload::play::quantile;
+use lab::timed::{Outcome, Pace, PreparedTrace, ReplaySetup};
+use lab::workload::quantile;
 use seam::model::ArraySpec;
 use serde::Serialize;
 use trace::Request;
@@ -143,7 +143,7 @@ impl Timed {
     /// Replays `requests` with the layers' sizes from `report`; `None` if no array is given.
     pub fn run(options: &Options, requests: &[Request], report: &Report) -> Result<Option<Timed>, Failure> {
         let Some(array) = options.array else { return Ok(None) };
-        let bench = Bench {
+        let bench = ReplaySetup {
             array,
             memory_bytes: report.memory.size_bytes,
             flash_bytes: report.flash.size_bytes,
@@ -151,8 +151,8 @@ impl Timed {
             pace: options.depth.map_or(Pace::Arrivals, Pace::Depth),
             seed: options.seed,
         };
-        let outcomes =
-            Script::new(requests).and_then(|script| Ok((script.play(&bench, true)?, script.play(&bench, false)?)));
+        let outcomes = PreparedTrace::new(requests)
+            .and_then(|script| Ok((script.replay(&bench, true)?, script.replay(&bench, false)?)));
         let (with, without) = outcomes.map_err(|error| Failure::failed(error.to_string()))?;
         let mode = if options.depth.is_some() { "closed" } else { "open" };
         Ok(Some(Timed { mode, depth: options.depth, with: Side::new(&with), without: Side::new(&without) }))

@@ -8,8 +8,8 @@ use std::sync::Mutex;
 
 use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
 use engine::{Histogram, LatencySummary};
-use lab::workload::row::{Layout, Row};
-use lab::workload::{Crowd, Ended, Spec, Step};
+use lab::workload::address_space::{AddressSpace, Layout};
+use lab::workload::{Completion, RunningJobs, Spec, Step};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 use serde::Serialize;
@@ -70,16 +70,16 @@ struct Counters {
 }
 
 impl Counters {
-    fn record(&mut self, ended: &Ended) {
-        if !ended.ok {
+    fn record(&mut self, completion: &Completion) {
+        if !completion.ok {
             self.errors += 1;
             return;
         }
-        self.latencies.add(ended.waited);
+        self.latencies.add(completion.latency);
         self.requests += 1;
-        self.waited += ended.waited;
-        self.bytes += u64::from(ended.access.len);
-        self.reads += u64::from(!ended.access.write);
+        self.waited += completion.latency;
+        self.bytes += u64::from(completion.access.len);
+        self.reads += u64::from(!completion.access.write);
     }
 
     fn figures(&self, seconds: f64) -> Figures {
@@ -148,8 +148,8 @@ async fn run_on_core(
         );
         return Err(Failure::usage(text));
     }
-    let row = Row::new(Layout::EndToEnd, std::iter::once(geometry.size_bytes));
-    let export = Exports::new(row, vec![vec![disk]]);
+    let addresses = AddressSpace::new(Layout::Concatenated, std::iter::once(geometry.size_bytes));
+    let export = Exports::new(addresses, vec![vec![disk]]);
     let mut steps = Vec::new();
     for (number, step) in spec.steps.iter().enumerate() {
         let figures = run_step(seam, &export, step, seed + number as u64).await;
@@ -164,16 +164,16 @@ async fn run_step(seam: &RealSeam, export: &Exports, step: &Step, seed: u64) -> 
     let names: Vec<String> = step.jobs.iter().map(|job| job.name.clone()).collect();
     let counted = Rc::clone(&tallies);
     let begun = seam.now();
-    let crowd = Crowd::start(seam, export, &step.jobs, seed, move |ended| {
+    let jobs = RunningJobs::start(seam, export, &step.jobs, seed, move |completion| {
         let (all, jobs) = &mut *counted.borrow_mut();
-        all.record(&ended);
-        match jobs.get_mut(&names[ended.job]) {
-            Some(tally) => tally.record(&ended),
-            None => jobs.entry(names[ended.job].clone()).or_default().record(&ended),
+        all.record(&completion);
+        match jobs.get_mut(&names[completion.job]) {
+            Some(tally) => tally.record(&completion),
+            None => jobs.entry(names[completion.job].clone()).or_default().record(&completion),
         }
     });
     seam.sleep(step.time.expect("each step has a time")).await;
-    crowd.dismiss(seam).await;
+    jobs.stop(seam).await;
     let seconds = seam.now().since(begun).as_secs_f64();
     let (all, jobs) = tallies.take();
     let jobs = jobs.into_iter().map(|(name, tally)| (name, tally.figures(seconds))).collect();

@@ -10,9 +10,9 @@ use super::{Deployment, Snapshot};
 
 const BLOCK: u64 = seam::BLOCK_BYTES as u64;
 /// Devices of the flash store.
-pub const OWN: [&str; 2] = ["flash1", "flash2"];
+pub const STORE_DEVICES: [&str; 2] = ["flash1", "flash2"];
 /// Two other devices of the same kind.
-pub const OTHERS: [&str; 2] = ["other1", "other2"];
+pub const OTHER_DEVICES: [&str; 2] = ["other1", "other2"];
 
 /// Configuration of the next daemon, and the administrator's response to its refusals.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub struct Plan {
     /// Flash devices in the configuration.
     pub devices: Vec<&'static str>,
     /// True when the state file can be read.
-    pub has_state: bool,
+    pub is_state_readable: bool,
     /// Policies in the configuration that replace the drawn ones.
     pub policies: Vec<Option<WritePolicy>>,
     /// A volume whose disk is also configured for a second volume.
@@ -47,8 +47,8 @@ pub enum Response {
 impl Default for Plan {
     fn default() -> Self {
         Plan {
-            devices: OWN.to_vec(),
-            has_state: true,
+            devices: STORE_DEVICES.to_vec(),
+            is_state_readable: true,
             policies: Vec::new(),
             second_path: None,
             response: Response::None,
@@ -76,7 +76,7 @@ enum Action {
     /// Restores the state directory from an older copy.
     StateOld,
     /// Truncates the state file.
-    StateCut,
+    StateTruncated,
     /// Restores a backing from an older copy.
     BackingOld,
     /// Shrinks a backing.
@@ -102,7 +102,7 @@ const ALL: [Action; 16] = [
     Action::StoreEmpty,
     Action::StateLost,
     Action::StateOld,
-    Action::StateCut,
+    Action::StateTruncated,
     Action::BackingOld,
     Action::BackingShrunk,
     Action::BackingGrown,
@@ -114,7 +114,7 @@ const ALL: [Action; 16] = [
 
 impl Deployment {
     /// Applies the drawn action to disks and records and returns the configuration of the next daemon.
-    pub(super) fn between(&mut self, run: &mut Run, number: usize, images: &mut DiskImages) -> Plan {
+    pub(super) fn act_between_sessions(&mut self, run: &mut Run, number: usize, images: &mut DiskImages) -> Plan {
         if let Some(Snapshot { images: before, state, backings }) = self.undo.take() {
             *images = before;
             self.state = state;
@@ -132,28 +132,32 @@ impl Deployment {
         if !self.random.percent(self.options.action_percent) {
             return plan;
         }
-        let actions = self.random.pick(&ALL);
+        let action = self.random.pick(&ALL);
         let before = Snapshot { images: images.clone(), state: self.state.clone(), backings: self.backings.clone() };
-        if self.make(actions, run, number, images, &mut plan) {
+        if self.apply_action(action, run, number, images, &mut plan) {
             // Another disk with the same content counts as unchanged.
             for (index, volume) in run.options.volumes.iter().enumerate() {
-                let same =
+                let is_same =
                     content(&before.images, index, volume.size_bytes) == content(images, index, volume.size_bytes);
-                self.backings[index].is_changed &= !same || before.backings[index].is_changed;
+                self.backings[index].is_changed &= !is_same || before.backings[index].is_changed;
             }
             run.report.administrator_actions += 1;
             self.has_acted = true;
-            let own = [Action::StateCut, Action::BackingOld, Action::BackingShrunk];
-            let more = [Action::BackingGrown, Action::BackingExchanged, Action::SecondPath, Action::Policies];
-            let keeps_newest_store = own.contains(&actions) || more.contains(&actions) || actions == Action::StateOld;
+            let state_or_backing = [Action::StateTruncated, Action::BackingOld, Action::BackingShrunk];
+            let further = [Action::BackingGrown, Action::BackingExchanged, Action::SecondPath, Action::Policies];
+            let keeps_newest_store =
+                state_or_backing.contains(&action) || further.contains(&action) || action == Action::StateOld;
             self.may_miss_old_state |= !keeps_newest_store;
             for model in &run.models {
                 model
                     .borrow_mut()
-                    .event(format!("an administrator: {actions:?}, response {:?}", plan.response), seam::Nanos::ZERO);
+                    .event(format!("an administrator: {action:?}, response {:?}", plan.response), seam::Nanos::ZERO);
             }
             // A later session may undo the action, but not one that changed the configuration of a started daemon.
-            if self.random.percent(30) && plan.devices == OWN && plan.policies.is_empty() && plan.second_path.is_none()
+            if self.random.percent(30)
+                && plan.devices == STORE_DEVICES
+                && plan.policies.is_empty()
+                && plan.second_path.is_none()
             {
                 self.undo = Some(before);
             }
@@ -162,62 +166,70 @@ impl Deployment {
     }
 
     /// Applies an action; true if it changed anything.
-    fn make(&mut self, actions: Action, run: &Run, number: usize, images: &mut DiskImages, plan: &mut Plan) -> bool {
-        let replaces = matches!(actions, Action::BackingOld | Action::BackingExchanged);
-        if replaces && !self.options.checks_pages {
+    fn apply_action(
+        &mut self,
+        action: Action,
+        run: &Run,
+        number: usize,
+        images: &mut DiskImages,
+        plan: &mut Plan,
+    ) -> bool {
+        let replaces_backing = matches!(action, Action::BackingOld | Action::BackingExchanged);
+        if replaces_backing && !self.options.checks_pages {
             return false;
         }
         let index = self.random.below(run.options.volumes.len() as u64) as usize;
         let device = self.random.below(2) as usize;
-        let last = run.options.sessions[number - 1];
+        let previous_end = run.options.sessions[number - 1];
         // The newest snapshot is the present state.
-        let older = self.past.len().saturating_sub(1);
-        let moment = (older > 0).then(|| self.random.below(older as u64) as usize);
-        match actions {
+        let older_count = self.snapshots.len().saturating_sub(1);
+        let snapshot = (older_count > 0).then(|| self.random.below(older_count as u64) as usize);
+        match action {
             Action::StoreOld | Action::DeviceOld => {
-                let Some(moment) = moment else { return false };
-                let devices = if actions == Action::StoreOld { &OWN[..] } else { &OWN[device..=device] };
-                devices.iter().for_each(|name| images.put(name, &self.past[moment].images, name));
+                let Some(snapshot) = snapshot else { return false };
+                let devices =
+                    if action == Action::StoreOld { &STORE_DEVICES[..] } else { &STORE_DEVICES[device..=device] };
+                devices.iter().for_each(|name| images.put(name, &self.snapshots[snapshot].images, name));
             }
             Action::StoreAway => plan.devices = Vec::new(),
-            Action::DeviceAlone => plan.devices = vec![OWN[device]],
-            Action::StoreOther => plan.devices = OTHERS.to_vec(),
-            Action::StoreEmpty => OWN.iter().for_each(|name| images.empty(name)),
-            // Old records cannot be detected unless a newer store is configured: docs/admin/refusals.md says so.
+            Action::DeviceAlone => plan.devices = vec![STORE_DEVICES[device]],
+            Action::StoreOther => plan.devices = OTHER_DEVICES.to_vec(),
+            Action::StoreEmpty => STORE_DEVICES.iter().for_each(|name| images.empty(name)),
+            // Old records cannot be detected unless a newer store is configured (docs/admin/refusals.md).
             Action::StateLost | Action::StateOld if self.may_miss_old_state => return false,
             Action::StateLost => {
                 self.state = State { sabotage: self.options.sabotage, ..State::default() };
-                // Only the state directory records that a daemon was killed: docs/admin/refusals.md says so.
+                // Only the state directory records that a daemon was killed (docs/admin/refusals.md).
                 self.backings.iter_mut().for_each(|backing| backing.is_loss_unreported = false);
             }
             Action::StateOld => {
-                let Some(moment) = moment else { return false };
-                self.state = self.past[moment].state.clone();
+                let Some(snapshot) = snapshot else { return false };
+                self.state = self.snapshots[snapshot].state.clone();
             }
             // Records rebuilt from an older store are old themselves.
-            Action::StateCut if self.may_miss_old_state && plan.response == Response::Rebuild => return false,
-            Action::StateCut => plan.has_state = false,
+            Action::StateTruncated if self.may_miss_old_state && plan.response == Response::Rebuild => return false,
+            Action::StateTruncated => plan.is_state_readable = false,
             Action::BackingOld => {
-                // After a crash the blocks destaged last may not be recorded yet: docs/admin/refusals.md says so.
-                let Some(moment) = moment.filter(|_| self.backings[index].was_stopped) else { return false };
-                images.put(disk_name(index), &self.past[moment].images, disk_name(index));
+                // After a crash the blocks destaged last may not be recorded yet (docs/admin/refusals.md).
+                let Some(snapshot) = snapshot.filter(|_| self.backings[index].was_stopped) else { return false };
+                images.put(disk_name(index), &self.snapshots[snapshot].images, disk_name(index));
                 // The disk of that time may have been exchanged since.
-                self.backings[index].identity.clone_from(&self.past[moment].backings[index].identity);
+                self.backings[index].identity.clone_from(&self.snapshots[snapshot].backings[index].identity);
                 self.backings[index].is_changed = true;
             }
             Action::BackingShrunk | Action::BackingGrown => {
-                let bytes = images.size_bytes(disk_name(index)).expect("the disk exists");
+                let bytes = images.size_bytes(disk_name(index)).expect("every volume has a disk in the images");
                 // A multiple of every logical block size.
-                let part = self.random.between(1, 8) * (bytes / 16 / BLOCK) * BLOCK;
-                let grows = actions == Action::BackingGrown;
-                if self.backings[index].is_cut && grows {
+                let difference = self.random.between(1, 8) * (bytes / 16 / BLOCK) * BLOCK;
+                let grows = action == Action::BackingGrown;
+                if self.backings[index].is_shrunk && grows {
                     return false;
                 }
-                images.resize(disk_name(index), if grows { bytes + part } else { bytes - part });
-                self.backings[index].is_cut = !grows;
+                images.resize(disk_name(index), if grows { bytes + difference } else { bytes - difference });
+                self.backings[index].is_shrunk = !grows;
             }
             Action::BackingExchanged => {
-                let copy = images.clone();
+                let before = images.clone();
                 let other = (index + 1) % run.options.volumes.len();
                 let logical = |of: usize| run.options.volumes[of].logical_block;
                 if logical(index) != logical(other) {
@@ -229,12 +241,12 @@ impl Deployment {
                         self.backings[index].identity = format!("new disk {number}");
                     }
                 } else {
-                    images.put(disk_name(index), &copy, disk_name(other));
-                    images.put(disk_name(other), &copy, disk_name(index));
+                    images.put(disk_name(index), &before, disk_name(other));
+                    images.put(disk_name(other), &before, disk_name(index));
                     if self.options.is_unique {
-                        let (here, there) =
+                        let (first, second) =
                             (self.backings[index].identity.clone(), self.backings[other].identity.clone());
-                        (self.backings[index].identity, self.backings[other].identity) = (there, here);
+                        (self.backings[index].identity, self.backings[other].identity) = (second, first);
                     }
                     self.backings[other].is_changed = true;
                 }
@@ -242,12 +254,12 @@ impl Deployment {
             }
             Action::SecondPath => plan.second_path = Some(index),
             Action::Policies => {
-                let drawn = |random: &mut crate::random::Random| Some(random.pick(&WritePolicy::ALL).1);
-                plan.policies = run.options.volumes.iter().map(|_| drawn(&mut self.random)).collect();
+                let draw = |random: &mut crate::random::Random| Some(random.pick(&WritePolicy::ALL).1);
+                plan.policies = run.options.volumes.iter().map(|_| draw(&mut self.random)).collect();
             }
             Action::Removed => {
                 // A removal destages the volume; the added volume is a new one.
-                if last != End::Orderly {
+                if previous_end != End::Orderly {
                     return false;
                 }
                 let name = format!("volume{}", index + 1);
@@ -269,7 +281,7 @@ pub fn content(images: &DiskImages, index: usize, bytes: u64) -> Vec<u64> {
     tags
 }
 
-/// Converts the administrator's response to the daemon's form. `loss` identifies the data that the refusal named.
+/// Converts the administrator's response to the daemon's form. `loss` identifies the data that the refusal names.
 pub fn acceptance(response: Response, loss: Option<String>) -> Option<Acceptance> {
     match response {
         Response::None | Response::Rebuild => None,

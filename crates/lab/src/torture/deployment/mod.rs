@@ -2,7 +2,7 @@
 //! from copies or lost. At each start the daemon's own rules (`crates/state`) decide which volumes may be served.
 //!
 //! The harness knows the permitted cost of each action. A refusal is always permitted, except when the administrator
-//! has not acted. A served volume must keep every promise. A backing that was restored from an older copy while the
+//! has not acted. A served volume must fulfil every promise. A backing that was restored from an older copy while the
 //! volume had no data to destage defines the volume's content.
 
 mod actions;
@@ -29,7 +29,7 @@ use crate::random::Random;
 /// Smallest size of a volume that must have pages on flash: several times the memory.
 const PAGED_BYTES_MIN: u64 = 3 << 20;
 /// Number of snapshots kept for copies.
-const PAST_MAX: usize = 3;
+const SNAPSHOTS_MAX: usize = 3;
 
 /// Drawn options of a deployment.
 #[derive(Clone, Debug)]
@@ -98,7 +98,7 @@ impl DeploymentOptions {
             faults: Vec::<FaultKind>::new(),
             admin: false,
             resizes: false,
-            keeps: false,
+            keeps_memory: false,
             flash: Some(flash),
             deployment: Some(self),
             ..options
@@ -138,9 +138,9 @@ struct BackingState {
     /// True if the content was changed since the daemon last served the volume.
     is_changed: bool,
     /// True if the backing was shrunk since the volume was last served.
-    is_cut: bool,
+    is_shrunk: bool,
     /// End of the sectors whose content was in the flash log alone when the volume was last served.
-    owed_end: u64,
+    unwritten_end: u64,
     /// True while a loss of unflushed writes may not have been reported to clients.
     is_loss_unreported: bool,
     /// True if the last session that served the volume ended in a stop, not in a crash.
@@ -152,7 +152,7 @@ struct Deployment {
     options: DeploymentOptions,
     random: Random,
     state: State,
-    past: Vec<Snapshot>,
+    snapshots: Vec<Snapshot>,
     /// Snapshot from before an action that is undone after one session.
     undo: Option<Snapshot>,
     backings: Vec<BackingState>,
@@ -160,8 +160,8 @@ struct Deployment {
     has_acted: bool,
     /// True once the store was absent or stale: it can no longer reveal that the records are old.
     may_miss_old_state: bool,
-    /// Number of identities drawn so far.
-    drawn: u64,
+    /// Count of numbers drawn as identities so far.
+    numbers_drawn: u64,
     /// True when the run must end, because its content can no longer be compared with client writes.
     is_over: bool,
 }
@@ -173,15 +173,15 @@ struct Attached {
 }
 
 /// Runs sessions in succession on the same disks and records.
-pub(super) fn play(run: &mut Run, options: &DeploymentOptions) -> Result<(), Box<Violation>> {
+pub(super) fn run_sessions(run: &mut Run, options: &DeploymentOptions) -> Result<(), Box<Violation>> {
     let random = Random::new(run.options.seed, 9_202);
-    let (past, undo) = (Vec::new(), None);
+    let (snapshots, undo) = (Vec::new(), None);
     let state = State { sabotage: options.sabotage, ..State::default() };
     let backing = |index: usize| BackingState {
         identity: format!("disk{}", index + 1),
         is_changed: false,
-        is_cut: false,
-        owed_end: 0,
+        is_shrunk: false,
+        unwritten_end: 0,
         is_loss_unreported: false,
         was_stopped: true,
     };
@@ -191,12 +191,12 @@ pub(super) fn play(run: &mut Run, options: &DeploymentOptions) -> Result<(), Box
         options,
         random,
         state,
-        past,
+        snapshots,
         undo,
         backings,
         has_acted: false,
         may_miss_old_state: false,
-        drawn: 0,
+        numbers_drawn: 0,
         is_over: false,
     };
     let mut images = None;
@@ -211,7 +211,7 @@ pub(super) fn play(run: &mut Run, options: &DeploymentOptions) -> Result<(), Box
 
 impl Deployment {
     fn draw_number(&mut self) -> u64 {
-        self.drawn += 1;
+        self.numbers_drawn += 1;
         self.random.draw() | 1
     }
 
@@ -219,12 +219,12 @@ impl Deployment {
         &mut self,
         run: &mut Run,
         number: usize,
-        left: Option<DiskImages>,
+        previous: Option<DiskImages>,
     ) -> Result<DiskImages, Box<Violation>> {
         let options = Rc::clone(&run.options);
         let mut random = Random::new(options.seed, 1_000 + number as u64);
-        let (plan, images) = match left {
-            Some(mut images) => (self.between(run, number, &mut images), Some(images)),
+        let (plan, images) = match previous {
+            Some(mut images) => (self.act_between_sessions(run, number, &mut images), Some(images)),
             None => (Plan::default(), None),
         };
         let world = World::new(WorldSpec {
@@ -241,12 +241,12 @@ impl Deployment {
             Some(images) => world.adopt(images),
             None => {
                 add_disks(&world, &options);
-                options.flash.iter().for_each(|flash| flash.add_named(&world, &actions::OTHERS));
+                options.flash.iter().for_each(|flash| flash.add_named(&world, &actions::OTHER_DEVICES));
             }
         }
         let operations = operations_of_session(options.operations, options.sessions.len(), number);
-        let begun = world.run_until(start::begin(self, run, &world, &plan, operations));
-        let (session, attached) = match begun {
+        let started = world.run_until(start::start_daemon(self, run, &world, &plan, operations));
+        let (session, attached) = match started {
             Ok(Ok((session, attached))) => (Rc::new(session), attached),
             Ok(Err(what)) => return Err(run.violation(None, Finding { what, sector: None })),
             Err(stop) => return Err(run.stuck(&world, "the start", &stop)),
@@ -257,7 +257,7 @@ impl Deployment {
             false => {
                 // Writes of clients in this session would be lost with an undo.
                 self.undo = None;
-                self.pass(run, &world, &session, &attached, end, &mut random)?
+                self.run_until_end(run, &world, &session, &attached, end, &mut random)?
             }
         };
         self.check_refused_are_unwritten(run, &world, &session)?;
@@ -266,11 +266,11 @@ impl Deployment {
         drop(session);
         let images = world.crash(mode);
         run.check_freed(&remains)?;
-        served.into_iter().for_each(|index| self.record_owed_end(run, index, &images));
+        served.into_iter().for_each(|index| self.record_unwritten_end(run, index, &images));
         let backings = self.backings.clone();
-        self.past.push(Snapshot { images: images.clone(), state: self.state.clone(), backings });
-        if self.past.len() > PAST_MAX {
-            self.past.remove(0);
+        self.snapshots.push(Snapshot { images: images.clone(), state: self.state.clone(), backings });
+        if self.snapshots.len() > SNAPSHOTS_MAX {
+            self.snapshots.remove(0);
         }
         Ok(images)
     }
@@ -281,16 +281,16 @@ impl Deployment {
         }
     }
 
-    /// Records the end of the data that the backing lacks.
-    fn record_owed_end(&mut self, run: &Run, index: usize, images: &DiskImages) {
+    /// Records the end of the sectors whose newest content the backing lacks.
+    fn record_unwritten_end(&mut self, run: &Run, index: usize, images: &DiskImages) {
         let model = run.models[index].borrow();
-        let held = actions::content(images, index, model.sectors() * SECTOR_BYTES as u64);
-        let is_owed = |sector: &u64| !model.is_held_by(*sector..*sector + 1, |at| Tag(held[at as usize]));
-        self.backings[index].owed_end = (0..model.sectors()).rev().find(is_owed).map_or(0, |last| last + 1);
+        let backing = actions::content(images, index, model.sectors() * SECTOR_BYTES as u64);
+        let is_unwritten = |sector: &u64| !model.is_complete_on(*sector..*sector + 1, |at| Tag(backing[at as usize]));
+        self.backings[index].unwritten_end = (0..model.sectors()).rev().find(is_unwritten).map_or(0, |last| last + 1);
     }
 
     /// Runs clients until the session ends as drawn, and records what the daemon would have recorded by then.
-    fn pass(
+    fn run_until_end(
         &mut self,
         run: &mut Run,
         world: &World,
@@ -299,9 +299,9 @@ impl Deployment {
         end: End,
         random: &mut Random,
     ) -> Result<CrashMode, Box<Violation>> {
-        let engine_end = if end == End::Park { End::Work } else { end };
+        let engine_end = if end == End::Park { End::ClientsEnded } else { end };
         let crashed = run
-            .pass(world, session, engine_end, random)
+            .run_until_end(world, session, engine_end, random)
             .map_err(|violation| Box::new(Violation { trace: world.trace().text(), ..*violation }))?;
         self.record_dropped_pages(session, attached);
         if crashed && end != End::Park {

@@ -1,5 +1,5 @@
-//! Start of a daemon after an administrator's actions: judges the store and each volume, and serves the admitted
-//! volumes.
+//! Start of a daemon after an administrator's actions: applies the state rules to the store and to each volume, and
+//! serves the admitted volumes.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ use crate::content::Tag;
 use crate::fixture::write;
 
 /// Starts a daemon and returns the session and its volumes.
-pub(super) async fn begin(
+pub(super) async fn start_daemon(
     deployment: &mut Deployment,
     run: &mut Run,
     world: &World,
@@ -32,13 +32,13 @@ pub(super) async fn begin(
     let options = Rc::clone(&run.options);
     let seam = world.seam();
     let core = Core::new(seam.clone(), run.core_spec());
-    let nothing = |core| Ok((Session::new(core, Vec::new(), Rc::clone(&options), 0), Vec::new()));
-    if !plan.has_state {
+    let without_volumes = |core| Ok((Session::new(core, Vec::new(), Rc::clone(&options), 0), Vec::new()));
+    if !plan.is_state_readable {
         if plan.response == Response::Rebuild {
             rebuild(deployment, &seam, plan).await?;
         }
         run.report.refusals += options.volumes.len() as u64;
-        return nothing(core);
+        return without_volumes(core);
     }
     let (identity, session) = (u128::from(deployment.draw_number()), deployment.draw_number());
     deployment.state.begin_life(identity, session);
@@ -53,15 +53,16 @@ pub(super) async fn begin(
         let name = format!("volume{}", index + 1);
         let policy = plan.policies.get(index).copied().flatten().unwrap_or(volume.policy);
         let claim = VolumeClaim { name: &name, identity: deployment.backings[index].identity.clone() };
-        let found = find(deployment, &seam, &core, &disk, &claim.identity, store.as_deref()).await;
+        let found = collect_evidence(deployment, &seam, &core, &disk, &claim.identity, store.as_deref()).await;
         let known = deployment.state.volumes.iter().find(|record| record.backing_identity == claim.identity);
         let is_other_record = known.is_some_and(|record| record.name != name);
-        let former = [known, deployment.state.by_name(&name)];
+        let records = [known, deployment.state.by_name(&name)];
         let loss =
-            former.into_iter().flatten().find_map(|record| loss_to_report(&deployment.state, record, !record.clean));
-        let mut judged = judge(deployment, &claim, &found, &served, store.as_deref(), &Acceptance::default());
-        let (mut gave_up, mut is_discarded) = (false, false);
-        if let Err(refusal) = judged.clone() {
+            records.into_iter().flatten().find_map(|record| loss_to_report(&deployment.state, record, !record.clean));
+        let mut admission =
+            identify_volume(deployment, &claim, &found, &served, store.as_deref(), &Acceptance::default());
+        let (mut gives_up, mut discards) = (false, false);
+        if let Err(refusal) = admission.clone() {
             // A disk identified by its path cannot always be proven after a crash.
             let may_be_unproven = !deployment.options.is_unique && matches!(refusal, Refusal::ContentUnproven { .. });
             if !deployment.has_acted && !may_be_unproven {
@@ -71,60 +72,61 @@ pub(super) async fn begin(
                 && matches!(refusal, Refusal::StateOlder { .. } | Refusal::Unclaimed { .. });
             let loss = loss_of(&refusal);
             if let Some(accept) = acceptance(plan.response, loss) {
-                (gave_up, is_discarded) = (accept.give_up.is_some(), accept.discard_past_end);
-                judged = judge(deployment, &claim, &found, &served, store.as_deref(), &accept);
-                let is_taken = match refusal {
-                    Refusal::ContentUnproven { .. } => !gave_up,
+                (gives_up, discards) = (accept.give_up.is_some(), accept.discard_past_end);
+                admission = identify_volume(deployment, &claim, &found, &served, store.as_deref(), &accept);
+                let accepts_other_disk = match refusal {
+                    Refusal::ContentUnproven { .. } => !gives_up,
                     // The disk of another volume, with dirty data waiting for it.
                     Refusal::BackingChanged { .. } => found.evidence.blocks_in_log > 0,
                     _ => false,
                 };
-                if is_taken && judged.is_ok() && deployment.backings[index].is_changed {
+                if accepts_other_disk && admission.is_ok() && deployment.backings[index].is_changed {
                     // The administrator accepted that dirty data is destaged to a changed disk.
                     deployment.is_over = true;
-                    return nothing(core);
+                    return without_volumes(core);
                 }
             }
         }
-        let Ok(Admission { incarnation, drops_pages }) = judged else {
+        let Ok(Admission { incarnation, drops_pages }) = admission else {
             run.report.refusals += 1;
             continue;
         };
         if is_other_record && found.evidence.blocks_in_log > 0 && deployment.backings[index].is_changed {
-            // Another volume's disk has this name now, with its dirty data: the model holds this volume's.
+            // Another volume's disk has this name now, with its dirty data: the model describes this volume's.
             deployment.is_over = true;
-            return nothing(core);
+            return without_volumes(core);
         }
         if store.is_some() && policy == WritePolicy::WriteBack {
             deployment.state.mark_on_flash(incarnation, store.as_deref());
         }
         let sectors = disk.geometry().size_bytes / SECTOR_BYTES as u64;
-        let owed_end = deployment.backings[index].owed_end;
-        if owed_end > sectors && !gave_up && !is_discarded {
+        let unwritten_end = deployment.backings[index].unwritten_end;
+        if unwritten_end > sectors && !gives_up && !discards {
             return Err(format!(
-                "{name} is served on a backing of {sectors} sectors, but the data owed to it up to sector {owed_end} \
-                 was dropped silently"
+                "{name} is served on a backing of {sectors} sectors, but data that it lacks up to sector \
+                 {unwritten_end} was dropped silently"
             ));
         }
         let generation = deployment.state.generation;
-        let record = deployment.state.by_incarnation_mut(incarnation).expect("the record was just added");
+        let record = deployment.state.by_incarnation_mut(incarnation).expect("an admitted volume has a record");
         (record.loss, record.durable_writes) = (loss, !policy.defers_writes());
         let unflushed_loss = unflushed_loss(deployment.state.by_incarnation(incarnation), generation);
         if deployment.backings[index].is_loss_unreported && unflushed_loss == UnflushedLoss::None {
-            return Err(format!("clients of {name} are not told that unflushed writes may be lost"));
+            return Err(format!("clients of {name} are not notified that unflushed writes may be lost"));
         }
         run.models[index].borrow_mut().resize(sectors, seam.now());
         // If dirty data waits and the volume is served anyway, log and backing together must be complete.
-        let is_put_back = deployment.backings[index].is_changed && found.evidence.blocks_in_log == 0 && owed_end == 0;
-        if gave_up || is_put_back {
+        let is_restored =
+            deployment.backings[index].is_changed && found.evidence.blocks_in_log == 0 && unwritten_end == 0;
+        if gives_up || is_restored {
             let mut model = run.models[index].borrow_mut();
-            let control = world.disk(&path).expect("the disk was just opened");
+            let control = world.disk(&path).expect("an open disk belongs to the world");
             if !model.rebase(|sector| Tag(control.tag(sector)), seam.now()) {
                 deployment.is_over = true;
-                return nothing(core);
+                return without_volumes(core);
             }
         }
-        (deployment.backings[index].is_changed, deployment.backings[index].is_cut) = (false, false);
+        (deployment.backings[index].is_changed, deployment.backings[index].is_shrunk) = (false, false);
         let mut spec = VolumeSpec::new(&name, incarnation);
         (spec.policy, spec.defer, spec.drops_pages) = (policy, volume.defer, drops_pages);
         spec.unflushed_loss = unflushed_loss;
@@ -135,19 +137,19 @@ pub(super) async fn begin(
             continue;
         };
         served.push(name.clone());
-        let control = world.disk(&path).expect("the disk was just opened");
+        let control = world.disk(&path).expect("an open disk belongs to the world");
         let parts = SubjectParts { number: index as u16 + 1, volume: served_volume, disk: disk.clone(), control };
         subjects.push(Subject::new(parts, volume.clone(), Rc::clone(&run.models[index])));
         attached.push(Attached { incarnation, drops_pages });
         if plan.second_path == Some(index) {
-            second_path(deployment, &core, &disk, index, &served).await?;
+            attach_second_volume(deployment, &core, &disk, index, &served).await?;
         }
     }
     if rebuilds {
         // A rebuild requires a stopped daemon, so this session ends at once.
         drop(subjects);
         rebuild(deployment, &seam, plan).await?;
-        return nothing(core);
+        return without_volumes(core);
     }
     if let (Some(log), Some(manifest)) = (core.log(), deployment.state.manifest(flash::MANIFEST_BYTES_MAX)) {
         log.save_manifest(manifest).await.map_err(|error| error.to_string())?;
@@ -159,14 +161,14 @@ pub(super) async fn begin(
 /// Number of blocks that a second volume writes to another volume's disk.
 const FOREIGN_BLOCKS: u64 = 8;
 /// Tag of these blocks.
-const FOREIGN: u64 = 77;
+const FOREIGN_TAG: u64 = 77;
 
 struct VolumeClaim<'a> {
     name: &'a str,
     identity: String,
 }
 
-struct Found {
+struct FoundData {
     waiting: BTreeMap<VolumeId, UndestagedBlocks>,
     evidence: Evidence,
 }
@@ -206,11 +208,11 @@ async fn open_store(
     let (store, ownership, devices) = (show_uuid(&identity.store), identity.ownership, identity.devices.clone());
     let found = StoreFound { store, ownership, devices, holds_data };
     let manifest = flash::read_manifest(seam, &disks, identity.store).await.map_err(|error| error.to_string())?;
-    let judged = deployment.state.check_store(&found).and_then(|used| {
+    let store_use = deployment.state.check_store(&found).and_then(|used| {
         let manifest = manifest.filter(|_| used == StoreUse::Known);
         manifest.map_or(Ok(()), |manifest| deployment.state.check_manifest(&found, &manifest.payload)).map(|()| used)
     });
-    let used = match judged {
+    let used = match store_use {
         Ok(used) => used,
         Err(refusal) => {
             if !deployment.has_acted {
@@ -243,14 +245,14 @@ async fn open_store(
     Ok(Some(found.store))
 }
 
-async fn find(
+async fn collect_evidence(
     deployment: &Deployment,
     seam: &SimSeam,
     core: &Core<SimSeam>,
     disk: &SimDisk,
     identity: &str,
     store: Option<&str>,
-) -> Found {
+) -> FoundData {
     let backing = Backing::plain(disk.clone());
     let size_bytes = disk.geometry().size_bytes;
     let record = deployment.state.volumes.iter().find(|record| record.backing_identity == identity);
@@ -258,9 +260,9 @@ async fn find(
     let before = record.and_then(|record| record.content.as_ref()).map(|content| content.size_bytes);
     let end = end_block(size_bytes, before);
     let in_log = incarnation.map(|one| core.waiting_in_log(one, end)).unwrap_or_default();
-    let trusts = record.and_then(|record| record.cached_on.as_ref());
-    let trusts = trusts.is_some_and(|stores| store.is_some_and(|store| stores.contains(store)));
-    let destaged = match incarnation.filter(|_| in_log.blocks > 0 && trusts) {
+    let cached_on = record.and_then(|record| record.cached_on.as_ref());
+    let is_cached_here = cached_on.is_some_and(|stores| store.is_some_and(|store| stores.contains(store)));
+    let destaged = match incarnation.filter(|_| in_log.blocks > 0 && is_cached_here) {
         Some(incarnation) => core.compare_destaged(incarnation, &backing).await,
         None => DestagedComparison::default(),
     };
@@ -271,7 +273,7 @@ async fn find(
     let all = core.unclaimed().into_iter();
     let waiting =
         all.map(|one| (one, UndestagedBlocks { in_log: core.waiting_in_log(one, BlockNo::MAX).blocks, in_memory: 0 }));
-    Found {
+    FoundData {
         waiting: waiting.collect(),
         evidence: Evidence {
             is_unique: deployment.options.is_unique,
@@ -292,16 +294,16 @@ async fn find(
     }
 }
 
-fn judge(
+fn identify_volume(
     deployment: &mut Deployment,
     claim: &VolumeClaim<'_>,
-    found: &Found,
+    found: &FoundData,
     served: &[String],
     store: Option<&str>,
     accept: &Acceptance,
 ) -> Result<Admission, Refusal> {
     let drawn = VolumeId(deployment.draw_number());
-    let claim_of = Claim {
+    let state_claim = Claim {
         name: claim.name,
         identity: &claim.identity,
         aliases: &[],
@@ -313,7 +315,7 @@ fn judge(
         writes: true,
         accept,
     };
-    deployment.state.identify(&claim_of, || drawn)
+    deployment.state.identify(&state_claim, || drawn)
 }
 
 /// Identifier of the data that a refusal says may be lost.
@@ -352,15 +354,15 @@ async fn rebuild(deployment: &mut Deployment, seam: &SimSeam, plan: &Plan) -> Re
         dirty_blocks,
     };
     let empty = State { sabotage: deployment.options.sabotage, ..State::default() };
-    let current = if plan.has_state { deployment.state.clone() } else { empty };
-    if let Ok((made, _)) = state::rebuild(current, &inventory) {
-        deployment.state = made;
+    let current = if plan.is_state_readable { deployment.state.clone() } else { empty };
+    if let Ok((rebuilt, _)) = state::rebuild(current, &inventory) {
+        deployment.state = rebuilt;
     }
     Ok(())
 }
 
 /// Configures a second volume on the same disk; if the daemon admits it, it writes there.
-async fn second_path(
+async fn attach_second_volume(
     deployment: &mut Deployment,
     core: &Core<SimSeam>,
     disk: &SimDisk,
@@ -368,15 +370,15 @@ async fn second_path(
     served: &[String],
 ) -> Result<(), String> {
     let claim = VolumeClaim { name: "second", identity: deployment.backings[index].identity.clone() };
-    let found = Found { waiting: BTreeMap::new(), evidence: Evidence::default() };
-    let Ok(admission) = judge(deployment, &claim, &found, served, None, &Acceptance::default()) else {
+    let found = FoundData { waiting: BTreeMap::new(), evidence: Evidence::default() };
+    let Ok(admission) = identify_volume(deployment, &claim, &found, served, None, &Acceptance::default()) else {
         return Ok(());
     };
     let volume =
         core.attach_recovered(VolumeSpec::new("second", admission.incarnation), Backing::plain(disk.clone())).await;
     let volume = volume.map_err(|error| error.to_string())?;
     for block in 0..FOREIGN_BLOCKS {
-        let written = write(&volume, block * SECTORS_PER_BLOCK as u64, SECTORS_PER_BLOCK as u64, FOREIGN).await;
+        let written = write(&volume, block * SECTORS_PER_BLOCK as u64, SECTORS_PER_BLOCK as u64, FOREIGN_TAG).await;
         written.map_err(|error| error.to_string())?;
     }
     volume.flush().await.map_err(|error| error.to_string())

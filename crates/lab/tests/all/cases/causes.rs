@@ -53,9 +53,9 @@ fn backing_latency_excludes_the_wait_for_a_queue_slot() {
     }
     fixture.world.run_for(Nanos::from_secs(2)).unwrap();
     let stats = volume.stats();
-    let asked = stats.backing.iter().find(|count| count.cause == Cause::ClientRead).unwrap();
-    assert_eq!(asked.requests, reads);
-    let mean_ns = asked.latency.sum_ns / reads;
+    let client_reads = stats.backing.iter().find(|count| count.cause == Cause::ClientRead).unwrap();
+    assert_eq!(client_reads.requests, reads);
+    let mean_ns = client_reads.latency.sum_ns / reads;
     assert!((latency.0..latency.0 * 11 / 10).contains(&mean_ns), "{mean_ns} ns");
-    assert!(stats.read_counts.sum_ns > 2 * asked.latency.sum_ns, "{stats:?}");
+    assert!(stats.read_counts.sum_ns > 2 * client_reads.latency.sum_ns, "{stats:?}");
 }

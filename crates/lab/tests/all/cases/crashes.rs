@@ -5,8 +5,8 @@ use lab::torture::options::End;
 use lab::torture::{Options, run};
 use seam::sim::{CrashMode, TraceMode};
 
-fn play(options: &Options) {
-    run(options, Sabotage::None, TraceMode::Hash).unwrap_or_else(|broken| panic!("{broken}"));
+fn run_without_violation(options: &Options) {
+    run(options, Sabotage::None, TraceMode::Hash).unwrap_or_else(|violation| panic!("{violation}"));
 }
 
 /// Draws options for writes and flushes with sequence tags on a healthy backing, with crashes at any I/O.
@@ -21,13 +21,13 @@ fn draw(seed: u64, mode: CrashMode) -> Options {
 
 #[test]
 fn case_2_kill_anywhere_keeps_flushed_writes() {
-    (0..60).for_each(|seed| play(&draw(seed, CrashMode::Kill)));
+    (0..60).for_each(|seed| run_without_violation(&draw(seed, CrashMode::Kill)));
 }
 
 #[test]
 fn case_3_power_cut_on_a_volatile_cache_keeps_flushed_writes() {
     for mode in [CrashMode::LoseAll, CrashMode::Reordered, CrashMode::Torn, CrashMode::Scattered] {
-        (0..25).for_each(|seed| play(&draw(seed, mode)));
+        (0..25).for_each(|seed| run_without_violation(&draw(seed, mode)));
     }
 }
 
@@ -37,6 +37,6 @@ fn case_5_crash_at_each_step_of_a_stop_leaves_a_loadable_volume() {
         let mut options = draw(step, CrashMode::Scattered);
         options.operations = 200;
         options.sessions = vec![End::CrashInStop(step), End::Orderly];
-        play(&options);
+        run_without_violation(&options);
     }
 }

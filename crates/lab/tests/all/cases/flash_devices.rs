@@ -1,4 +1,4 @@
-//! Flash devices that are pulled, die, are replaced, grow and shrink under a volume: cases 13, 14 and 18 of the hostile
+//! Flash devices that are removed, fail, are replaced, grow and shrink under a volume: cases 13, 14 and 18 of the fault
 //! cases.
 
 use std::cell::Cell;
@@ -35,13 +35,13 @@ async fn serve(fixture: &Fixture, names: &[&str]) -> (Volume<SimSeam>, Store<Sim
             Err(StoreError::NoStore { device, .. }) if disks.len() > 1 => {
                 disks.retain(|disk| disk.identity() != device);
             }
-            opened => break opened.expect("the store opens"),
+            opened => break opened.expect("a store with one intact copy opens"),
         }
     };
     fixture.core.open_log(store.clone(), found);
     let backing = engine::Backing::plain(disk(&fixture.seam, "disk").await);
     let volume = fixture.core.attach_recovered(VolumeSpec::new("disk", VolumeId(1)), backing).await;
-    (volume.expect("the log is readable"), store)
+    (volume.expect("an intact log is readable"), store)
 }
 
 /// Creates a world with a new log on the first two of the devices with `segments`, and a volume.
@@ -54,7 +54,7 @@ fn first_session(seed: u64, segments: &[u64]) -> (Fixture, Volume<SimSeam>, Stor
     let (volume, store) = fixture.world.block_on(async {
         let disks = [disk(&fixture.seam, "flash0").await, disk(&fixture.seam, "flash1").await];
         let options = FormatOptions { segment_bytes: Some(SEGMENT), ..FormatOptions::default() };
-        Store::format(&fixture.seam, &disks, options).await.expect("empty devices");
+        Store::format(&fixture.seam, &disks, options).await.expect("empty devices can be formatted");
         drop(disks);
         serve(&fixture, &["flash0", "flash1"]).await
     });
@@ -65,13 +65,14 @@ async fn write_all(volume: &Volume<SimSeam>, generation: u64) {
     for block in 0..BLOCKS {
         write(volume, block * 24, 8, generation).await.expect("memory has space");
     }
-    volume.flush().await.expect("one copy accepts it");
+    volume.flush().await.expect("one healthy copy suffices for a flush");
 }
 
 /// Checks that every block holds its flushed content or a newer one.
 fn check(fixture: &Fixture, volume: &Volume<SimSeam>, flushed: u64, what: &str) {
     for block in 0..BLOCKS {
-        let content = fixture.world.block_on(read(volume, block * 24, 8)).expect("one copy is intact");
+        let content =
+            fixture.world.block_on(read(volume, block * 24, 8)).expect("data with one intact copy is readable");
         assert!(
             content[0] >= flushed && content == [content[0]; 8],
             "{what}: block {block} is {content:?}, not {flushed}"
@@ -84,9 +85,9 @@ fn case_13_device_pulled_at_depth_128_fails_no_request() {
     let (fixture, volume, store) = first_session(1, &[40, 40]);
     fixture.world.block_on(async {
         write_all(&volume, 1).await;
-        let (left, failed) = (Rc::new(Cell::new(128)), Rc::new(Cell::new(0)));
+        let (writers_left, failed) = (Rc::new(Cell::new(128)), Rc::new(Cell::new(0)));
         for writer in 0..128 {
-            let (volume, left, failed) = (volume.clone(), Rc::clone(&left), Rc::clone(&failed));
+            let (volume, writers_left, failed) = (volume.clone(), Rc::clone(&writers_left), Rc::clone(&failed));
             fixture.seam.spawn(async move {
                 for round in 0..3 {
                     let written = write(&volume, (BLOCKS + writer) * 24, 8, 10 + round).await.is_ok();
@@ -94,12 +95,12 @@ fn case_13_device_pulled_at_depth_128_fails_no_request() {
                         failed.set(failed.get() + 1);
                     }
                 }
-                left.set(left.get() - 1);
+                writers_left.set(writers_left.get() - 1);
             });
         }
         fixture.seam.sleep(Nanos::from_micros(300)).await;
         fixture.world.disk("flash0").unwrap().vanish();
-        while left.get() > 0 {
+        while writers_left.get() > 0 {
             fixture.seam.sleep(Nanos::from_millis(1)).await;
         }
         assert_eq!((failed.get(), store.copies()), (0, 1));
@@ -112,12 +113,12 @@ fn case_13_device_pulled_at_depth_128_fails_no_request() {
     check(&fixture, &volume, 20, "after the device came back");
 }
 
-/// Without the note, the dropped device alone would pass for the last one in service at the next start.
+/// Without the record, the dropped device alone would count as the last one in service at the next start.
 #[test]
 fn flushes_fail_until_the_dropped_device_is_recorded() {
     let (fixture, volume, store) = first_session(3, &[40, 40]);
-    let (noted, may_note) = (Rc::new(Cell::new(StoreGeneration(0))), Rc::new(Cell::new(false)));
-    let (note, may) = (Rc::clone(&noted), Rc::clone(&may_note));
+    let (recorded, may_record) = (Rc::new(Cell::new(StoreGeneration(0))), Rc::new(Cell::new(false)));
+    let (note, may) = (Rc::clone(&recorded), Rc::clone(&may_record));
     store.set_generation_recorder(move |generation| {
         let may = may.get();
         note.set(if may { generation } else { note.get() });
@@ -128,14 +129,14 @@ fn flushes_fail_until_the_dropped_device_is_recorded() {
         fixture.world.disk("flash0").unwrap().vanish();
         for generation in 2..5 {
             write(&volume, 0, 8, generation).await.expect("memory has space");
-            let error = volume.flush().await.expect_err("one copy, and no note of it").to_string();
+            let error = volume.flush().await.expect_err("the dropped device is not recorded").to_string();
             assert!(error.contains("could not be recorded (the disk is full)"), "{error}");
         }
-        assert_eq!((noted.get(), store.copies()), (StoreGeneration(0), 1));
-        may_note.set(true);
+        assert_eq!((recorded.get(), store.copies()), (StoreGeneration(0), 1));
+        may_record.set(true);
         fixture.seam.sleep(Nanos::from_secs(2)).await;
         write_all(&volume, 5).await;
-        assert_eq!(noted.get(), store.generation());
+        assert_eq!(recorded.get(), store.generation());
     });
     drop((volume, store));
     let fixture = fixture.crash(CrashMode::LoseAll, spec(4));
@@ -143,13 +144,13 @@ fn flushes_fail_until_the_dropped_device_is_recorded() {
     check(&fixture, &volume, 5, "after the crash");
 }
 
-/// Runs `change` under writes and crashes it after every `every`-th request, until a crash point comes too late.
-fn cut_everywhere(segments: &[u64], every: usize, change: impl AsyncFn(&Fixture, &Store<SimSeam>)) {
-    for (number, cut) in (0..).step_by(every).enumerate() {
+/// Runs `change` under writes and crashes it after every `every`-th request, until the change ends before the crash.
+fn crash_at_every_request(segments: &[u64], every: usize, change: impl AsyncFn(&Fixture, &Store<SimSeam>)) {
+    for (number, crash_point) in (0..).step_by(every).enumerate() {
         let (fixture, volume, store) = first_session(number as u64, segments);
         let flushed = Rc::new(Cell::new(1));
         fixture.world.block_on(write_all(&volume, 1));
-        fixture.world.crash_at_io(fixture.world.io_count() + 1 + cut);
+        fixture.world.crash_at_io(fixture.world.io_count() + 1 + crash_point);
         let ended = fixture.world.run_until(async {
             let (writing, own, done) = (volume.clone(), Rc::clone(&flushed), Rc::new(Cell::new(false)));
             let (flag, stop) = (Rc::clone(&done), Rc::new(Cell::new(false)));
@@ -173,12 +174,12 @@ fn cut_everywhere(segments: &[u64], every: usize, change: impl AsyncFn(&Fixture,
         let over = match ended {
             Ok(()) => true,
             Err(Stop::CrashPoint) => false,
-            Err(stop) => panic!("cut {cut}: {stop}"),
+            Err(stop) => panic!("crash point {crash_point}: {stop}"),
         };
         drop((volume, store));
         let fixture = fixture.crash(CrashMode::Any, spec(1000 + number as u64));
         let (volume, _) = fixture.world.block_on(serve(&fixture, &["flash0", "flash1", "flash2"]));
-        check(&fixture, &volume, flushed.get(), &format!("cut {cut}"));
+        check(&fixture, &volume, flushed.get(), &format!("crash point {crash_point}"));
         if over {
             assert!(number > 10, "the change ended before the first crash point");
             return;
@@ -188,7 +189,7 @@ fn cut_everywhere(segments: &[u64], every: usize, change: impl AsyncFn(&Fixture,
 
 #[test]
 fn case_14_mirror_replacement_survives_a_crash_at_any_request() {
-    cut_everywhere(&[40, 40, 30], 11, async |fixture, store| {
+    crash_at_every_request(&[40, 40, 30], 11, async |fixture, store| {
         fixture.world.disk("flash1").unwrap().add_fault(Rule::new(
             Fault::Error,
             Ops::CHANGE | Ops::FLUSH,
@@ -198,19 +199,19 @@ fn case_14_mirror_replacement_survives_a_crash_at_any_request() {
         while store.copies() == 2 {
             fixture.seam.sleep(Nanos::from_micros(100)).await;
         }
-        store.replace(1, new, false).await.expect("the new device is filled");
+        store.replace(1, new, false).await.expect("a mirror can be replaced");
         assert_eq!(store.copies(), 2);
     });
 }
 
 #[test]
 fn case_18_flash_resize_under_dirty_data_survives_any_crash() {
-    cut_everywhere(&[24, 24, 12], 13, async |fixture, store| {
+    crash_at_every_request(&[24, 24, 12], 13, async |fixture, store| {
         let small = disk(&fixture.seam, "flash2").await;
-        store.replace(0, small, false).await.expect("data past its end is destaged");
+        store.replace(0, small, false).await.expect("a smaller device can replace a mirror");
         assert_eq!((store.copies(), store.room().1), (2, 12));
         let large = disk(&fixture.seam, "flash0").await;
-        store.replace(2, large, false).await.expect("the device is empty again");
+        store.replace(2, large, false).await.expect("a larger device can replace a mirror");
         assert_eq!(store.copies(), 2);
     });
 }

@@ -2,7 +2,7 @@
 //! or must not return.
 
 use engine::{CoreSpec, Volume, VolumeId, VolumeSpec, WriteFlags, WritePolicy};
-use lab::fixture::{Fixture, durable, read, write};
+use lab::fixture::{Fixture, durable_tags, read, write};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, Timing, When, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
@@ -42,7 +42,7 @@ fn serve(fixture: &Fixture, segments: u64, first: bool) -> Volume<SimSeam> {
             .core
             .attach_recovered(VolumeSpec::new("disk", VolumeId(1)), engine::Backing::plain(disk))
             .await
-            .expect("the log is readable")
+            .expect("an intact log is readable")
     })
 }
 
@@ -67,9 +67,9 @@ fn flush_succeeds_without_the_backing_and_survives_a_power_cut() {
         let content = fixture.world.block_on(read(&volume, block * 24, 8)).unwrap();
         assert_eq!(content, [7; 8], "block {block}: the flushed content, without the unflushed write");
     }
-    assert_eq!(durable(&disk, 0, 8), [0; 8], "the backing failed all writes");
+    assert_eq!(durable_tags(&disk, 0, 8), [0; 8], "the backing failed all writes");
     fixture.world.block_on(volume.destage_all()).unwrap();
-    assert_eq!(durable(&disk, 0, 8), [7; 8]);
+    assert_eq!(durable_tags(&disk, 0, 8), [7; 8]);
 }
 
 #[test]
@@ -195,14 +195,14 @@ fn log_filled_by_another_volume_fails_no_flush() {
             write(&volume, 0, 8, 50).await.unwrap();
         });
         let disk = fixture.world.disk("disk").unwrap();
-        assert_eq!(durable(&disk, 0, 8), [39; 8], "data without space in the log is on the backing");
+        assert_eq!(durable_tags(&disk, 0, 8), [39; 8], "data without space in the log is on the backing");
         drop((volume, other));
         let (fixture, volume) = next_session(fixture, CrashMode::LoseAll, 40 + round, 30);
         assert_eq!(fixture.world.block_on(read(&volume, 0, 8)).unwrap(), [39; 8], "no older record is recovered");
         // The other volume's blocks still fill the log, and the other volume is not attached.
         fixture.world.block_on(async {
             write(&volume, 0, 8, 60).await.unwrap();
-            volume.flush().await.expect("a backing without faults");
+            volume.flush().await.expect("a backing without faults does not fail");
             volume.set_policy(WritePolicy::WriteThrough).await.expect("the volume has no data in the log");
         });
     }
@@ -215,50 +215,53 @@ fn flush_in_a_full_log_waits_for_the_tail_only() {
     let disk = fixture.add_disk("disk", SimDiskSpec { timing: slow, ..SimDiskSpec::new(64 * MIB) });
     log(40).add_disks(&fixture.world);
     let volume = serve(&fixture, 40, true);
-    let mut left = Vec::new();
+    let mut dirty_after = Vec::new();
     fixture.world.block_on(async {
         for round in 0..60 {
             for block in 0..20 {
                 // The blocks are far apart, so that no writes are merged.
                 write(&volume, (round * 20 + block) * 80, 8, round + 1).await.unwrap();
             }
-            let begun = fixture.seam.now();
+            let start = fixture.seam.now();
             volume.flush().await.expect("the log frees space");
-            if fixture.seam.now().since(begun) >= Nanos::from_millis(50) {
-                left.push(volume.stats().dirty_bytes);
+            if fixture.seam.now().since(start) >= Nanos::from_millis(50) {
+                dirty_after.push(volume.stats().dirty_bytes);
             }
         }
     });
-    println!("dirty after flushes that had to free space: {left:?}");
-    assert!(!left.is_empty() && left.iter().all(|left| *left > 0), "a flush waited for all dirty data: {left:?}");
-    let expected: Vec<u64> = (0..1200).map(|place| place / 20 + 1).collect();
+    println!("dirty after flushes that had to free space: {dirty_after:?}");
+    assert!(
+        !dirty_after.is_empty() && dirty_after.iter().all(|bytes| *bytes > 0),
+        "a flush waited for all dirty data: {dirty_after:?}"
+    );
+    let expected: Vec<u64> = (0..1200).map(|position| position / 20 + 1).collect();
     drop(volume);
     let fixture = fixture.crash(CrashMode::LoseAll, spec(22));
     let volume = serve(&fixture, 40, false);
-    for (place, tag) in (0..).zip(expected) {
-        assert_eq!(fixture.world.block_on(read(&volume, place * 80, 8)).unwrap(), [tag; 8], "block {place}");
+    for (position, tag) in (0..).zip(expected) {
+        assert_eq!(fixture.world.block_on(read(&volume, position * 80, 8)).unwrap(), [tag; 8], "block {position}");
     }
     drop(disk);
 }
 
 #[test]
 fn drain_empties_the_log_and_park_keeps_dirty_data_in_it() {
-    for parked in [false, true] {
+    for parks in [false, true] {
         let (fixture, volume) = first_session(9, 16);
         fixture.world.block_on(async {
             write(&volume, 0, 8, 1).await.unwrap();
             volume.flush().await.unwrap();
             write(&volume, 8, 8, 2).await.unwrap();
-            match parked {
+            match parks {
                 true => assert_eq!(volume.park().await, Ok(true)),
                 false => volume.drain().await.unwrap(),
             }
         });
         drop(volume);
         let fixture = fixture.crash(CrashMode::LoseAll, spec(10));
-        let content = durable(&fixture.world.disk("disk").unwrap(), 0, 16);
+        let content = durable_tags(&fixture.world.disk("disk").unwrap(), 0, 16);
         let complete = [[1; 8], [2; 8]].concat();
-        assert_eq!(content == complete, !parked, "{content:?}");
+        assert_eq!(content == complete, !parks, "{content:?}");
         let volume = serve(&fixture, 16, false);
         assert_eq!(fixture.world.block_on(read(&volume, 0, 16)).unwrap(), complete);
     }

@@ -1,9 +1,9 @@
 //! Clean pages on flash under the engine: when they serve reads, and when they must not.
 
 use engine::{CoreSpec, Volume, VolumeId, VolumeSpec};
-use lab::fixture::{Fixture, FlashPlan, Target, lively_disk, read, write};
+use lab::fixture::{Fixture, FlashPlan, Target, out_of_order_disk, read, write};
 use lab::torture::flash::FlashOptions;
-use lab::workload::{Load, Pattern, Skew, play};
+use lab::workload::{Load, Pattern, Skew, run_load};
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, When, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
 
@@ -26,7 +26,7 @@ fn core() -> CoreSpec {
 /// Creates a world with a disk of 16 MiB filled with its sector numbers, flash, and a volume over both.
 fn first_session(seed: u64) -> (Fixture, Volume<SimSeam>) {
     let fixture = Fixture::new(spec(seed), core());
-    let disk = fixture.add_disk("disk", lively_disk(16 * MIB));
+    let disk = fixture.add_disk("disk", out_of_order_disk(16 * MIB));
     disk.set_tags(0, &(0..16 * MIB / 512).map(|sector| sector + 1).collect::<Vec<_>>());
     devices().add_disks(&fixture.world);
     let volume = serve(&fixture, true);
@@ -44,12 +44,12 @@ fn serve_as(fixture: &Fixture, first: bool, incarnation: VolumeId, void: bool) -
     fixture.world.block_on(async {
         devices().open(&fixture.seam, &fixture.core, first, false).await.expect("the devices are intact");
         if void {
-            fixture.core.pages().expect("just opened").ignore_persisted_map();
+            fixture.core.pages().expect("an open store has a page map").ignore_persisted_map();
         }
         let disk = fixture.seam.open_disk(&open).await.expect("the disk exists");
         let backing = engine::Backing::plain(disk);
         let volume = fixture.core.attach_recovered(VolumeSpec::new("disk", incarnation), backing).await;
-        let volume = volume.expect("the log is readable");
+        let volume = volume.expect("an intact log is readable");
         while !volume.stats().flash.checked {
             fixture.seam.sleep(Nanos::from_millis(10)).await;
         }
@@ -62,12 +62,12 @@ fn load(millis: u64, seed: u64) -> Load {
 }
 
 /// Reads at random until the whole hot region is on flash.
-fn warm(fixture: &Fixture, volume: &Volume<SimSeam>) {
+fn warm_up(fixture: &Fixture, volume: &Volume<SimSeam>) {
     for round in 0..20 {
-        fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &load(300, round)));
+        fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &load(300, round)));
         fixture.world.run_for(Nanos::from_secs(2)).expect("no task is stuck");
         let before = volume.stats().backing_reads;
-        fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &load(300, 1_000 + round)));
+        fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &load(300, 1_000 + round)));
         if volume.stats().backing_reads == before {
             return;
         }
@@ -80,22 +80,22 @@ fn warm(fixture: &Fixture, volume: &Volume<SimSeam>) {
 }
 
 /// Checks the content of every hot block.
-fn hot_reads_as(fixture: &Fixture, volume: &Volume<SimSeam>, expected: impl Fn(u64) -> u64) {
+fn check_hot_blocks(fixture: &Fixture, volume: &Volume<SimSeam>, expected: impl Fn(u64) -> u64) {
     for block in 0..HOT / 4096 {
-        let content = fixture.world.block_on(read(volume, block * 8, 8)).expect("a disk that can be read");
-        let wanted: Vec<u64> = (block * 8..block * 8 + 8).map(&expected).collect();
-        assert_eq!(content, wanted, "block {block}");
+        let content = fixture.world.block_on(read(volume, block * 8, 8)).expect("a readable disk does not fail");
+        let expected_tags: Vec<u64> = (block * 8..block * 8 + 8).map(&expected).collect();
+        assert_eq!(content, expected_tags, "block {block}");
     }
 }
 
 #[test]
 fn admitted_page_is_read_whole_by_the_admitting_miss() {
     let fixture = Fixture::new(WorldSpec { blocks: 512, ..spec(7) }, core());
-    fixture.add_disk("disk", lively_disk(16 * MIB));
+    fixture.add_disk("disk", out_of_order_disk(16 * MIB));
     devices().add_disks(&fixture.world);
     let volume = serve(&fixture, true);
     // Clients keep the backing busy, so that only their own reads go to it.
-    fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &load(2_000, 1)));
+    fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &load(2_000, 1)));
     let stats = volume.stats();
     let whole = stats.flash.promoted_bytes as f64 / stats.flash.promotions as f64 / 65_536.0;
     assert!(whole > 0.9, "{whole:.2} of a page on average, {:?}", stats.flash);
@@ -105,9 +105,9 @@ fn admitted_page_is_read_whole_by_the_admitting_miss() {
 #[test]
 fn repeated_reads_are_served_by_flash() {
     let (fixture, volume) = first_session(1);
-    warm(&fixture, &volume);
+    warm_up(&fixture, &volume);
     let before = (volume.stats(), fixture.world.disk("disk").unwrap().counts().reads);
-    hot_reads_as(&fixture, &volume, |sector| sector + 1);
+    check_hot_blocks(&fixture, &volume, |sector| sector + 1);
     let after = volume.stats();
     assert_eq!(fixture.world.disk("disk").unwrap().counts().reads, before.1);
     assert!(after.flash_hits - before.0.flash_hits > HOT / 4096 / 2, "{after:?}");
@@ -117,14 +117,14 @@ fn repeated_reads_are_served_by_flash() {
 fn flash_hits_reach_the_device_limit() {
     const IOPS: u64 = 20_000;
     let fixture = Fixture::new(spec(33), core());
-    fixture.add_disk("disk", lively_disk(16 * MIB));
+    fixture.add_disk("disk", out_of_order_disk(16 * MIB));
     fixture.open_flash(&FlashPlan { devices: 1, bytes: 64 * MIB, iops: IOPS });
-    let volume = fixture.attach("disk", |_| ()).expect("the first volume");
-    fixture.until_checked(std::slice::from_ref(&volume));
-    warm(&fixture, &volume);
+    let volume = fixture.attach("disk", |_| ()).expect("the first volume can be attached");
+    fixture.wait_until_checked(std::slice::from_ref(&volume));
+    warm_up(&fixture, &volume);
     let before = volume.stats();
     let all = Load { depth: 32, ..load(2_000, 78) };
-    fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &all));
+    fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &all));
     let after = volume.stats();
     assert_eq!(after.backing_reads, before.backing_reads);
     let rate = (after.flash_hits - before.flash_hits) / 2;
@@ -135,8 +135,8 @@ fn flash_hits_reach_the_device_limit() {
 #[test]
 fn overwritten_flash_pages_are_updated_without_backing_reads() {
     let (fixture, volume) = first_session(31);
-    warm(&fixture, &volume);
-    hot_reads_as(&fixture, &volume, |sector| sector + 1);
+    warm_up(&fixture, &volume);
+    check_hot_blocks(&fixture, &volume, |sector| sector + 1);
     let written = |block: u64| block.is_multiple_of(7);
     for block in (0..HOT / 4096).filter(|block| written(*block)) {
         fixture.world.block_on(write(&volume, block * 8, 8, 1_000_000)).unwrap();
@@ -145,8 +145,8 @@ fn overwritten_flash_pages_are_updated_without_backing_reads() {
     fixture.world.run_for(Nanos::from_secs(5)).unwrap();
     let before = volume.stats().backing_reads;
     // Evicts all of it from memory.
-    fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &load(500, 77)));
-    hot_reads_as(&fixture, &volume, |sector| if written(sector / 8) { 1_000_000 } else { sector + 1 });
+    fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &load(500, 77)));
+    check_hot_blocks(&fixture, &volume, |sector| if written(sector / 8) { 1_000_000 } else { sector + 1 });
     let (reads, writes) = (volume.stats().backing_reads - before, volume.stats().writes);
     assert!(reads * 10 < writes, "{reads} reads of the backing for {writes} writes: {:?}", volume.stats());
 }
@@ -154,9 +154,9 @@ fn overwritten_flash_pages_are_updated_without_backing_reads() {
 #[test]
 fn concurrent_reads_and_writes_find_no_bad_flash_copy() {
     let (fixture, volume) = first_session(32);
-    warm(&fixture, &volume);
+    warm_up(&fixture, &volume);
     let mixed = Load { pattern: Pattern::random(HOT, 16_384, 80), depth: 16, time: Nanos::from_secs(5), seed: 3 };
-    fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &mixed));
+    fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &mixed));
     let stats = volume.stats();
     assert!(stats.flash_hits > 1_000 && stats.writes > 1_000, "{stats:?}");
     assert_eq!(stats.flash.bad_blocks, 0, "{:?}", stats.flash);
@@ -166,7 +166,7 @@ fn concurrent_reads_and_writes_find_no_bad_flash_copy() {
 fn case_6_clean_pages_survive_a_crash_and_a_clean_stop() {
     for clean in [false, true] {
         let (fixture, volume) = first_session(2);
-        warm(&fixture, &volume);
+        warm_up(&fixture, &volume);
         fixture.world.run_for(Nanos::from_secs(10)).unwrap();
         if clean {
             fixture.world.block_on(fixture.core.detach("disk")).unwrap();
@@ -176,7 +176,7 @@ fn case_6_clean_pages_survive_a_crash_and_a_clean_stop() {
         drop(volume);
         let fixture = fixture.crash(CrashMode::LoseAll, spec(3));
         let volume = serve(&fixture, false);
-        hot_reads_as(&fixture, &volume, |sector| sector + 1);
+        check_hot_blocks(&fixture, &volume, |sector| sector + 1);
         let stats = volume.stats();
         let hits = stats.flash_hits + stats.memory_hits;
         assert!(hits * 100 >= stats.reads * 95, "clean stop {clean}: {hits} hits of {} reads", stats.reads);
@@ -187,11 +187,11 @@ fn case_6_clean_pages_survive_a_crash_and_a_clean_stop() {
 fn case_10_read_error_on_a_hit_is_hidden_and_drops_the_page() {
     for fault in [Fault::Error, Fault::BitFlip] {
         let (fixture, volume) = first_session(4);
-        warm(&fixture, &volume);
+        warm_up(&fixture, &volume);
         for device in ["flash1", "flash2"] {
             fixture.world.disk(device).unwrap().add_fault(Rule::new(fault, Ops::READ, When::PerMillion(200_000)));
         }
-        hot_reads_as(&fixture, &volume, |sector| sector + 1);
+        check_hot_blocks(&fixture, &volume, |sector| sector + 1);
         let stats = volume.stats();
         assert!(stats.flash.bad_blocks > 0, "{fault:?}: {stats:?}");
         assert_eq!(stats.errors, 0);
@@ -205,13 +205,13 @@ fn case_11_flash_write_error_fails_no_request_and_no_stale_copy() {
     // as void.
     for (seed, failing) in [(11, &["flash1"][..]), (12, &["flash2"]), (13, &["flash1", "flash2"])] {
         let (fixture, volume) = first_session(seed);
-        warm(&fixture, &volume);
+        warm_up(&fixture, &volume);
         for device in failing {
             fixture.world.disk(device).unwrap().add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
         }
         let alone = failing.len() == 1;
         // The daemon does the same once a second.
-        let (pages, seam) = (fixture.core.pages().expect("there is flash"), fixture.seam.clone());
+        let (pages, seam) = (fixture.core.pages().expect("the engine has a flash store"), fixture.seam.clone());
         fixture.seam.spawn(async move {
             while !alone && pages.void_reason().is_none() {
                 seam.sleep(Nanos::from_secs(1)).await;
@@ -229,10 +229,10 @@ fn case_11_flash_write_error_fails_no_request_and_no_stale_copy() {
                 return;
             }
             drop(volume.flush().await);
-            volume.destage_without_log().await.expect("a backing without faults");
+            volume.destage_without_log().await.expect("a backing without faults does not fail");
         });
         let expected = |sector: u64| if (sector / 8).is_multiple_of(3) { 7_000_000 } else { sector + 1 };
-        hot_reads_as(&fixture, &volume, expected);
+        check_hot_blocks(&fixture, &volume, expected);
         assert!(!alone || volume.stats().errors == 0, "no request failed");
         drop(volume);
         // The devices work again with their old content.
@@ -242,7 +242,7 @@ fn case_11_flash_write_error_fails_no_request_and_no_stale_copy() {
             // The data on the devices was abandoned, so the volume has a new incarnation.
             false => serve_as(&fixture, false, VolumeId(2), true),
         };
-        hot_reads_as(&fixture, &volume, expected);
+        check_hot_blocks(&fixture, &volume, expected);
     }
 }
 
@@ -250,7 +250,7 @@ fn case_11_flash_write_error_fails_no_request_and_no_stale_copy() {
 fn case_12_flash_failures_return_all_counters_to_zero() {
     for (seed, writes_fail) in [(14, false), (15, true)] {
         let (fixture, volume) = first_session(seed);
-        warm(&fixture, &volume);
+        warm_up(&fixture, &volume);
         let devices = || ["flash1", "flash2"].map(|device| fixture.world.disk(device).unwrap());
         for (round, rate) in [1_000_000, 200_000, 0].into_iter().enumerate() {
             devices().iter().for_each(|device| device.clear_faults());
@@ -261,11 +261,11 @@ fn case_12_flash_failures_return_all_counters_to_zero() {
                 // Both devices failing would leave no cache to test.
                 devices()[0].add_fault(Rule::new(Fault::Error, Ops::ALL, When::PerMillion(rate)));
             }
-            connections(&fixture, &volume, round as u64);
+            run_connections(&fixture, &volume, round as u64);
         }
         fixture.world.block_on(async {
-            volume.destage_all().await.expect("a disk without faults");
-            volume.drop_cached_data(false).await.expect("nothing is dirty");
+            volume.destage_all().await.expect("a disk without faults does not fail");
+            volume.drop_cached_data(false).await.expect("a clean volume accepts the change");
         });
         fixture.world.run_for(Nanos::from_secs(30)).expect("no task is stuck");
         let stats = volume.stats();
@@ -277,7 +277,7 @@ fn case_12_flash_failures_return_all_counters_to_zero() {
         assert_eq!(pages.free, pages.slots, "every slot is free again: {pages:?}");
         // Used pages are promoted to flash again.
         for round in 0..10 {
-            fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &load(300, round)));
+            fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &load(300, round)));
         }
         let pages = volume.stats().flash.pages;
         assert!(pages >= 24, "{pages} pages of 48 were promoted again");
@@ -285,7 +285,7 @@ fn case_12_flash_failures_return_all_counters_to_zero() {
 }
 
 /// Eight connections read, write and flush the same few pages concurrently.
-fn connections(fixture: &Fixture, volume: &Volume<SimSeam>, round: u64) {
+fn run_connections(fixture: &Fixture, volume: &Volume<SimSeam>, round: u64) {
     let left = std::rc::Rc::new(std::cell::Cell::new(8));
     for connection in 0..8 {
         let (volume, left) = (volume.clone(), std::rc::Rc::clone(&left));
@@ -317,7 +317,7 @@ fn connections(fixture: &Fixture, volume: &Volume<SimSeam>, round: u64) {
 fn write_invalidates_the_flash_copy_across_a_crash() {
     for mode in [CrashMode::LoseAll, CrashMode::KeepAll] {
         let (fixture, volume) = first_session(5);
-        warm(&fixture, &volume);
+        warm_up(&fixture, &volume);
         fixture.world.block_on(async {
             for block in (0..HOT / 4096).step_by(3) {
                 write(&volume, block * 8, 8, 7_000_000).await.unwrap();
@@ -325,18 +325,18 @@ fn write_invalidates_the_flash_copy_across_a_crash() {
             volume.destage_all().await.unwrap();
         });
         let expected = |sector: u64| if (sector / 8).is_multiple_of(3) { 7_000_000 } else { sector + 1 };
-        hot_reads_as(&fixture, &volume, expected);
+        check_hot_blocks(&fixture, &volume, expected);
         drop(volume);
         let fixture = fixture.crash(mode, spec(6));
         let volume = serve(&fixture, false);
-        hot_reads_as(&fixture, &volume, expected);
+        check_hot_blocks(&fixture, &volume, expected);
     }
 }
 
 #[test]
-fn case_21_clean_data_on_flash_is_never_written_and_idle_is_idle() {
+fn case_21_clean_flash_data_is_never_written_and_idle_issues_no_io() {
     let (fixture, volume) = first_session(7);
-    warm(&fixture, &volume);
+    warm_up(&fixture, &volume);
     fixture.world.run_for(Nanos::from_secs(60)).unwrap();
     let counts = || ["disk", "flash1", "flash2"].map(|disk| fixture.world.disk(disk).unwrap().counts());
     let before = counts();
@@ -349,7 +349,7 @@ fn case_21_clean_data_on_flash_is_never_written_and_idle_is_idle() {
 fn case_24_scan_of_ten_times_the_flash_evicts_almost_nothing() {
     for skew in [Skew::Sequential, Skew::Uniform] {
         let (fixture, volume) = first_session(8);
-        warm(&fixture, &volume);
+        warm_up(&fixture, &volume);
         fixture.add_disk("scan", SimDiskSpec::new(256 * MIB));
         let scan = fixture.attach("scan", |_| ()).unwrap();
         let written = || ["flash1", "flash2"].map(|disk| fixture.world.disk(disk).unwrap().counts().write_bytes);
@@ -357,13 +357,16 @@ fn case_24_scan_of_ten_times_the_flash_evicts_almost_nothing() {
         let pages = fixture.core.pages().unwrap().stats();
         one_pass(&fixture, &scan, skew, 256 * MIB);
         fixture.world.run_for(Nanos::from_secs(5)).unwrap();
-        let wrote: u64 = written().iter().zip(before).map(|(after, before)| after - before).sum();
+        let written_bytes: u64 = written().iter().zip(before).map(|(after, before)| after - before).sum();
         let after = fixture.core.pages().unwrap().stats();
-        println!("{skew:?}: {wrote} bytes written to flash, {} pages evicted", after.evictions - pages.evictions);
-        assert!(wrote * 100 < 256 * MIB, "{skew:?}: {wrote} bytes written to flash");
+        println!(
+            "{skew:?}: {written_bytes} bytes written to flash, {} pages evicted",
+            after.evictions - pages.evictions
+        );
+        assert!(written_bytes * 100 < 256 * MIB, "{skew:?}: {written_bytes} bytes written to flash");
         assert!((after.evictions - pages.evictions) * 50 < pages.pages.max(1), "{skew:?}: {after:?}");
         let before = volume.stats();
-        fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &load(300, 9)));
+        fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &load(300, 9)));
         let after = volume.stats();
         let (reads, misses) = (after.reads - before.reads, after.misses - before.misses);
         assert!(misses * 50 <= reads, "{skew:?}: {misses} misses of {reads}");
@@ -375,12 +378,15 @@ fn one_pass(fixture: &Fixture, volume: &Volume<SimSeam>, skew: Skew, bytes: u64)
     let size = if skew == Skew::Sequential { 65_536 } else { 4096 };
     let count = bytes / size;
     fixture.world.block_on(async {
-        let mut place = 0;
-        for turn in 0..count {
-            // An odd step visits all places of a power of two once.
-            place = if skew == Skew::Sequential { turn } else { (place + 0x9E37_79B9) % count };
+        let mut position = 0;
+        for round in 0..count {
+            // An odd step visits all positions of a power of two once.
+            position = if skew == Skew::Sequential { round } else { (position + 0x9E37_79B9) % count };
             let mut pieces = Vec::new();
-            volume.read(place * size, size as usize, &mut pieces).await.expect("a disk without faults");
+            volume
+                .read(position * size, size as usize, &mut pieces)
+                .await
+                .expect("a disk without faults does not fail");
         }
     });
 }

@@ -1,9 +1,9 @@
 //! Flash shares: a reserved minimum holds beside a greedy neighbour, and a maximum is never exceeded.
 
 use engine::{Amount, CoreSpec, FlashQuota, PageNo, QuotaError, Volume};
-use lab::fixture::{Fixture, Target, lively_disk, read, write};
+use lab::fixture::{Fixture, Target, out_of_order_disk, read, write};
 use lab::torture::flash::FlashOptions;
-use lab::workload::{Load, Pattern, play};
+use lab::workload::{Load, Pattern, run_load};
 use seam::Nanos;
 use seam::sim::{SimSeam, WorldSpec};
 
@@ -18,21 +18,21 @@ fn two_volumes(seed: u64, shares: [FlashQuota; 2]) -> (Fixture, [Volume<SimSeam>
     let opened = fixture.world.block_on(devices.open(&fixture.seam, &fixture.core, true, true));
     opened.expect("the devices are empty");
     let volumes = ["small", "greedy"].map(|name| {
-        fixture.add_disk(name, lively_disk(64 * MIB));
+        fixture.add_disk(name, out_of_order_disk(64 * MIB));
         let share = shares[usize::from(name == "greedy")].clone();
         fixture.attach(name, |spec| spec.flash = share).expect("the log has no data of it")
     });
-    fixture.world.run_for(Nanos::from_secs(1)).expect("the map is read");
+    fixture.world.run_for(Nanos::from_secs(1)).expect("no task is stuck");
     (fixture, volumes)
 }
 
-/// Runs rounds of random reads within `bytes`, calling `look` after each.
-fn read_rounds(fixture: &Fixture, volume: &Volume<SimSeam>, bytes: u64, rounds: u64, mut look: impl FnMut()) {
+/// Runs rounds of random reads within `bytes`, calling `after_round` after each.
+fn read_rounds(fixture: &Fixture, volume: &Volume<SimSeam>, bytes: u64, rounds: u64, mut after_round: impl FnMut()) {
     for seed in 0..rounds {
         let load = Load { pattern: Pattern::random(bytes, 4096, 100), depth: 4, time: Nanos::from_millis(150), seed };
-        fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume.clone()), &load));
+        fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &load));
         fixture.world.run_for(Nanos::from_millis(500)).expect("no task is stuck");
-        look();
+        after_round();
     }
 }
 
@@ -43,18 +43,18 @@ fn min(pages: u64) -> FlashQuota {
 #[test]
 fn case_24_minimum_share_holds_beside_a_greedy_neighbour() {
     // Without a minimum the neighbour takes the pages, so the test can fail.
-    for (promised, share) in [(40, min(40)), (0, FlashQuota::default())] {
+    for (reserved, share) in [(40, min(40)), (0, FlashQuota::default())] {
         let (fixture, [small, greedy]) = two_volumes(1, [share, FlashQuota::default()]);
         read_rounds(&fixture, &small, 3 * MIB, 20, || ());
         let before = small.stats().flash.pages;
         assert!(before >= 40, "{before} pages of its hot set were promoted");
         read_rounds(&fixture, &greedy, 16 * MIB, 30, || {
             let left = small.stats().flash.pages;
-            assert!(left >= promised, "{left} of {promised} pages are left");
+            assert!(left >= reserved, "{left} of {reserved} pages are left");
         });
         let left = small.stats().flash.pages;
-        println!("promised {promised}: {before} pages before, {left} after, greedy {}", greedy.stats().flash.pages);
-        assert!(promised > 0 || left < 40, "the neighbour evicted too few pages: {left} pages are left");
+        println!("reserved {reserved}: {before} pages before, {left} after, greedy {}", greedy.stats().flash.pages);
+        assert!(reserved > 0 || left < 40, "the neighbour evicted too few pages: {left} pages are left");
     }
 }
 
@@ -75,7 +75,7 @@ fn case_24_pinned_pages_are_loaded_kept_and_updated() {
         }
         fixture.world.block_on(async {
             write(&small, 8 * 128, 128, 77).await.expect("memory has space");
-            small.destage_all().await.expect("a disk without faults");
+            small.destage_all().await.expect("a disk without faults does not fail");
         });
         fixture.world.run_for(Nanos::from_secs(60)).expect("no task is stuck");
         assert_eq!(small.stats().flash.pinned_whole, count, "{:?}", small.stats().flash);
@@ -89,7 +89,7 @@ fn case_24_pinned_pages_are_loaded_kept_and_updated() {
         let before = counts();
         fixture.world.run_for(Nanos::from_secs(3_600)).expect("no task is stuck");
         assert_eq!(counts(), before, "case 21: an hour without clients");
-        small.set_flash_quota(FlashQuota::default()).expect("less is always possible");
+        small.set_flash_quota(FlashQuota::default()).expect("a smaller share is always accepted");
         read_rounds(&fixture, &greedy, 16 * MIB, 25, || ());
         assert!(small.stats().flash.pages < count, "unpinned pages are evicted like others");
     }
@@ -98,13 +98,13 @@ fn case_24_pinned_pages_are_loaded_kept_and_updated() {
 #[test]
 fn pinning_more_than_fits_is_refused() {
     let (fixture, [small, greedy]) = two_volumes(5, [min(60), FlashQuota::default()]);
-    let slots = fixture.core.pages().expect("there is flash").slots_max();
+    let slots = fixture.core.pages().expect("the engine has a flash store").slots_max();
     let pin = |pages: u64| FlashQuota {
         pinned: std::iter::once(PageNo(0)..PageNo(pages)).collect(),
         ..FlashQuota::default()
     };
-    let refused = greedy.set_flash_quota(pin(slots - 50)).expect_err("60 pages are reserved for the other volume");
-    assert!(refused.to_string().contains("can still be promised"), "{refused}");
+    let error = greedy.set_flash_quota(pin(slots - 50)).expect_err("60 pages are reserved for the other volume");
+    assert!(error.to_string().contains("can still be promised"), "{error}");
     let few = FlashQuota { max: Some(Amount::Pages(10)), ..pin(11) };
     assert!(matches!(greedy.set_flash_quota(few), Err(QuotaError::PinnedAboveMax { .. })));
     drop(small);
@@ -114,11 +114,11 @@ fn pinning_more_than_fits_is_refused() {
 fn maximum_share_holds_and_admits_a_new_hot_set() {
     let share = FlashQuota { max: Some(Amount::Pages(50)), ..FlashQuota::default() };
     let (fixture, [small, _]) = two_volumes(2, [share, FlashQuota::default()]);
-    let most = || assert!(small.stats().flash.pages <= 50, "{} pages", small.stats().flash.pages);
-    read_rounds(&fixture, &small, 6 * MIB, 20, most);
+    let check_max = || assert!(small.stats().flash.pages <= 50, "{} pages", small.stats().flash.pages);
+    read_rounds(&fixture, &small, 6 * MIB, 20, check_max);
     assert!(small.stats().flash.pages >= 45, "{:?}", small.stats().flash);
     let promotions = small.stats().flash.promotions;
-    read_rounds(&fixture, &small, 2 * MIB, 20, most);
+    read_rounds(&fixture, &small, 2 * MIB, 20, check_max);
     let more = small.stats().flash.promotions - promotions;
     assert!(more >= 10, "{more} pages replaced others");
 }
@@ -126,16 +126,18 @@ fn maximum_share_holds_and_admits_a_new_hot_set() {
 #[test]
 fn overcommitted_minimum_is_refused_and_live_changes_hold() {
     let (fixture, [small, greedy]) = two_volumes(3, [min(60), FlashQuota::default()]);
-    let slots = fixture.core.pages().expect("there is flash").slots_max();
-    let refused = greedy.set_flash_quota(min(slots - 50)).expect_err("60 pages are reserved");
-    assert!(matches!(refused, QuotaError::NoRoom { .. }), "{refused}");
+    let slots = fixture.core.pages().expect("the engine has a flash store").slots_max();
+    let error = greedy.set_flash_quota(min(slots - 50)).expect_err("60 pages are reserved");
+    assert!(matches!(error, QuotaError::NoRoom { .. }), "{error}");
     assert_eq!(greedy.flash_quota(), FlashQuota::default());
     let backwards = FlashQuota { max: Some(Amount::Pages(3)), ..min(4) };
     assert!(matches!(greedy.set_flash_quota(backwards), Err(QuotaError::MinAboveMax { .. })));
-    small.set_flash_quota(FlashQuota::default()).expect("less is always possible");
+    small.set_flash_quota(FlashQuota::default()).expect("a smaller share is always accepted");
     greedy.set_flash_quota(min(slots - 50)).expect("nothing is reserved for others");
     read_rounds(&fixture, &greedy, 16 * MIB, 30, || ());
-    greedy.set_flash_quota(FlashQuota { max: Some(Amount::PerMille(100)), ..FlashQuota::default() }).expect("less");
+    greedy
+        .set_flash_quota(FlashQuota { max: Some(Amount::PerMille(100)), ..FlashQuota::default() })
+        .expect("a smaller share is always accepted");
     read_rounds(&fixture, &small, 9 * MIB, 30, || ());
     let left = greedy.stats().flash.pages;
     assert!(left < slots / 2, "pages above its maximum are evicted first: {left} of {slots}");

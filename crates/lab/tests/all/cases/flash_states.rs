@@ -3,7 +3,7 @@
 //! discard and destage.
 
 use engine::{CoreSpec, FlashQuota, PageNo, Volume, VolumeId, VolumeSpec, WriteFlags, WritePolicy};
-use lab::fixture::{Fixture, durable, lively_disk, read, write};
+use lab::fixture::{Fixture, durable_tags, out_of_order_disk, read, write};
 use lab::random::Random;
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, SimSeam, WorldSpec};
@@ -29,7 +29,7 @@ const STATES: [BlockState; 5] =
     [BlockState::Absent, BlockState::InMemory, BlockState::OnFlash, BlockState::Dirty, BlockState::Spilled];
 
 fn states_of(pattern: u64) -> [BlockState; BLOCKS as usize] {
-    std::array::from_fn(|place| STATES[(pattern / 5_u64.pow(place as u32) % 5) as usize])
+    std::array::from_fn(|position| STATES[(pattern / 5_u64.pow(position as u32) % 5) as usize])
 }
 
 struct Volumes {
@@ -58,10 +58,11 @@ fn attach(fixture: Fixture, policy: WritePolicy, first: bool) -> Volumes {
             let pinned = if number == 1 { std::iter::once(PageNo(0)..PageNo(2)).collect() } else { Vec::new() };
             let flash = FlashQuota { enabled: number == 1, pinned, ..FlashQuota::default() };
             let spec = VolumeSpec { flash, ..VolumeSpec::new(name, VolumeId(number)) };
-            attached.push(fixture.core.attach_recovered(spec, disk).await.expect("the log is readable"));
+            attached.push(fixture.core.attach_recovered(spec, disk).await.expect("an intact log is readable"));
         }
-        let (scan, volume) = (attached.pop().expect("two"), attached.pop().expect("two"));
-        volume.set_policy(policy).await.expect("nothing is dirty");
+        let (scan, volume) =
+            (attached.pop().expect("two volumes were attached"), attached.pop().expect("two volumes were attached"));
+        volume.set_policy(policy).await.expect("a clean volume accepts the change");
         (volume, scan)
     });
     Volumes { fixture, volume, scan }
@@ -70,8 +71,8 @@ fn attach(fixture: Fixture, policy: WritePolicy, first: bool) -> Volumes {
 fn first_session(seed: u64, policy: WritePolicy, expected: &[u64]) -> Volumes {
     let core = CoreSpec { readahead_max_bytes: 0, spill_percent: devices().rest_percent, ..CoreSpec::default() };
     let fixture = Fixture::new(world(seed), core);
-    fixture.add_disk("disk", lively_disk(SECTORS * 512)).set_tags(0, expected);
-    fixture.add_disk("scan", lively_disk(4 * MIB));
+    fixture.add_disk("disk", out_of_order_disk(SECTORS * 512)).set_tags(0, expected);
+    fixture.add_disk("scan", out_of_order_disk(4 * MIB));
     devices().add_disks(&fixture.world);
     attach(fixture, policy, true)
 }
@@ -80,8 +81,8 @@ impl Volumes {
     /// Evicts all clean blocks from memory.
     async fn evict(&self) {
         for block in 0..320 {
-            let place = block * 3 % 1_000;
-            read(&self.scan, place * 8, 8).await.expect("a disk without faults");
+            let position = block * 3 % 1_000;
+            read(&self.scan, position * 8, 8).await.expect("a disk without faults does not fail");
         }
     }
 
@@ -89,11 +90,11 @@ impl Volumes {
     /// each state.
     async fn prepare(&self, states: &[BlockState], expected: &mut [u64], tag: u64) -> [u64; 5] {
         let volume = &self.volume;
-        volume.destage_all().await.expect("a disk without faults");
+        volume.destage_all().await.expect("a disk without faults does not fail");
         self.fixture.seam.sleep(Nanos::from_secs(5)).await;
         let of = |state: BlockState| {
-            let places = (FIRST..).zip(states).filter(move |(_, other)| **other == state);
-            places.map(|(block, _)| block).collect::<Vec<u64>>()
+            let positions = (FIRST..).zip(states).filter(move |(_, other)| **other == state);
+            positions.map(|(block, _)| block).collect::<Vec<u64>>()
         };
         let mut put = async |block: u64| {
             write(volume, block * 8, 8, tag).await.expect("memory has space");
@@ -102,7 +103,7 @@ impl Volumes {
         for block in of(BlockState::Absent) {
             put(block).await;
         }
-        volume.destage_all().await.expect("a disk without faults");
+        volume.destage_all().await.expect("a disk without faults does not fail");
         self.evict().await;
         for block in of(BlockState::Spilled) {
             put(block).await;
@@ -111,7 +112,7 @@ impl Volumes {
         let resting = volume.stats().spilled_bytes / 4096;
         let before = volume.stats();
         for block in of(BlockState::InMemory) {
-            read(volume, block * 8, 8).await.expect("a disk without faults");
+            read(volume, block * 8, 8).await.expect("a disk without faults does not fail");
         }
         let from_flash = volume.stats().flash_hits - before.flash_hits;
         for block in of(BlockState::Dirty) {
@@ -139,12 +140,15 @@ fn case_22_every_flash_state_reads_back_under_races() {
             let volume = &volumes.volume;
             if pattern % 3 == 1 {
                 let racing = volume.clone();
-                volumes.fixture.seam.spawn(async move { racing.destage_all().await.expect("a disk without faults") });
+                volumes
+                    .fixture
+                    .seam
+                    .spawn(async move { racing.destage_all().await.expect("a disk without faults does not fail") });
             }
             if pattern % 5 == 2 {
                 volume.invalidate();
             }
-            for turn in 0..6 {
+            for round in 0..6 {
                 // Block edges, one sector beside them, and the middle.
                 let edges = [0, 1, 7, 8, 9, 12, 15, 16, 17, 23, 24, 25, 31, 32];
                 let (one, other) = (random.pick(&edges), random.pick(&edges));
@@ -153,12 +157,12 @@ fn case_22_every_flash_state_reads_back_under_races() {
                 if first == end {
                     continue;
                 }
-                let what = format!("{name}, {states:?}, turn {turn}, {first}..{end}");
+                let what = format!("{name}, {states:?}, round {round}, {first}..{end}");
                 volumes.fixture.world.block_on(async {
                     match random.below(4) {
                         0 => {
-                            write(volume, first, end - first, tag + turn).await.expect(&what);
-                            expected[inside].fill(tag + turn);
+                            write(volume, first, end - first, tag + round).await.expect(&what);
+                            expected[inside].fill(tag + round);
                         }
                         1 => {
                             let done = volume.discard(first * 512, (end - first) * 512, WriteFlags::default()).await;
@@ -172,19 +176,24 @@ fn case_22_every_flash_state_reads_back_under_races() {
                     }
                 });
             }
-            let content = volumes.fixture.world.block_on(read(volume, 0, SECTORS)).expect("a disk without faults");
+            let content =
+                volumes.fixture.world.block_on(read(volume, 0, SECTORS)).expect("a disk without faults does not fail");
             assert_eq!(content, expected, "{name}, {states:?}");
             if pattern % 125 == 77 {
                 // Flushed data is there after a crash, whatever lay on flash.
                 volumes.fixture.world.block_on(volume.flush()).expect("the log has space");
                 if policy == WritePolicy::WriteBackVolatile {
-                    volumes.fixture.world.block_on(volume.destage_all()).expect("a disk without faults");
+                    volumes.fixture.world.block_on(volume.destage_all()).expect("a disk without faults does not fail");
                 }
                 let Volumes { fixture, volume, scan } = volumes;
                 drop((volume, scan));
                 let fixture = fixture.crash(CrashMode::LoseAll, world(1_000 + pattern));
                 volumes = attach(fixture, policy, false);
-                let content = volumes.fixture.world.block_on(read(&volumes.volume, 0, SECTORS)).expect("flushed data");
+                let content = volumes
+                    .fixture
+                    .world
+                    .block_on(read(&volumes.volume, 0, SECTORS))
+                    .expect("flushed data is readable");
                 assert_eq!(content, expected, "{name}, {states:?}: after a crash");
             }
         }
@@ -194,8 +203,8 @@ fn case_22_every_flash_state_reads_back_under_races() {
         );
         let all = policy == WritePolicy::WriteBack;
         assert!(!all || seen.iter().all(|seen| *seen > 100), "a state was hardly ever reached: {seen:?}");
-        volumes.fixture.world.block_on(volumes.volume.destage_all()).expect("a disk without faults");
-        let disk = volumes.fixture.world.disk("disk").expect("it is there");
-        assert_eq!(durable(&disk, 0, SECTORS), expected, "{name}: the backing afterwards");
+        volumes.fixture.world.block_on(volumes.volume.destage_all()).expect("a disk without faults does not fail");
+        let disk = volumes.fixture.world.disk("disk").expect("the disk belongs to the world");
+        assert_eq!(durable_tags(&disk, 0, SECTORS), expected, "{name}: the backing afterwards");
     }
 }

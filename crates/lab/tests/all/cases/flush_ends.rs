@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use lab::fixture::{Fixture, durable, lively_disk, write};
+use lab::fixture::{Fixture, durable_tags, out_of_order_disk, write};
 use lab::random::Random;
 use seam::sim::{Fault, Latency, Ops, Rule, SimDiskSpec, Timing, When};
 use seam::{Nanos, Seam};
@@ -24,7 +24,9 @@ fn case_20_two_flushes_end_under_full_write_load() {
         fixture.seam.spawn(async move {
             let mut random = Random::new(20, writer);
             while !stop.get() {
-                write(&volume, random.below(16_000) * 8, 8, 1 + writer).await.expect("a disk without faults");
+                write(&volume, random.below(16_000) * 8, 8, 1 + writer)
+                    .await
+                    .expect("a disk without faults does not fail");
                 written.set(written.get() + 1);
                 seam.sleep(Nanos::from_micros(20)).await;
             }
@@ -32,18 +34,18 @@ fn case_20_two_flushes_end_under_full_write_load() {
     }
     fixture.world.run_for(Nanos::from_secs(2)).unwrap();
     for _ in 0..5 {
-        let (begun, before, dirty) = (fixture.world.now(), written.get(), volume.stats().dirty_bytes);
+        let (start, before, dirty) = (fixture.world.now(), written.get(), volume.stats().dirty_bytes);
         let (other, ended) = (volume.clone(), Rc::new(Cell::new(false)));
         let seen = Rc::clone(&ended);
         fixture.seam.spawn(async move {
-            other.flush().await.expect("a disk without faults");
+            other.flush().await.expect("a disk without faults does not fail");
             seen.set(true);
         });
         fixture.world.block_on(volume.flush()).unwrap();
         // 32 concurrent writes of 4 ms each are 8,000 blocks per second; the flush does not wait for later writes.
         let bound = Nanos(2 * 1_000_000_000 * (dirty / 4096 + 1000) / 8000);
-        let took = fixture.world.now().since(begun);
-        assert!(took < bound, "{took} for {dirty} bytes");
+        let elapsed = fixture.world.now().since(start);
+        assert!(elapsed < bound, "{elapsed} for {dirty} bytes");
         assert!(written.get() > before, "all writers waited for the flush");
         fixture.world.run_for(Nanos::from_millis(500)).unwrap();
         assert!(ended.get(), "the other flush is still waiting");
@@ -57,7 +59,7 @@ fn case_20_two_flushes_end_under_full_write_load() {
 #[test]
 fn case_20_failed_flush_reports_and_the_next_rewrites_all() {
     let fixture = Fixture::with_memory(1, 4 * MIB);
-    let disk = fixture.add_disk("disk", lively_disk(4 * MIB));
+    let disk = fixture.add_disk("disk", out_of_order_disk(4 * MIB));
     let volume = fixture.attach("disk", |_| ()).unwrap();
     for block in 0..32 {
         fixture.world.block_on(write(&volume, block * 8, 8, 9)).unwrap();
@@ -68,13 +70,13 @@ fn case_20_failed_flush_reports_and_the_next_rewrites_all() {
     let writes = disk.counts().writes;
     fixture.world.block_on(volume.flush()).unwrap();
     assert!(disk.counts().writes > writes, "the data is written again");
-    assert_eq!(durable(&disk, 0, 256), [9; 256]);
+    assert_eq!(durable_tags(&disk, 0, 256), [9; 256]);
 }
 
 #[test]
 fn case_20_flush_cut_off_by_a_reconnect_is_repeated_silently() {
     let fixture = Fixture::with_memory(1, 4 * MIB);
-    let mut spec = lively_disk(4 * MIB);
+    let mut spec = out_of_order_disk(4 * MIB);
     spec.timing.flush = Latency::fixed(Nanos::from_millis(50));
     let disk = fixture.add_disk("disk", spec);
     let volume = fixture.attach("disk", |_| ()).unwrap();
@@ -88,7 +90,7 @@ fn case_20_flush_cut_off_by_a_reconnect_is_repeated_silently() {
     });
     fixture.world.block_on(volume.flush()).unwrap();
     assert!(disk.counts().flushes > 1, "the interrupted flush was not repeated");
-    assert_eq!(durable(&disk, 0, 128), [3; 128]);
+    assert_eq!(durable_tags(&disk, 0, 128), [3; 128]);
 }
 
 #[test]
@@ -97,40 +99,40 @@ fn case_20_clean_cache_detaches_in_under_a_second() {
     fixture.add_disk("disk", SimDiskSpec::new(32 * MIB));
     let volume = fixture.attach("disk", |_| ()).unwrap();
     fixture.world.block_on(volume.prefetch(0, 32 * MIB)).unwrap();
-    let begun = fixture.world.now();
+    let start = fixture.world.now();
     fixture.world.block_on(fixture.core.detach("disk")).unwrap();
-    assert!(fixture.world.now().since(begun) < Nanos::from_secs(1));
+    assert!(fixture.world.now().since(start) < Nanos::from_secs(1));
 }
 
 #[test]
 fn case_20_large_flush_yields_the_core_and_ends() {
-    let took = |busy: bool| {
+    let flush_time = |has_busy_clients: bool| {
         let fixture = Fixture::with_memory(1, 64 * MIB);
         let timing = Timing::between(Nanos::from_micros(5), Nanos::from_micros(15));
         fixture.add_disk("dirty", SimDiskSpec { timing, ..SimDiskSpec::new(64 * MIB) });
-        fixture.add_disk("hit", lively_disk(MIB));
+        fixture.add_disk("hit", out_of_order_disk(MIB));
         let (dirty, hit) = (fixture.attach("dirty", |_| ()).unwrap(), fixture.attach("hit", |_| ()).unwrap());
         fixture.world.block_on(async {
             for block in 0..2500 {
                 // No two blocks are adjacent, so each is a separate run.
-                write(&dirty, block * 16, 8, 1).await.expect("a disk without faults");
+                write(&dirty, block * 16, 8, 1).await.expect("a disk without faults does not fail");
             }
         });
-        let stop = Rc::new(Cell::new(!busy));
+        let stop = Rc::new(Cell::new(!has_busy_clients));
         let (stopped, seam) = (Rc::clone(&stop), fixture.seam.clone());
         fixture.seam.spawn(async move {
             while !stopped.get() {
-                hit.read(0, 4096, &mut Vec::new()).await.expect("a disk without faults");
+                hit.read(0, 4096, &mut Vec::new()).await.expect("a disk without faults does not fail");
                 seam.sleep(Nanos::from_micros(100)).await;
             }
         });
         fixture.world.run_for(Nanos::from_millis(100)).unwrap();
-        let begun = fixture.world.now();
+        let start = fixture.world.now();
         fixture.world.block_on(dirty.flush()).unwrap();
         stop.set(true);
-        fixture.world.now().since(begun)
+        fixture.world.now().since(start)
     };
-    let (alone, beside) = (took(false), took(true));
-    assert!(alone < Nanos::from_millis(50), "{alone} without busy clients");
-    assert!((Nanos::from_millis(90)..Nanos::from_millis(400)).contains(&beside), "{beside} beside busy clients");
+    let (idle, busy) = (flush_time(false), flush_time(true));
+    assert!(idle < Nanos::from_millis(50), "{idle} without busy clients");
+    assert!((Nanos::from_millis(90)..Nanos::from_millis(400)).contains(&busy), "{busy} beside busy clients");
 }

@@ -4,10 +4,18 @@ use lab::torture::hang::{HangOptions, Hung, run};
 use seam::Nanos;
 
 fn options(hung: Hung, segments: Option<u64>) -> HangOptions {
-    HangOptions { seed: 1, volumes: 3, segments, hung, reads_alone: false, lasts: Nanos::from_secs(60), crashes: false }
+    HangOptions {
+        seed: 1,
+        volumes: 3,
+        segments,
+        hung,
+        reads_only: false,
+        duration: Nanos::from_secs(60),
+        crashes: false,
+    }
 }
 
-fn holds(options: &HangOptions) {
+fn run_without_violation(options: &HangOptions) {
     if let Err(what) = run(options) {
         panic!("{what}");
     }
@@ -16,26 +24,26 @@ fn holds(options: &HangOptions) {
 #[test]
 fn hung_backing_delays_its_own_volume_alone() {
     for crashes in [false, true] {
-        holds(&HangOptions { crashes, ..options(Hung::Backing, None) });
-        holds(&HangOptions { crashes, ..options(Hung::Backing, Some(400)) });
+        run_without_violation(&HangOptions { crashes, ..options(Hung::Backing, None) });
+        run_without_violation(&HangOptions { crashes, ..options(Hung::Backing, Some(400)) });
     }
 }
 
 #[test]
 fn small_log_does_not_fill_for_a_hung_backing() {
-    holds(&HangOptions { lasts: Nanos::from_secs(120), ..options(Hung::Backing, Some(60)) });
+    run_without_violation(&HangOptions { duration: Nanos::from_secs(120), ..options(Hung::Backing, Some(60)) });
 }
 
 #[test]
 fn hung_mirror_is_dropped_within_three_seconds() {
-    for (reads_alone, crashes) in [(false, false), (false, true), (true, false)] {
-        holds(&HangOptions { reads_alone, crashes, ..options(Hung::Mirror, Some(200)) });
+    for (reads_only, crashes) in [(false, false), (false, true), (true, false)] {
+        run_without_violation(&HangOptions { reads_only, crashes, ..options(Hung::Mirror, Some(200)) });
     }
 }
 
 #[test]
 fn requests_end_when_both_mirrors_hang() {
     for crashes in [false, true] {
-        holds(&HangOptions { crashes, ..options(Hung::BothMirrors, Some(200)) });
+        run_without_violation(&HangOptions { crashes, ..options(Hung::BothMirrors, Some(200)) });
     }
 }

@@ -2,7 +2,7 @@
 
 use engine::WriteFlags;
 use lab::fixture::{Fixture, SameTag, Target, read, write};
-use lab::workload::{Load, Pattern, play};
+use lab::workload::{Load, Pattern, run_load};
 use seam::Nanos;
 use seam::sim::{CrashMode, SimDiskSpec, WorldSpec};
 
@@ -14,7 +14,7 @@ fn case_21_reads_and_a_restart_write_nothing_to_the_backing() {
     let disk = fixture.add_disk("disk", SimDiskSpec::new(32 * MIB));
     let load = Load { pattern: Pattern::random(32 * MIB, 8192, 100), depth: 4, time: Nanos::from_secs(1), seed: 1 };
     let volume = fixture.attach("disk", |_| ()).unwrap();
-    fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume), &load));
+    fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume), &load));
     fixture.world.run_for(Nanos::from_secs(60)).unwrap();
     assert_eq!((disk.counts().writes, disk.counts().zeroes, disk.counts().flushes), (0, 0, 0));
     fixture.world.block_on(fixture.core.detach("disk")).unwrap();
@@ -22,7 +22,7 @@ fn case_21_reads_and_a_restart_write_nothing_to_the_backing() {
     let fixture = fixture.crash(CrashMode::KeepAll, WorldSpec::new(2));
     let disk = fixture.world.disk("disk").unwrap();
     let volume = fixture.attach("disk", |_| ()).unwrap();
-    fixture.world.block_on(play(&fixture.seam, &Target::Volume(volume), &load));
+    fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume), &load));
     assert_eq!((disk.counts().writes, disk.counts().zeroes), (0, 0));
 }
 

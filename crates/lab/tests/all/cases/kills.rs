@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 
 use engine::{AttachError, Backing, CoreSpec, Volume, VolumeSpec, WriteFlags, WriteSource};
-use lab::fixture::{Fixture, lively_disk, read, spec, write};
+use lab::fixture::{Fixture, out_of_order_disk, read, spec, write};
 use seam::sim::{CrashMode, Fault, Ops, PersistedPool, Rule, SimBlockMut, SimDiskSpec, SimSeam, When, WorldSpec};
 use seam::{Nanos, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 
@@ -33,14 +33,14 @@ impl WriteSource<SimSeam> for Tags {
 /// Attaches the disk with the recovered memory image.
 fn attach_with_memory(
     fixture: &Fixture,
-    left: &PersistedPool,
+    image: &PersistedPool,
     edit: fn(&mut VolumeSpec),
 ) -> impl Future<Output = Result<(Volume<SimSeam>, u64), AttachError>> + use<> {
-    let (core, left) = (fixture.core.clone(), left.clone());
+    let (core, image) = (fixture.core.clone(), image.clone());
     let (spec, backing) = (spec("disk", edit), Backing::plain(fixture.open("disk")));
     async move {
-        let one = left.images_by_owner().into_values().next().expect("an image of one volume");
-        core.attach_with_memory(spec, backing, &one, |place| Tags(left.tags(place))).await
+        let one = image.images_by_owner().into_values().next().expect("the image has one volume");
+        core.attach_with_memory(spec, backing, &one, |position| Tags(image.tags(position))).await
     }
 }
 
@@ -50,12 +50,14 @@ fn kill(
     volume: Volume<SimSeam>,
     edit: fn(&mut VolumeSpec),
 ) -> (Fixture, Volume<SimSeam>, PersistedPool) {
-    let left = fixture.world.persisted_pool();
+    let image = fixture.world.persisted_pool();
     drop(volume);
     let fixture = fixture.crash(CrashMode::Kill, world());
-    let (volume, _) =
-        fixture.world.block_on(attach_with_memory(&fixture, &left, edit)).expect("a backing without faults");
-    (fixture, volume, left)
+    let (volume, _) = fixture
+        .world
+        .block_on(attach_with_memory(&fixture, &image, edit))
+        .expect("a backing without faults does not fail");
+    (fixture, volume, image)
 }
 
 #[test]
@@ -77,8 +79,8 @@ fn zeroes_and_a_write_into_them_survive_a_kill() {
     fixture.world.block_on(volume.flush()).unwrap();
     fixture.world.block_on(volume.discard(0, 64 * 512, WriteFlags::default())).unwrap();
     fixture.world.block_on(write(&volume, 17, 1, 9)).unwrap();
-    let (fixture, volume, left) = kill(fixture, volume, |_| ());
-    assert!(left.is_complete());
+    let (fixture, volume, image) = kill(fixture, volume, |_| ());
+    assert!(image.is_complete());
     let expected = [vec![0; 17], vec![9], vec![0; 46]].concat();
     assert_eq!(fixture.world.block_on(read(&volume, 0, 64)).unwrap(), expected);
 }
@@ -86,7 +88,7 @@ fn zeroes_and_a_write_into_them_survive_a_kill() {
 /// A clean block belongs to the backing: an old tag must not bring older content back over it.
 #[test]
 fn destaged_data_leaves_no_tag() {
-    let (fixture, volume) = fixture(lively_disk(MIB));
+    let (fixture, volume) = fixture(out_of_order_disk(MIB));
     fixture.world.block_on(async {
         write(&volume, 0, 64, 7).await.unwrap();
         volume.discard(0, 32 * 512, WriteFlags::default()).await.unwrap();
@@ -107,8 +109,8 @@ fn write_through_volume_destages_recovered_data_before_serving() {
     let (fixture, volume) = fixture(SimDiskSpec::new(MIB));
     fixture.world.block_on(write(&volume, 0, 8, 7)).unwrap();
     let (fixture, _volume, _) = kill(fixture, volume, |spec| spec.policy = engine::WritePolicy::WriteThrough);
-    let disk = fixture.world.disk("disk").expect("the world was adopted");
-    assert_eq!(lab::fixture::durable(&disk, 0, 8), [7; 8]);
+    let disk = fixture.world.disk("disk").expect("the disks were adopted");
+    assert_eq!(lab::fixture::durable_tags(&disk, 0, 8), [7; 8]);
 }
 
 /// A second recovery writes tags of its own. Tags of the first recovery beside them would bring old content back later.
@@ -116,13 +118,13 @@ fn write_through_volume_destages_recovered_data_before_serving() {
 fn failed_recovery_leaves_tags_in_the_old_image_only() {
     let (fixture, volume) = fixture(SimDiskSpec::new(MIB));
     fixture.world.block_on(write(&volume, 0, 8, 7)).unwrap();
-    let left = fixture.world.persisted_pool();
+    let image = fixture.world.persisted_pool();
     drop(volume);
     let fixture = fixture.crash(CrashMode::Kill, world());
     let through = |spec: &mut VolumeSpec| spec.policy = engine::WritePolicy::WriteThrough;
-    let disk = fixture.world.disk("disk").expect("the world was adopted");
+    let disk = fixture.world.disk("disk").expect("the disks were adopted");
     disk.add_fault(Rule::new(Fault::Error, Ops::CHANGE | Ops::FLUSH, When::Always));
-    let attached = fixture.world.block_on(attach_with_memory(&fixture, &left, through));
+    let attached = fixture.world.block_on(attach_with_memory(&fixture, &image, through));
     assert!(matches!(attached, Err(AttachError::PersistedMemory(..))));
     assert!(fixture.core.find("disk").is_none());
     assert!(fixture.world.persisted_pool().images_by_owner().is_empty(), "{:?}", fixture.world.persisted_pool());
@@ -130,24 +132,24 @@ fn failed_recovery_leaves_tags_in_the_old_image_only() {
 
 #[test]
 fn volume_is_invisible_until_recovery_is_complete() {
-    let (fixture, volume) = fixture(lively_disk(MIB));
+    let (fixture, volume) = fixture(out_of_order_disk(MIB));
     fixture.world.block_on(write(&volume, 0, 64, 7)).unwrap();
-    let left = fixture.world.persisted_pool();
+    let image = fixture.world.persisted_pool();
     drop(volume);
     let fixture = fixture.crash(CrashMode::Kill, world());
-    let attaching = attach_with_memory(&fixture, &left, |spec| spec.policy = engine::WritePolicy::WriteThrough);
+    let attaching = attach_with_memory(&fixture, &image, |spec| spec.policy = engine::WritePolicy::WriteThrough);
     fixture.world.block_on(async {
         let mut attaching = pin!(attaching);
-        let mut looks = 0;
+        let mut polls = 0;
         let (volume, _) = poll_fn(|context| {
             let polled = attaching.as_mut().poll(context);
-            looks += usize::from(polled.is_pending());
+            polls += usize::from(polled.is_pending());
             assert_eq!(fixture.core.find("disk").is_some(), polled.is_ready());
             polled
         })
         .await
         .unwrap();
-        assert!(looks > 0, "the backing is slow");
+        assert!(polls > 0, "the backing is slow");
         assert_eq!(read(&volume, 0, 64).await.unwrap(), [7; 64]);
     });
 }
@@ -156,23 +158,23 @@ fn volume_is_invisible_until_recovery_is_complete() {
 fn block_past_a_moved_end_is_not_recovered() {
     let (fixture, volume) = fixture(SimDiskSpec::new(MIB));
     fixture.world.block_on(write(&volume, 0, 2048, 7)).unwrap();
-    let left = fixture.world.persisted_pool();
+    let image = fixture.world.persisted_pool();
     drop(volume);
     let fixture = fixture.crash(CrashMode::Kill, world());
     let volume = fixture.attach("disk", |_| ()).unwrap();
     fixture.world.block_on(volume.resize(Some(MIB / 2), false)).unwrap();
     drop(volume);
     let fixture = fixture.crash(CrashMode::Kill, world());
-    let (volume, taken) = fixture.world.block_on(attach_with_memory(&fixture, &left, |_| ())).unwrap();
-    assert_eq!(taken, 256, "all blocks were examined");
+    let (volume, examined) = fixture.world.block_on(attach_with_memory(&fixture, &image, |_| ())).unwrap();
+    assert_eq!(examined, 256, "all blocks were examined");
     assert_eq!(fixture.world.block_on(read(&volume, 1016, 8)).unwrap(), [7; 8]);
 }
 
 #[test]
 fn zero_ranges_without_tags_mark_the_image_incomplete() {
     let (fixture, volume) = fixture(SimDiskSpec::new(64 * MIB));
-    for place in 0..200 {
-        fixture.world.block_on(volume.discard(place * 16_384, 4096, WriteFlags::default())).unwrap();
+    for position in 0..200 {
+        fixture.world.block_on(volume.discard(position * 16_384, 4096, WriteFlags::default())).unwrap();
     }
     assert!(!fixture.world.persisted_pool().is_complete());
 }

@@ -3,7 +3,7 @@
 
 use engine::spec::Sabotage;
 use engine::{AttachError, Backing, CoreSpec, Volume, VolumeId, VolumeSpec, WriteFlags, WriteSource};
-use lab::fixture::{Fixture, durable, read, write};
+use lab::fixture::{Fixture, durable_tags, read, write};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, Fault, Ops, PersistedPool, Rule, SimBlockMut, SimDiskSpec, SimSeam, When, WorldSpec};
 use seam::{Nanos, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
@@ -34,32 +34,34 @@ fn first_session(blocks: usize, sabotage: Sabotage) -> (Fixture, Volume<SimSeam>
     log().add_disks(&fixture.world);
     let backing = Backing::plain(fixture.open("disk"));
     let volume = fixture.world.block_on(async {
-        log().open(&fixture.seam, &fixture.core, true, false).await.expect("new devices");
+        log().open(&fixture.seam, &fixture.core, true, false).await.expect("healthy devices can be formatted");
         fixture.core.attach_recovered(VolumeSpec::new("disk", VolumeId(1)), backing).await
     });
-    (fixture, volume.expect("new devices"))
+    (fixture, volume.expect("healthy devices can be formatted"))
 }
 
 /// Kills the process and attaches the volume in the next one.
 fn kill(fixture: Fixture, volume: Volume<SimSeam>, blocks: usize) -> (Fixture, Volume<SimSeam>) {
     assert!(fixture.world.violations().is_empty(), "{:?}", fixture.world.violations());
-    let kept = fixture.world.persisted_pool();
-    assert!(kept.is_complete());
+    let image = fixture.world.persisted_pool();
+    assert!(image.is_complete());
     drop(volume);
     let fixture = fixture.crash(CrashMode::Kill, world(blocks));
-    let volume = attach(&fixture, &kept).expect("a backing without faults");
+    let volume = attach(&fixture, &image).expect("a backing without faults does not fail");
     (fixture, volume)
 }
 
-/// Attaches the volume with its data from the log and from `kept`.
-fn attach(fixture: &Fixture, kept: &PersistedPool) -> Result<Volume<SimSeam>, AttachError> {
-    let left = kept.images_by_owner().remove(&1).unwrap_or_default();
+/// Attaches the volume with its data from the log and from `image`.
+fn attach(fixture: &Fixture, image: &PersistedPool) -> Result<Volume<SimSeam>, AttachError> {
+    let left = image.images_by_owner().remove(&1).unwrap_or_default();
     let backing = Backing::plain(fixture.open("disk"));
     let attached = fixture.world.block_on(async {
         log().open(&fixture.seam, &fixture.core, false, false).await.expect("the devices are intact");
         fixture
             .core
-            .attach_with_memory(VolumeSpec::new("disk", VolumeId(1)), backing, &left, |place| Tags(kept.tags(place)))
+            .attach_with_memory(VolumeSpec::new("disk", VolumeId(1)), backing, &left, |position| {
+                Tags(image.tags(position))
+            })
             .await
     });
     attached.map(|(volume, _)| volume)
@@ -83,7 +85,7 @@ fn rewrite_and_destage(sabotage: Sabotage) -> [Vec<u64>; 2] {
         volume.discard(16 * 512, 8 * 512, WriteFlags::default()).await.unwrap();
         destaged_by_age(&fixture, &volume).await;
     });
-    assert_eq!(durable(&fixture.world.disk("disk").unwrap(), 0, 32), [[1; 8], [2; 8], [0; 8], [1; 8]].concat());
+    assert_eq!(durable_tags(&fixture.world.disk("disk").unwrap(), 0, 32), [[1; 8], [2; 8], [0; 8], [1; 8]].concat());
     let (fixture, volume) = kill(fixture, volume, 4096);
     let first = fixture.world.block_on(read(&volume, 0, 32)).unwrap();
     let (fixture, volume) = kill(fixture, volume, 4096);
@@ -94,8 +96,8 @@ fn rewrite_and_destage(sabotage: Sabotage) -> [Vec<u64>; 2] {
 fn old_record_does_not_replace_destaged_data() {
     let expected = [[1; 8], [2; 8], [0; 8], [1; 8]].concat();
     assert_eq!(rewrite_and_destage(Sabotage::None), [expected.clone(), expected.clone()]);
-    let caught = rewrite_and_destage(Sabotage::OldRecords);
-    assert_eq!(caught[0], [[1; 8]; 4].concat(), "only the tag keeps the old record away");
+    let sabotaged = rewrite_and_destage(Sabotage::OldRecords);
+    assert_eq!(sabotaged[0], [[1; 8]; 4].concat(), "without its tag the old record is recovered");
 }
 
 #[test]
@@ -135,8 +137,8 @@ fn spilled_blocks_survive_a_destage_of_older_versions() {
         for block in 0..200 {
             write(&volume, block * 8, 8, 30_000 + block).await.unwrap();
         }
-        let rested = volume.stats().spilled_bytes / 4096;
-        assert!((50..200).contains(&rested), "{rested} blocks are spilled");
+        let spilled = volume.stats().spilled_bytes / 4096;
+        assert!((50..200).contains(&spilled), "{spilled} blocks are spilled");
         // Overwrites some blocks in part after the log has them.
         for block in 0..20 {
             write(&volume, block * 8, 1, 40_000 + block).await.unwrap();
@@ -164,14 +166,14 @@ fn outdated_records_stay_retired_without_surviving_memory() {
         write(&volume, 8, 8, 2).await.unwrap();
         destaged_by_age(&fixture, &volume).await;
     });
-    let kept = fixture.world.persisted_pool();
-    assert!(!kept.images_by_owner()[&1].has_content(), "the image holds only tags about the log");
+    let image = fixture.world.persisted_pool();
+    assert!(!image.images_by_owner()[&1].has_content(), "the image holds only tags about the log");
     drop(volume);
-    let forgetful = WorldSpec { persists_memory: false, ..world(4096) };
-    let fixture = fixture.crash(CrashMode::Kill, forgetful.clone());
-    drop(attach(&fixture, &kept).expect("a backing without faults"));
+    let without_memory = WorldSpec { persists_memory: false, ..world(4096) };
+    let fixture = fixture.crash(CrashMode::Kill, without_memory.clone());
+    drop(attach(&fixture, &image).expect("a backing without faults does not fail"));
     // The tags no longer exist in this session.
-    let fixture = fixture.crash(CrashMode::Kill, forgetful);
-    let volume = attach(&fixture, &PersistedPool::default()).expect("a backing without faults");
+    let fixture = fixture.crash(CrashMode::Kill, without_memory);
+    let volume = attach(&fixture, &PersistedPool::default()).expect("a backing without faults does not fail");
     assert_eq!(fixture.world.block_on(read(&volume, 0, 24)).unwrap(), [[1; 8], [2; 8], [1; 8]].concat());
 }

@@ -13,12 +13,12 @@ fn scattered_discards_run_at_the_speed_of_the_backing() {
     let fixture = Fixture::with_memory(1, 256 * MIB);
     fixture.add_disk("disk", SimDiskSpec::new(256 * MIB));
     let volume = fixture.attach("disk", |_| ()).unwrap();
-    let begun = fixture.world.now();
-    for place in 0..12_000 {
-        fixture.world.block_on(volume.discard(place * 16_384, 4096, WriteFlags::default())).unwrap();
+    let start = fixture.world.now();
+    for position in 0..12_000 {
+        fixture.world.block_on(volume.discard(position * 16_384, 4096, WriteFlags::default())).unwrap();
     }
-    let took = fixture.world.now().since(begun);
-    assert!(took < Nanos::from_secs(1), "{took} instead of the 40 ms of a disk with 100 us and a queue of 32");
+    let elapsed = fixture.world.now().since(start);
+    assert!(elapsed < Nanos::from_secs(1), "{elapsed} instead of the 40 ms of a disk with 100 us and a queue of 32");
 }
 
 #[test]
@@ -29,8 +29,8 @@ fn adjacent_discards_are_merged() {
     fixture.world.block_on(write(&volume, 0, 64, 7)).unwrap();
     fixture.world.block_on(volume.flush()).unwrap();
     // The discards come from both ends, so that the last one closes the gap.
-    for place in (0..1_000).chain((1_001..2_000).rev()).chain([1_000]) {
-        fixture.world.block_on(volume.discard(place * 4096, 4096, WriteFlags::default())).unwrap();
+    for position in (0..1_000).chain((1_001..2_000).rev()).chain([1_000]) {
+        fixture.world.block_on(volume.discard(position * 4096, 4096, WriteFlags::default())).unwrap();
     }
     fixture.world.block_on(write(&volume, 8_000, 8, 9)).unwrap();
     fixture.world.block_on(volume.flush()).unwrap();
@@ -47,10 +47,10 @@ fn merged_fua_discard_is_durable() {
     let volume = fixture.attach("disk", |_| ()).unwrap();
     fixture.world.block_on(write(&volume, 0, 64, 7)).unwrap();
     fixture.world.block_on(volume.flush()).unwrap();
-    for place in [0, 2, 1] {
+    for position in [0, 2, 1] {
         fixture
             .world
-            .block_on(volume.discard(place * 4096, 4096, WriteFlags { fua: place == 1, ..Default::default() }))
+            .block_on(volume.discard(position * 4096, 4096, WriteFlags { fua: position == 1, ..Default::default() }))
             .unwrap();
     }
     assert_eq!((disk.durable_tag(8), disk.durable_tag(24)), (0, 7));

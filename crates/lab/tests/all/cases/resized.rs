@@ -2,7 +2,7 @@
 //! volume never appear elsewhere.
 
 use engine::AnyDisk;
-use lab::fixture::{Fixture, lively_disk, read, write};
+use lab::fixture::{Fixture, out_of_order_disk, read, write};
 use seam::sim::{CrashMode, SimDiskSpec, WorldSpec};
 use seam::{DiskOpen, Seam};
 
@@ -26,7 +26,7 @@ fn case_19_regrown_volume_reads_zeroes_even_after_a_crash() {
 #[test]
 fn case_19_shrink_destages_and_a_partial_last_block_is_kept() {
     let fixture = Fixture::with_memory(1, 4 * MIB);
-    let disk = fixture.add_disk("disk", lively_disk(MIB));
+    let disk = fixture.add_disk("disk", out_of_order_disk(MIB));
     let volume = fixture.attach("disk", |_| ()).unwrap();
     let resize = |size| fixture.world.block_on(volume.resize(Some(size), false)).unwrap();
     let write = |first, count, tag| fixture.world.block_on(write(&volume, first, count, tag)).unwrap();

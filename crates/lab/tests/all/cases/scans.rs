@@ -1,7 +1,7 @@
 //! Scans beside a hot set: one volume reads ten times the cache, and its neighbour keeps 95 % of its hits.
 
 use lab::fixture::{Fixture, Target};
-use lab::workload::{Load, Pattern, Skew, play};
+use lab::workload::{Load, Pattern, Skew, run_load};
 use seam::sim::{Latency, SimDiskSpec, Timing};
 use seam::{Nanos, Seam};
 
@@ -9,15 +9,15 @@ const MIB: u64 = 1 << 20;
 
 #[test]
 fn case_24_sequential_scan_leaves_95_percent_of_hits() {
-    scanned(Skew::Sequential);
+    hits_survive_a_scan(Skew::Sequential);
 }
 
 #[test]
 fn case_24_random_scan_leaves_95_percent_of_hits() {
-    scanned(Skew::Uniform);
+    hits_survive_a_scan(Skew::Uniform);
 }
 
-fn scanned(skew: Skew) {
+fn hits_survive_a_scan(skew: Skew) {
     let fixture = Fixture::with_memory(1, 32 * MIB);
     let timing = Timing { read: Latency::fixed(Nanos::from_micros(200)), ..Timing::INSTANT };
     fixture.add_disk("hot", SimDiskSpec { timing, ..SimDiskSpec::new(16 * MIB) });
@@ -28,7 +28,7 @@ fn scanned(skew: Skew) {
     let hits = |seconds| {
         let before = hot.stats();
         let load = Load { time: Nanos::from_secs(seconds), ..reads.clone() };
-        fixture.world.block_on(play(&fixture.seam, &Target::Volume(hot.clone()), &load));
+        fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(hot.clone()), &load));
         let after = hot.stats();
         (after.memory_hits - before.memory_hits) as f64 / (after.reads - before.reads) as f64
     };
@@ -38,10 +38,15 @@ fn scanned(skew: Skew) {
     let pattern = Pattern::random(320 * MIB, 64 << 10, 100).with_skew(skew);
     let load = Load { pattern, depth: 1, time: Nanos::from_secs(2), seed: 2 };
     let (seam, target) = (fixture.seam.clone(), Target::Volume(scan.clone()));
-    fixture.seam.spawn(async move { drop(play(&seam, &target, &load).await) });
-    let beside = hits(2);
+    fixture.seam.spawn(async move { drop(run_load(&seam, &target, &load).await) });
+    let during_scan = hits(2);
     assert!(scan.stats().read_bytes >= 320 * MIB, "the scan read {} bytes", scan.stats().read_bytes);
-    assert!(beside >= 0.95 * alone, "{:.1} % hits beside a scan, {:.1} % alone", beside * 100.0, alone * 100.0);
+    assert!(
+        during_scan >= 0.95 * alone,
+        "{:.1} % hits beside a scan, {:.1} % alone",
+        during_scan * 100.0,
+        alone * 100.0
+    );
 }
 
 #[test]
@@ -55,7 +60,10 @@ fn cold_scan_is_prefetched_and_second_scan_hits() {
     for (request_bytes, is_first) in [(16 << 10, true), (16 << 10, false), (512, false)] {
         let before = volume.stats();
         for at in (0..SIZE).step_by(request_bytes) {
-            fixture.world.block_on(target.read(&fixture.seam, at, request_bytes)).expect("it is read");
+            fixture
+                .world
+                .block_on(target.read(&fixture.seam, at, request_bytes))
+                .expect("a disk without faults does not fail");
             // Clients that think leave the readahead time to arrive.
             fixture.world.block_on(fixture.seam.sleep(Nanos::from_millis(5)));
         }
@@ -86,7 +94,7 @@ fn cold_scan_by_sectors_has_no_hits_of_prefetched_blocks() {
     let volume = fixture.attach("v", |_| ()).unwrap();
     let target = Target::Volume(volume.clone());
     for at in (0..SIZE).step_by(1024) {
-        fixture.world.block_on(target.read(&fixture.seam, at, 1024)).expect("it is read");
+        fixture.world.block_on(target.read(&fixture.seam, at, 1024)).expect("a disk without faults does not fail");
         fixture.world.block_on(fixture.seam.sleep(Nanos::from_millis(5)));
     }
     let stats = volume.stats();

@@ -10,6 +10,6 @@ fn case_25_long_sessions_with_everything_violate_no_promise() {
         let drawn = Options::draw(seed);
         let options = Options { operations: 8_000, admin: true, resizes: true, ..drawn };
         // The world bounds the pool, and every buffer is free once all volumes are detached.
-        run(&options, Sabotage::None, TraceMode::Hash).unwrap_or_else(|broken| panic!("{broken}"));
+        run(&options, Sabotage::None, TraceMode::Hash).unwrap_or_else(|violation| panic!("{violation}"));
     }
 }

@@ -2,7 +2,7 @@
 //! content never replaces it.
 
 use engine::{CoreSpec, Volume, VolumeId, VolumeSpec};
-use lab::fixture::{Fixture, durable, read, write};
+use lab::fixture::{Fixture, durable_tags, read, write};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, Stop, When, WorldSpec};
 use seam::{DiskOpen, Seam};
@@ -32,7 +32,11 @@ fn serve(fixture: &Fixture, first: bool) -> Volume<SimSeam> {
     fixture.world.block_on(async {
         log().open(&fixture.seam, &fixture.core, first, false).await.expect("the devices are intact");
         let disk = engine::Backing::plain(fixture.seam.open_disk(&open).await.expect("the disk exists"));
-        fixture.core.attach_recovered(VolumeSpec::new("disk", VolumeId(1)), disk).await.expect("the log is readable")
+        fixture
+            .core
+            .attach_recovered(VolumeSpec::new("disk", VolumeId(1)), disk)
+            .await
+            .expect("an intact log is readable")
     })
 }
 
@@ -66,8 +70,8 @@ fn flash_not_memory_bounds_dirty_data() {
         let disk = fixture.world.disk("disk").unwrap();
         disk.clear_faults();
         volume.destage_all().await.unwrap();
-        assert_eq!(durable(&disk, 2_999 * 8, 8), [3_009; 8]);
-        assert_eq!(durable(&disk, 8 * 8, 8), [18, 18, 18, 7, 7, 18, 18, 18]);
+        assert_eq!(durable_tags(&disk, 2_999 * 8, 8), [3_009; 8]);
+        assert_eq!(durable_tags(&disk, 8 * 8, 8), [18, 18, 18, 7, 7, 18, 18, 18]);
     });
     let stats = volume.stats();
     assert_eq!((stats.spilled_bytes, stats.dirty_bytes, stats.flash_dirty_bytes), (0, 0, 0), "{stats:?}");
@@ -89,7 +93,7 @@ fn volume_serves_before_recovery_reads_and_destages_later() {
         fixture.seam.sleep(seam::Nanos::from_secs(30)).await;
     });
     let disk = fixture.world.disk("disk").unwrap();
-    assert_eq!((volume.stats().spilled_bytes, durable(&disk, 2_000 * 8, 8)), (0, vec![2_010; 8]));
+    assert_eq!((volume.stats().spilled_bytes, durable_tags(&disk, 2_000 * 8, 8)), (0, vec![2_010; 8]));
 }
 
 #[test]
@@ -98,7 +102,7 @@ fn block_without_an_intact_copy_fails_only_its_own_reads() {
     drop(volume);
     let fixture = fixture.crash(CrashMode::LoseAll, world(5));
     let volume = serve(&fixture, false);
-    // Corrupts a place inside the log on both devices: the data of at least one block.
+    // Corrupts a position inside the log on both devices: the data of at least one block.
     for name in ["flash1", "flash2"] {
         (0..8).for_each(|sector| fixture.world.disk(name).unwrap().flip_bit((MIB + 40 * 4096) / 512 + sector, 3));
     }
@@ -117,7 +121,7 @@ fn block_without_an_intact_copy_fails_only_its_own_reads() {
         assert!(volume.destage_all().await.is_err(), "one block cannot be destaged");
         fixture.seam.sleep(seam::Nanos::from_secs(30)).await;
         let disk = fixture.world.disk("disk").unwrap();
-        let there = (0..1_000).filter(|block| durable(&disk, block * 8, 8) == [block + 10; 8]).count();
+        let there = (0..1_000).filter(|block| durable_tags(&disk, block * 8, 8) == [block + 10; 8]).count();
         assert_eq!(there, 999, "all other blocks are destaged");
         assert!(!volume.stats().problems.is_empty());
     });

@@ -2,7 +2,7 @@
 //! tags. Actions run one after the other, and with racing eviction, discard and destage.
 
 use engine::{WriteFlags, WritePolicy};
-use lab::fixture::{Fixture, durable, lively_disk, read, write};
+use lab::fixture::{Fixture, durable_tags, out_of_order_disk, read, write};
 use lab::random::Random;
 use seam::Seam;
 use seam::sim::SimDiskSpec;
@@ -57,7 +57,7 @@ fn check(fixture: &Fixture, name: &str, policy: WritePolicy, states: u64, action
     let case = format!("{policy}, states {states}, {action:?} of {first}..{end}");
     assert_eq!(fixture.world.block_on(read(&volume, 0, SECTORS)).unwrap(), expected, "{case}");
     fixture.world.block_on(fixture.core.detach(name)).unwrap();
-    assert_eq!(durable(&disk, 0, SECTORS), expected, "{case}: the backing afterwards");
+    assert_eq!(durable_tags(&disk, 0, SECTORS), expected, "{case}: the backing afterwards");
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn case_22_every_state_reads_back_under_races() {
     for (name, policy) in WritePolicy::ALL {
         // Memory is little larger than a request, so eviction is frequent.
         let fixture = Fixture::with_memory(1, 96 * 4096);
-        let disk = fixture.add_disk(name, lively_disk(MIB));
+        let disk = fixture.add_disk(name, out_of_order_disk(MIB));
         let mut expected: Vec<u64> = (1_000..3_048).collect();
         disk.set_tags(0, &expected);
         let volume = fixture.attach(name, |spec| spec.policy = policy).unwrap();
@@ -99,8 +99,8 @@ fn case_22_every_state_reads_back_under_races() {
         for pattern in 0..81_u64 {
             // Four blocks at the border of two pages take each combination of states; the others are drawn at random.
             for block in 0..BLOCKS {
-                let place = block.wrapping_sub(14);
-                let state = if place < 4 { pattern / 3_u64.pow(place as u32) % 3 } else { random.below(3) };
+                let position = block.wrapping_sub(14);
+                let state = if position < 4 { pattern / 3_u64.pow(position as u32) % 3 } else { random.below(3) };
                 let sectors = block as usize * 8..block as usize * 8 + 8;
                 match state {
                     0 => discard(block * 8, 8),
@@ -119,7 +119,7 @@ fn case_22_every_state_reads_back_under_races() {
             }
             if pattern % 5 == 2 {
                 let volume = volume.clone();
-                fixture.seam.spawn(async move { volume.flush().await.expect("a disk without faults") });
+                fixture.seam.spawn(async move { volume.flush().await.expect("a disk without faults does not fail") });
             }
             for _ in 0..24 {
                 let first = random.below(BLOCKS * 8 - 1);
@@ -140,6 +140,10 @@ fn case_22_every_state_reads_back_under_races() {
             }
         }
         fixture.world.block_on(volume.destage_all()).unwrap();
-        assert_eq!(durable(&disk, 0, BLOCKS * 8), expected[..BLOCKS as usize * 8], "{policy}: the backing afterwards");
+        assert_eq!(
+            durable_tags(&disk, 0, BLOCKS * 8),
+            expected[..BLOCKS as usize * 8],
+            "{policy}: the backing afterwards"
+        );
     }
 }

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use engine::{CoreSpec, RequestError, Volume, WriteFlags, WritePolicy, ZeroFlags};
-use lab::fixture::{Fixture, SameTag, durable, read, write};
+use lab::fixture::{Fixture, SameTag, durable_tags, read, write};
 use seam::sim::{DiskControl, Fault, Ops, Rule, SimDiskSpec, SimSeam, TaskOrder, When, WorldSpec};
 use seam::{Nanos, Seam};
 
@@ -64,7 +64,7 @@ fn allocation_of_sectors_works_on_4_kib_backing_blocks() {
     assert_eq!(runs.iter().map(|run| run.len_bytes).sum::<u64>(), 7 * 512);
 }
 
-/// Seed 30: reads that each held a part of the buffers waited for each other for ever.
+/// Seed 30: reads that each held a part of the buffers deadlocked.
 #[test]
 fn concurrent_reads_of_more_than_memory_all_end() {
     let fixture = Fixture::with_memory(1, 640 << 10);
@@ -76,7 +76,7 @@ fn concurrent_reads_of_more_than_memory_all_end() {
         let seam = fixture.seam.clone();
         fixture.seam.spawn(async move {
             for first in (0..8_192).step_by(512) {
-                read(&volume, first, 512).await.expect("a disk without faults");
+                read(&volume, first, 512).await.expect("a disk without faults does not fail");
                 seam.yield_now().await;
             }
             ended.set(ended.get() + 1);
@@ -98,14 +98,16 @@ fn fua_discard_waits_for_the_write_that_replaced_it() {
     let busy = volume.clone();
     fixture.seam.spawn(async move {
         let flags = WriteFlags { fua: true, ..Default::default() };
-        busy.write(2 * 4096, 4096, flags, &mut SameTag(3)).await.expect("a disk without faults");
+        busy.write(2 * 4096, 4096, flags, &mut SameTag(3)).await.expect("a disk without faults does not fail");
     });
     fixture.world.run_for(Nanos::from_micros(10)).unwrap();
     let fua = volume.clone();
     let discarded = Rc::new(Cell::new(false));
     let seen = Rc::clone(&discarded);
     fixture.seam.spawn(async move {
-        fua.discard(0, 3 * 4096, WriteFlags { fua: true, ..Default::default() }).await.expect("a disk without faults");
+        fua.discard(0, 3 * 4096, WriteFlags { fua: true, ..Default::default() })
+            .await
+            .expect("a disk without faults does not fail");
         seen.set(true);
     });
     fixture.world.run_for(Nanos::from_micros(10)).unwrap();
@@ -132,11 +134,11 @@ fn fua_write_undone_by_a_reconnect_is_rewritten_before_its_ack() {
             seam.sleep(Nanos::from_micros(100)).await;
             other.reconnect();
         });
-        let kept = fixture.world.block_on(async move {
+        let is_durable = fixture.world.block_on(async move {
             let done = volume.write(0, 4096, WriteFlags { fua: true, ..Default::default() }, &mut SameTag(7)).await;
             done.is_err() || disk.durable_tag(0) == 7
         });
-        assert!(kept, "seed {seed}: acknowledged with FUA, but not durable");
+        assert!(is_durable, "seed {seed}: acknowledged with FUA, but not durable");
     }
 }
 
@@ -152,11 +154,14 @@ fn written_through(seed: u64) -> (Fixture, DiskControl, Volume<SimSeam>) {
 }
 
 /// Result of a request, once it has ended.
-type Ended = Rc<RefCell<Option<Result<(), RequestError>>>>;
+type RequestResult = Rc<RefCell<Option<Result<(), RequestError>>>>;
 
 /// Runs `request` concurrently with the test.
-fn beside(fixture: &Fixture, request: impl Future<Output = Result<(), RequestError>> + 'static) -> Ended {
-    let ended = Ended::default();
+fn start_request(
+    fixture: &Fixture,
+    request: impl Future<Output = Result<(), RequestError>> + 'static,
+) -> RequestResult {
+    let ended = RequestResult::default();
     let seen = Rc::clone(&ended);
     fixture.seam.spawn(async move {
         let result = request.await;
@@ -174,14 +179,14 @@ fn write_under_a_failed_discard_survives_a_reconnect() {
     for seed in 0..20 {
         let (fixture, disk, volume) = written_through(seed);
         let other = volume.clone();
-        let written = beside(&fixture, async move { write(&other, 0, 128, 2).await });
+        let written = start_request(&fixture, async move { write(&other, 0, 128, 2).await });
         disk.add_fault(Rule::new(Fault::Error, Ops::ZERO, When::Always));
         let failed = fixture.world.block_on(volume.discard(0, 128 * 512, WriteFlags::default()));
         assert!(failed.is_err() && written.take() == Some(Ok(())));
         disk.clear_faults();
         disk.reconnect();
         fixture.world.block_on(volume.destage_all()).unwrap();
-        let found = durable(&disk, 0, 128);
+        let found = durable_tags(&disk, 0, 128);
         assert!(!found.contains(&1), "seed {seed}: the acknowledged write is lost: {found:?}");
     }
 }
@@ -192,14 +197,15 @@ fn discard_under_a_failed_write_survives_a_reconnect() {
     for seed in 0..20 {
         let (fixture, disk, volume) = written_through(seed);
         let other = volume.clone();
-        let discarded = beside(&fixture, async move { other.discard(0, 128 * 512, WriteFlags::default()).await });
+        let discarded =
+            start_request(&fixture, async move { other.discard(0, 128 * 512, WriteFlags::default()).await });
         disk.add_fault(Rule::new(Fault::Error, Ops::WRITE, When::Always));
         let failed = fixture.world.block_on(write(&volume, 0, 128, 2));
         assert!(failed.is_err() && discarded.take() == Some(Ok(())));
         disk.clear_faults();
         disk.reconnect();
         fixture.world.block_on(volume.destage_all()).unwrap();
-        let found = durable(&disk, 0, 128);
+        let found = durable_tags(&disk, 0, 128);
         assert!(!found.contains(&1), "seed {seed}: the acknowledged discard is undone: {found:?}");
     }
 }
@@ -209,12 +215,13 @@ fn discard_cut_off_by_a_reconnect_is_acked_only_when_complete() {
     for seed in 0..20 {
         let (fixture, disk, volume) = written_through(seed);
         let other = volume.clone();
-        let discarded = beside(&fixture, async move { other.discard(0, 128 * 512, WriteFlags::default()).await });
+        let discarded =
+            start_request(&fixture, async move { other.discard(0, 128 * 512, WriteFlags::default()).await });
         // Splits the range in two.
         let (first, middle) = (volume.clone(), volume.clone());
         let writes = [
-            beside(&fixture, async move { write(&first, 0, 8, 2).await }),
-            beside(&fixture, async move { write(&middle, 64, 8, 3).await }),
+            start_request(&fixture, async move { write(&first, 0, 8, 2).await }),
+            start_request(&fixture, async move { write(&middle, 64, 8, 3).await }),
         ];
         disk.reconnect();
         while discarded.borrow().is_none() {
@@ -237,9 +244,10 @@ fn overwritten_lost_discard_is_acked_after_all_replacing_writes() {
         let (fixture, disk, volume) = written_through(seed);
         fixture.world.block_on(write(&volume, 0, SECTORS, 1)).unwrap();
         let other = volume.clone();
-        let discarded = beside(&fixture, async move { other.discard(0, SECTORS * 512, WriteFlags::default()).await });
+        let discarded =
+            start_request(&fixture, async move { other.discard(0, SECTORS * 512, WriteFlags::default()).await });
         let over = volume.clone();
-        let written = beside(&fixture, async move { write(&over, 0, SECTORS, 2).await });
+        let written = start_request(&fixture, async move { write(&over, 0, SECTORS, 2).await });
         // The first run of the write arrives long before the others.
         disk.add_fault(Rule::new(Fault::Stall(Nanos::from_millis(50)), Ops::WRITE, When::Nth(1)));
         disk.reconnect();
@@ -267,10 +275,10 @@ fn fua_zeroes_wait_for_everything_that_replaced_them() {
     disk.add_fault(Rule::new(Fault::Stall(Nanos::from_secs(1)), Ops::WRITE, When::Nth(0)));
     fixture.world.block_on(write(&volume, 40, 8, 2)).unwrap();
     let sending = volume.clone();
-    let flushed = beside(&fixture, async move { sending.flush().await });
+    let flushed = start_request(&fixture, async move { sending.flush().await });
     let other = volume.clone();
     let flags = ZeroFlags { fua: true, ..ZeroFlags::default() };
-    let zeroed = beside(&fixture, async move { other.zero(24 * 512, 88 * 512, flags).await });
+    let zeroed = start_request(&fixture, async move { other.zero(24 * 512, 88 * 512, flags).await });
     fixture.world.block_on(volume.zero(0, 504 * 512, ZeroFlags::default())).unwrap();
     fixture.world.block_on(write(&volume, 24, 8, 3)).unwrap();
     assert!(zeroed.borrow().is_none() && flushed.borrow().is_none(), "nothing has reached the disk yet");
@@ -279,5 +287,5 @@ fn fua_zeroes_wait_for_everything_that_replaced_them() {
         fixture.world.run_for(Nanos::from_millis(10)).unwrap();
     }
     assert_eq!(zeroed.take(), Some(Ok(())));
-    assert_eq!(durable(&disk, 24, 88), [vec![3; 8], vec![0; 80]].concat(), "acknowledged, but not on the backing");
+    assert_eq!(durable_tags(&disk, 24, 88), [vec![3; 8], vec![0; 80]].concat(), "acknowledged, but not on the backing");
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use engine::{CoreSpec, DatastoreSpec, DatastoreStats, VolumeSpec};
 use lab::fixture::{Fixture, FlashPlan, Target};
-use lab::workload::{Access, Crowd, Door, Job, Pace, Pattern, Skew, quantile};
+use lab::workload::{Access, Job, Pace, Pattern, RequestTarget, RunningJobs, Skew, quantile};
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 use seam::sim::{Content, SimSeam, WorldSpec};
 use seam::{Nanos, Seam};
@@ -15,12 +15,12 @@ const GIB: u64 = 1 << 30;
 const DATASTORE: &str = "spindles";
 const SECONDS: usize = 60;
 
-/// A door that sends requests to one volume.
+/// Executes requests on one volume.
 #[derive(Clone)]
 struct Client(Target);
 
-impl Door<SimSeam> for Client {
-    async fn ask(&self, seam: &SimSeam, Access { write, at, len }: Access) -> bool {
+impl RequestTarget<SimSeam> for Client {
+    async fn execute(&self, seam: &SimSeam, Access { write, at, len }: Access) -> bool {
         let result = match write {
             true => self.0.write(seam, at, len as usize, 1).await,
             false => self.0.read(seam, at, len as usize).await,
@@ -31,7 +31,7 @@ impl Door<SimSeam> for Client {
 
 /// Figures of a run.
 #[derive(Default)]
-struct Course {
+struct RunResult {
     /// Completed requests of both volumes per second.
     per_second: Vec<u64>,
     /// Sorted read latencies.
@@ -39,16 +39,16 @@ struct Course {
     datastore: Option<DatastoreStats>,
 }
 
-impl Course {
+impl RunResult {
     fn p999_us(&self) -> u32 {
         quantile(&self.reads_us, 999)
     }
 
     /// Lowest ratio of a second's requests to those of the same second of `other`, and that second.
-    fn worst_second(&self, other: &Course) -> (f64, usize) {
+    fn worst_second(&self, other: &RunResult) -> (f64, usize) {
         let pairs = self.per_second.iter().zip(&other.per_second).enumerate();
         let ratios = pairs.map(|(second, (own, other))| (*own as f64 / (*other).max(1) as f64, second));
-        ratios.min_by(|a, b| a.0.total_cmp(&b.0)).expect("a run has seconds")
+        ratios.min_by(|a, b| a.0.total_cmp(&b.0)).expect("a run lasts several seconds")
     }
 }
 
@@ -60,7 +60,7 @@ struct Stalls {
 }
 
 /// Two volumes of 2 GiB on five spindles; clients at 400 reads and 100 writes per second, and at 150 and 40.
-fn run(seed: u64, with_datastore: bool, zipf: f64, stalls: Option<Stalls>) -> Course {
+fn run(seed: u64, with_datastore: bool, zipf: f64, stalls: Option<Stalls>) -> RunResult {
     let blocks = (256 * MIB / seam::BLOCK_BYTES as u64) as usize;
     let world = WorldSpec { blocks, keep: Content::None, ..WorldSpec::new(seed) };
     let fixture = Fixture::new(world, CoreSpec::default());
@@ -69,7 +69,7 @@ fn run(seed: u64, with_datastore: bool, zipf: f64, stalls: Option<Stalls>) -> Co
         fixture.core.set_datastore(&DatastoreSpec::new(DATASTORE));
     }
     let array = ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas10k);
-    let disks = fixture.on_array(array, &[2 * GIB; 2]);
+    let disks = fixture.add_disks_on_array(array, &[2 * GIB; 2]);
     let volumes: Vec<_> = disks
         .into_iter()
         .enumerate()
@@ -79,33 +79,33 @@ fn run(seed: u64, with_datastore: bool, zipf: f64, stalls: Option<Stalls>) -> Co
                     spec.datastore = DATASTORE.to_owned();
                 }
             };
-            fixture.attach_disk(&format!("volume{number}"), disk, edit).expect("a new volume")
+            fixture.attach_disk(&format!("volume{number}"), disk, edit).expect("volume names are unique")
         })
         .collect();
-    fixture.until_checked(&volumes);
-    let course = Rc::new(RefCell::new(Course { per_second: vec![0; SECONDS], ..Course::default() }));
-    let begun = fixture.seam.now();
+    fixture.wait_until_checked(&volumes);
+    let result_so_far = Rc::new(RefCell::new(RunResult { per_second: vec![0; SECONDS], ..RunResult::default() }));
+    let start = fixture.seam.now();
     for (number, (volume, rates)) in volumes.iter().zip([[400.0, 100.0], [150.0, 40.0]]).enumerate() {
         let pattern = |read_percent| {
             Pattern { align_bytes: 8192, ..Pattern::random(256 * MIB, 8192, read_percent) }.with_skew(Skew::Zipf(zipf))
         };
         let jobs = [100, 0].map(|reads| Job::eager("client", pattern(reads), 4)).into_iter().zip(rates);
         let jobs: Vec<_> = jobs.map(|(job, rate)| job.paced(Pace::Rate(rate))).collect();
-        let (course, seam) = (Rc::clone(&course), fixture.seam.clone());
-        Crowd::start(
+        let (result_so_far, seam) = (Rc::clone(&result_so_far), fixture.seam.clone());
+        RunningJobs::start(
             &fixture.seam,
             &Client(Target::Volume(volume.clone())),
             &jobs,
             seed * 10 + number as u64,
-            move |ended| {
-                assert!(ended.ok, "no request fails");
-                let mut course = course.borrow_mut();
-                let second = (seam.now().since(begun).as_secs_f64()) as usize;
-                if let Some(count) = course.per_second.get_mut(second) {
+            move |completion| {
+                assert!(completion.ok, "a healthy array fails no request");
+                let mut result_so_far = result_so_far.borrow_mut();
+                let second = (seam.now().since(start).as_secs_f64()) as usize;
+                if let Some(count) = result_so_far.per_second.get_mut(second) {
                     *count += 1;
                 }
-                if !ended.access.write {
-                    course.reads_us.push(ended.waited.as_micros() as u32);
+                if !completion.access.write {
+                    result_so_far.reads_us.push(completion.latency.as_micros() as u32);
                 }
             },
         );
@@ -120,20 +120,25 @@ fn run(seed: u64, with_datastore: bool, zipf: f64, stalls: Option<Stalls>) -> Co
         });
     }
     fixture.world.block_on(fixture.seam.sleep(Nanos::from_secs(SECONDS as u64)));
-    let mut course = course.take();
-    course.reads_us.sort_unstable();
-    course.datastore = fixture.core.datastores().into_iter().next();
-    course
+    let mut result = result_so_far.take();
+    result.reads_us.sort_unstable();
+    result.datastore = fixture.core.datastores().into_iter().next();
+    result
 }
 
 fn costs_nothing(seed: u64, zipf: f64, stalls: Option<Stalls>) {
     let (without, with) = (run(seed, false, zipf, stalls), run(seed, true, zipf, stalls));
     let (worst, second) = with.worst_second(&without);
-    let (ours, bare) = (with.p999_us(), without.p999_us());
-    let congested = with.datastore.as_ref().expect("it has a datastore").congested_time;
-    println!("seed {seed}, zipf {zipf}: second {second} at {worst:.2}, p99.9 of reads {ours} us, {bare} us without");
+    let (with_us, without_us) = (with.p999_us(), without.p999_us());
+    let congested = with.datastore.as_ref().expect("the run has a datastore").congested_time;
+    println!(
+        "seed {seed}, zipf {zipf}: second {second} at {worst:.2}, p99.9 of reads {with_us} us, {without_us} us without"
+    );
     assert!(worst >= 0.9, "second {second} has {worst:.2} of its requests; congested for {congested}");
-    assert!(u64::from(ours) * 10 <= u64::from(bare) * 11, "p99.9 of reads: {ours} us, {bare} us without");
+    assert!(
+        u64::from(with_us) * 10 <= u64::from(without_us) * 11,
+        "p99.9 of reads: {with_us} us, {without_us} us without"
+    );
 }
 
 #[test]

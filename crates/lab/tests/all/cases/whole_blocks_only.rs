@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use engine::WritePolicy;
-use lab::fixture::{Fixture, durable, read, write};
+use lab::fixture::{Fixture, durable_tags, read, write};
 use seam::sim::{DiskControl, SimDiskSpec};
 use seam::{Nanos, Seam};
 
@@ -31,7 +31,7 @@ fn fills_of_partial_blocks_evict_no_clean_blocks() {
         fixture.world.block_on(write(&volume, block * 8 + 3, 1, block)).unwrap();
     }
     fixture.world.block_on(volume.flush()).unwrap();
-    assert_eq!(durable(&disk, 8_899 * 8, 8), [0, 0, 0, 8_899, 0, 0, 0, 0]);
+    assert_eq!(durable_tags(&disk, 8_899 * 8, 8), [0, 0, 0, 8_899, 0, 0, 0, 0]);
     let before = volume.stats().memory_hits;
     for block in 0..2_560 {
         fixture.world.block_on(read(&volume, block * 8, 8)).unwrap();
@@ -57,6 +57,6 @@ fn whole_blocks_destage_while_partial_ones_wait_for_buffers() {
     fixture.world.run_for(Nanos::from_secs(60)).unwrap();
     assert!(seen.get(), "destage is stuck");
     assert_eq!(held.len(), 4_096 - 200);
-    assert_eq!(durable(&disk, 99 * 16, 8), [0, 0, 0, 100, 0, 0, 0, 0]);
-    assert_eq!(durable(&disk, 8_000 + 99 * 8, 1), [100]);
+    assert_eq!(durable_tags(&disk, 99 * 16, 8), [0, 0, 0, 100, 0, 0, 0, 0]);
+    assert_eq!(durable_tags(&disk, 8_000 + 99 * 8, 1), [100]);
 }

@@ -20,7 +20,7 @@ pub struct Row {
 impl Row {
     /// Published miss ratio of a policy.
     pub fn miss_ratio(&self, policy: &str) -> f64 {
-        self.columns.iter().find(|(name, _)| name == policy).expect("a column of the table").1
+        self.columns.iter().find(|(name, _)| name == policy).expect("the table has a column per policy").1
     }
 }
 
@@ -38,8 +38,9 @@ impl Traces {
             println!("not measured: HOTSET_TRACES is not set to the folder of the traces");
             return None;
         };
-        #[expect(clippy::disallowed_methods, reason = "a test reads its input")]
-        let table = std::fs::read_to_string(folder.join("miss-ratios.csv")).expect("the published table");
+        #[expect(clippy::disallowed_methods, reason = "the test reads its input")]
+        let table =
+            std::fs::read_to_string(folder.join("miss-ratios.csv")).expect("the folder contains the published table");
         let mut traces = Traces { folder, table, recordings: Vec::new() };
         let mut names: Vec<_> = traces.published().into_iter().map(|row| row.trace).collect();
         names.dedup();
@@ -52,11 +53,11 @@ impl Traces {
     /// The published table.
     pub fn published(&self) -> Vec<Row> {
         let mut lines = self.table.lines();
-        let heads: Vec<_> = lines.next().expect("a line of column names").split(',').collect();
+        let heads: Vec<_> = lines.next().expect("the table begins with column names").split(',').collect();
         lines
             .map(|line| {
                 let fields: Vec<_> = line.split(',').collect();
-                let number = |at: usize| fields[at].parse::<f64>().expect("a number");
+                let number = |at: usize| fields[at].parse::<f64>().expect("the field is a number");
                 let columns = (4..fields.len()).map(|at| (heads[at].to_owned(), number(at))).collect();
                 let (percent, slots) = (number(2) as u64, number(3) as usize);
                 Row { trace: fields[0].to_owned(), large: fields[1] == "64k", percent, slots, columns }
@@ -66,15 +67,20 @@ impl Traces {
 
     /// The accesses of a row.
     pub fn pages(&self, row: &Row) -> &Pages {
-        let (_, recording) = self.recordings.iter().find(|(name, _)| *name == row.trace).expect("a trace of the table");
+        let (_, recording) = self
+            .recordings
+            .iter()
+            .find(|(name, _)| *name == row.trace)
+            .expect("the folder contains every trace of the table");
         if row.large { &recording.pages } else { &recording.blocks }
     }
 
     /// Reads one trace.
     pub fn recording(&self, name: &str) -> Recording {
-        #[expect(clippy::disallowed_types, reason = "a test reads its input")]
-        let file = std::fs::File::open(self.folder.join(name)).expect("a trace of the table");
-        let (recording, error) = Recording::of(trace::open(name, Box::new(file), None).expect("a known format"));
+        #[expect(clippy::disallowed_types, reason = "the test reads its input")]
+        let file = std::fs::File::open(self.folder.join(name)).expect("the folder contains every trace of the table");
+        let (recording, error) =
+            Recording::of(trace::open(name, Box::new(file), None).expect("the trace format is known"));
         assert!(error.is_none(), "{name}: {error:?}");
         recording
     }

@@ -1,8 +1,8 @@
 //! The cache: a client that streams through it or writes at full speed does not displace the hot set of others.
 
 use e2e::daemon::Daemon;
+use e2e::fixture::Fixture;
 use e2e::load::{Done, Job, Log, run};
-use e2e::site::Site;
 
 use super::{figure, seconds, shelf};
 
@@ -10,22 +10,22 @@ const STEADY: [&str; 3] = ["one", "two", "three"];
 /// Small, so that it fills soon, and four times its size is read soon.
 const MEMORY_BYTES: u64 = 16 << 20;
 /// Nearly all requests in the first two MiB of a hundred, the rest anywhere.
-const ASKS: &str = "rw=randread bs=4k size=100m random_distribution=zoned:92/2:8/98";
+const HOT_READS: &str = "rw=randread bs=4k size=100m random_distribution=zoned:92/2:8/98";
 /// At a rate that leaves the disks idle.
-const STEADILY: &str = "iodepth=4 rate_iops=250";
+const STEADY_RATE: &str = "iodepth=4 rate_iops=250";
 /// Seconds until memory is full and the policy knows the repeated blocks.
 const FILLED_S: u64 = 6;
 /// More than four times the memory, with no block read twice.
 const STREAM: &str = "rw=read bs=256k iodepth=8 size=100g";
-/// The clients with most blocks in memory must see congestion early: fewer requests may be under way.
-const SOON: Option<&str> = Some("congestion_threshold = \"5ms\"");
+/// The clients with most blocks in memory must see congestion early: fewer requests may be in flight.
+const EARLY_CONGESTION: Option<&str> = Some("congestion_threshold = \"5ms\"");
 /// Four times the memory, again and again.
-const CIRCLE: &str = "rw=read bs=256k iodepth=8 size=64m";
+const LOOP_SCAN: &str = "rw=read bs=256k iodepth=8 size=64m";
 const WRITES: &str = "rw=randwrite bs=64k iodepth=32 size=1g";
 
-/// Figures of the steady clients together: hit ratio, and p99 latency.
+/// Hit ratio and p99 latency of all steady clients.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct SteadyFigures {
     hit_ratio: f64,
     p99_us: u64,
 }
@@ -35,63 +35,63 @@ fn hits_and_reads(daemon: &Daemon) -> (u64, u64) {
     (sum("memory_hits"), sum("reads"))
 }
 
-fn steady(site: &Site, daemon: &Daemon, neighbour: Option<&str>, time: u64) -> Seen {
-    let asks = format!("{ASKS} {STEADILY}");
-    let mut jobs: Vec<Job> = STEADY.iter().map(|name| Job::new(name, site.uri(name), &asks, 0, time)).collect();
-    jobs.extend(neighbour.map(|options| Job::new("neighbour", site.uri("neighbour"), options, 0, time)));
+fn steady(fixture: &Fixture, daemon: &Daemon, neighbour: Option<&str>, time: u64) -> SteadyFigures {
+    let options = format!("{HOT_READS} {STEADY_RATE}");
+    let mut jobs: Vec<Job> = STEADY.iter().map(|name| Job::new(name, fixture.uri(name), &options, 0, time)).collect();
+    jobs.extend(neighbour.map(|options| Job::new("neighbour", fixture.uri("neighbour"), options, 0, time)));
     let before = hits_and_reads(daemon);
-    let logs = run(site.folder.path(), &jobs);
+    let logs = run(fixture.folder.path(), &jobs);
     if let Some(log) = logs.get("neighbour") {
         let bytes: u64 = log.0.iter().map(|done| done.bytes).sum();
-        assert!(bytes >= 4 * MEMORY_BYTES, "the neighbour had {bytes} bytes alone: it was no burden");
+        assert!(bytes >= 4 * MEMORY_BYTES, "the neighbour transferred only {bytes} bytes: too little load");
     }
     let after = hits_and_reads(daemon);
     let mut all: Vec<Done> = STEADY.iter().flat_map(|name| logs[*name].0.iter().copied()).collect();
     all.sort_by_key(|done| done.at_ms);
     let all = Log(all);
-    Seen {
+    SteadyFigures {
         hit_ratio: (after.0 - before.0) as f64 / (after.1 - before.1) as f64,
         p99_us: all.quantile_us(0, all.end_ms() + 1, 0.99),
     }
 }
 
-/// Three steady clients alone, then beside a neighbour with each of `burdens` in turn.
-fn beside(datastore: Option<&str>, burdens: &[&str], time: u64) -> Vec<Seen> {
+/// Three steady clients alone, then beside a neighbour with each of `loads` in turn.
+fn measure_beside(datastore: Option<&str>, loads: &[&str], time: u64) -> Vec<SteadyFigures> {
     let volumes: Vec<(&str, &str)> = STEADY.iter().chain(&["neighbour"]).map(|name| (*name, "")).collect();
-    let site = shelf(&MEMORY_BYTES.to_string(), datastore, &volumes);
-    let daemon = site.start();
-    let fill = format!("{ASKS} iodepth=8");
-    run(site.folder.path(), &STEADY.map(|name| Job::new(name, site.uri(name), &fill, 0, FILLED_S)));
-    let each = std::iter::once(None).chain(burdens.iter().map(|options| Some(*options)));
-    let seen = each.map(|neighbour| steady(&site, &daemon, neighbour, time)).collect();
+    let fixture = shelf(&MEMORY_BYTES.to_string(), datastore, &volumes);
+    let daemon = fixture.start();
+    let fill = format!("{HOT_READS} iodepth=8");
+    run(fixture.folder.path(), &STEADY.map(|name| Job::new(name, fixture.uri(name), &fill, 0, FILLED_S)));
+    let each = std::iter::once(None).chain(loads.iter().map(|options| Some(*options)));
+    let seen = each.map(|neighbour| steady(&fixture, &daemon, neighbour, time)).collect();
     daemon.stop();
     seen
 }
 
-fn hold(burdens: &[&str], time: u64) {
+fn assert_isolation(loads: &[&str], time: u64) {
     let (with, without) = std::thread::scope(|scope| {
-        let without = scope.spawn(|| beside(None, burdens, time));
-        (beside(SOON, burdens, time), without.join().expect("it is only looked at"))
+        let without = scope.spawn(|| measure_beside(None, loads, time));
+        (measure_beside(EARLY_CONGESTION, loads, time), without.join().expect("the thread does not panic"))
     });
     for (name, seen) in [("with", &with), ("without", &without)] {
         println!("{name} QoS: {:?} alone", seen[0]);
-        burdens.iter().zip(&seen[1..]).for_each(|(burden, seen)| println!("{name} QoS: {seen:?} beside {burden}"));
+        loads.iter().zip(&seen[1..]).for_each(|(load, seen)| println!("{name} QoS: {seen:?} beside {load}"));
     }
     let alone = with[0];
-    for (burden, beside) in burdens.iter().zip(&with[1..]) {
-        assert!(beside.hit_ratio >= alone.hit_ratio - 0.02, "{alone:?} alone, {beside:?} beside {burden}");
-        assert!(beside.p99_us * 2 <= alone.p99_us * 3, "{alone:?} alone, {beside:?} beside {burden}");
+    for (load, beside) in loads.iter().zip(&with[1..]) {
+        assert!(beside.hit_ratio >= alone.hit_ratio - 0.02, "{alone:?} alone, {beside:?} beside {load}");
+        assert!(beside.p99_us * 2 <= alone.p99_us * 3, "{alone:?} alone, {beside:?} beside {load}");
     }
 }
 
 #[test]
 #[ignore = "wants a machine to itself; scripts/torture runs it"]
 fn stream_does_not_displace_the_hot_set() {
-    hold(&[STREAM, CIRCLE], seconds(6));
+    assert_isolation(&[STREAM, LOOP_SCAN], seconds(6));
 }
 
 #[test]
 #[ignore = "wants a machine to itself; scripts/torture runs it"]
 fn heavy_writer_does_not_displace_the_hot_set() {
-    hold(&[WRITES], seconds(15));
+    assert_isolation(&[WRITES], seconds(15));
 }

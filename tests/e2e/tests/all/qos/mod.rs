@@ -10,12 +10,12 @@ mod neighbours;
 mod shares;
 
 use e2e::daemon::Daemon;
+use e2e::fixture::Fixture;
 use e2e::load::Log;
-use e2e::site::Site;
 use serde_json::Value;
 
 /// Length of a volume on the shelf: far more than the memory, and so long that disks have to seek.
-const GIB_OF_A_VOLUME: u64 = 200;
+const VOLUME_GIB: u64 = 200;
 /// Disks with a longer latency than this are congested.
 const POOL: Option<&str> = Some("congestion_threshold = \"15ms\"");
 /// Small reads that miss memory.
@@ -29,18 +29,18 @@ fn seconds(default: u64) -> u64 {
 }
 
 /// Volumes (name, further keys) that share five disks, and one datastore where `datastore` has its keys.
-fn shelf(memory: &str, datastore: Option<&str>, volumes: &[(&str, &str)]) -> Site {
-    let mut site = Site::new();
-    site.memory = memory.to_owned();
-    site.tables = "[[array]]\nname = \"shelf\"\nraid = 5\ndisks = 5\ndisk = \"sas15k\"\n".to_owned();
+fn shelf(memory: &str, datastore: Option<&str>, volumes: &[(&str, &str)]) -> Fixture {
+    let mut fixture = Fixture::new();
+    fixture.memory = memory.to_owned();
+    fixture.tables = "[[array]]\nname = \"shelf\"\nraid = 5\ndisks = 5\ndisk = \"sas15k\"\n".to_owned();
     if let Some(keys) = datastore {
-        site.tables += &format!("[[datastore]]\nname = \"pool\"\n{keys}\n");
+        fixture.tables += &format!("[[datastore]]\nname = \"pool\"\n{keys}\n");
     }
     for (name, keys) in volumes {
         let pool = if datastore.is_some() { "datastore = \"pool\"\n" } else { "" };
-        site.volume_on(name, "sim://shelf", &format!("size = \"{GIB_OF_A_VOLUME} GiB\"\n{pool}{keys}"));
+        fixture.add_volume_on(name, "sim://shelf", &format!("size = \"{VOLUME_GIB} GiB\"\n{pool}{keys}"));
     }
-    site
+    fixture
 }
 
 /// Windows of `width_ms`, one each half second.
@@ -50,12 +50,12 @@ fn windows(from_ms: u64, to_ms: u64, width_ms: u64) -> impl Iterator<Item = (u64
 }
 
 /// Compares the rates of several clients with their shares in every window of ten seconds.
-fn hold_against_shares(logs: &[&Log], shares: &[f64], from_ms: u64, to_ms: u64) {
+fn assert_shares(logs: &[&Log], shares: &[f64], from_ms: u64, to_ms: u64) {
     for (from, to) in windows(from_ms, to_ms, 10_000) {
         let rates: Vec<f64> = logs.iter().map(|log| log.rate(from, to)).collect();
         let (all, entitled): (f64, f64) = (rates.iter().sum(), shares.iter().sum());
-        let told: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();
-        println!("{from} to {to} ms: {} a second for shares of {shares:?}", told.join(", "));
+        let formatted: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();
+        println!("{from} to {to} ms: {} a second for shares of {shares:?}", formatted.join(", "));
         for (rate, share) in rates.iter().zip(shares) {
             let ratio = rate / all / (share / entitled);
             assert!((0.95..=1.05).contains(&ratio), "{rates:?} for {shares:?} between {from} and {to} ms");
@@ -65,6 +65,7 @@ fn hold_against_shares(logs: &[&Log], shares: &[f64], from_ms: u64, to_ms: u64) 
 
 /// A figure of `hotset volume show`.
 fn figure(daemon: &Daemon, volume: &str, name: &str) -> u64 {
-    let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", volume, "--json"])).expect("JSON");
+    let shown: Value =
+        serde_json::from_str(&daemon.command(&["volume", "show", volume, "--json"])).expect("valid JSON");
     shown[name].as_u64().unwrap_or_else(|| panic!("no {name} in {shown}"))
 }

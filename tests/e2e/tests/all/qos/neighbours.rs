@@ -1,4 +1,4 @@
-//! Neighbours: a reservation beside flooding clients, and small requests beside large ones.
+//! Isolation from neighbours: a reservation with flooding clients, and latency of small requests with large ones.
 
 use e2e::load::{Job, run};
 
@@ -10,7 +10,7 @@ const RESERVED: u64 = 300;
 #[test]
 #[ignore = "wants a machine to itself; scripts/torture runs it"]
 fn reservation_holds_beside_two_flooding_clients() {
-    let site = shelf(
+    let fixture = shelf(
         "64 MiB",
         POOL,
         &[
@@ -19,14 +19,14 @@ fn reservation_holds_beside_two_flooding_clients() {
             ("writes", "shares = 2000"),
         ],
     );
-    let daemon = site.start();
+    let daemon = fixture.start();
     let time = 4 + seconds(8);
     let jobs = [
-        Job::new("reserved", site.uri("reserved"), RANDOM, 0, time),
-        Job::new("reads", site.uri("reads"), "rw=randread bs=4k iodepth=128", 0, time),
-        Job::new("writes", site.uri("writes"), "rw=randwrite bs=1m iodepth=128", 0, time),
+        Job::new("reserved", fixture.uri("reserved"), RANDOM, 0, time),
+        Job::new("reads", fixture.uri("reads"), "rw=randread bs=4k iodepth=128", 0, time),
+        Job::new("writes", fixture.uri("writes"), "rw=randwrite bs=1m iodepth=128", 0, time),
     ];
-    let logs = run(site.folder.path(), &jobs);
+    let logs = run(fixture.folder.path(), &jobs);
     let reserved = &logs["reserved"];
     for (from, to) in windows(SETTLED_MS, reserved.end_ms(), 5000) {
         let [own, reads, writes] = ["reserved", "reads", "writes"].map(|name| logs[name].rate(from, to));
@@ -42,16 +42,16 @@ fn reservation_holds_beside_two_flooding_clients() {
 #[test]
 #[ignore = "wants a machine to itself; scripts/torture runs it"]
 fn small_request_latency_at_most_doubles_beside_large_ones() {
-    let site = shelf("64 MiB", POOL, &[("small", ""), ("neighbour", "")]);
-    let daemon = site.start();
+    let fixture = shelf("64 MiB", POOL, &[("small", ""), ("neighbour", "")]);
+    let daemon = fixture.start();
     let time = 4 + seconds(5);
     let large = "rw=randread bs=256k iodepth=32";
     let jobs = [
-        Job::new("small", site.uri("small"), "rw=randread bs=4k iodepth=16", 0, 2 * time),
-        Job::new("beside-small", site.uri("neighbour"), RANDOM, 0, time),
-        Job::new("beside-large", site.uri("neighbour"), large, time, time),
+        Job::new("small", fixture.uri("small"), "rw=randread bs=4k iodepth=16", 0, 2 * time),
+        Job::new("beside-small", fixture.uri("neighbour"), RANDOM, 0, time),
+        Job::new("beside-large", fixture.uri("neighbour"), large, time, time),
     ];
-    let logs = run(site.folder.path(), &jobs);
+    let logs = run(fixture.folder.path(), &jobs);
     let (small, half_ms) = (&logs["small"], time * 1000);
     let [beside_small, beside_large] =
         [(0, half_ms), (half_ms, 2 * half_ms)].map(|(from, to)| small.quantile_us(from + SETTLED_MS, to, 0.99));

@@ -2,11 +2,11 @@
 
 use std::fs::File;
 
+use e2e::fixture::Fixture;
 use e2e::load::{Job, run};
 use e2e::server::Nbdkit;
-use e2e::site::Site;
 
-use super::{POOL, RANDOM, SETTLED_MS, hold_against_shares, seconds, shelf};
+use super::{POOL, RANDOM, SETTLED_MS, assert_shares, seconds, shelf};
 
 /// Rate limit of the file of this machine, in requests of 4 KiB a second.
 const FILE_IOPS: u64 = 800;
@@ -14,20 +14,20 @@ const FILE_IOPS: u64 = 800;
 #[test]
 #[ignore = "wants a machine to itself; scripts/torture runs it"]
 fn idle_client_yields_its_share_and_regains_it() {
-    let site = shelf("64 MiB", POOL, &[("a", "shares = 2000"), ("b", "shares = 1000"), ("c", "shares = 500")]);
-    let daemon = site.start();
+    let fixture = shelf("64 MiB", POOL, &[("a", "shares = 2000"), ("b", "shares = 1000"), ("c", "shares = 500")]);
+    let daemon = fixture.start();
     let busy = 4 + seconds(11);
     let back = busy + 5;
     let jobs = [
-        Job::new("a", site.uri("a"), RANDOM, 0, busy),
-        Job::new("b", site.uri("b"), RANDOM, 0, back + 5),
-        Job::new("c", site.uri("c"), RANDOM, 0, back + 5),
-        Job::new("a-again", site.uri("a"), RANDOM, back, 5),
+        Job::new("a", fixture.uri("a"), RANDOM, 0, busy),
+        Job::new("b", fixture.uri("b"), RANDOM, 0, back + 5),
+        Job::new("c", fixture.uri("c"), RANDOM, 0, back + 5),
+        Job::new("a-again", fixture.uri("a"), RANDOM, back, 5),
     ];
-    let logs = run(site.folder.path(), &jobs);
+    let logs = run(fixture.folder.path(), &jobs);
     let [a, b, c, again] = ["a", "b", "c", "a-again"].map(|name| &logs[name]);
     let idle_ms = a.end_ms();
-    hold_against_shares(&[a, b, c], &[2000.0, 1000.0, 500.0], SETTLED_MS, idle_ms);
+    assert_shares(&[a, b, c], &[2000.0, 1000.0, 500.0], SETTLED_MS, idle_ms);
     // The idle client's part goes to the others within a second, in the ratio of their shares.
     let all = |from, to| a.rate(from, to) + b.rate(from, to) + c.rate(from, to);
     let (before, taken) = (all(SETTLED_MS, idle_ms), all(idle_ms + 1000, idle_ms + 4000));
@@ -49,28 +49,28 @@ fn idle_client_yields_its_share_and_regains_it() {
 #[test]
 #[ignore = "wants a machine to itself; scripts/torture runs it"]
 fn congested_local_file_is_shared_by_shares() {
-    let mut site = Site::new();
-    site.memory = "16 MiB".to_owned();
-    site.tables = "[[datastore]]\nname = \"pool\"\ncongestion_threshold = \"30ms\"\n".to_owned();
-    let files = site.folder.join("files");
+    let mut fixture = Fixture::new();
+    fixture.memory = "16 MiB".to_owned();
+    fixture.tables = "[[datastore]]\nname = \"pool\"\ncongestion_threshold = \"30ms\"\n".to_owned();
+    let files = fixture.folder.join("files");
     std::fs::create_dir(&files).expect("the folder can be written");
-    let socket = site.folder.join("below");
+    let socket = fixture.folder.join("below");
     let shares = [("a", 1000), ("b", 500), ("c", 500)];
     for (name, shares) in shares {
         File::create(files.join(name)).and_then(|file| file.set_len(1 << 30)).expect("the folder can be written");
         let uri = format!("nbd+unix:///{name}?socket={}", socket.display());
-        site.volume_on(name, &uri, &format!("datastore = \"pool\"\nshares = {shares}"));
+        fixture.add_volume_on(name, &uri, &format!("datastore = \"pool\"\nshares = {shares}"));
     }
     // One bucket for all connections.
     let rate = FILE_IOPS * 4096 * 8;
     let below =
         Nbdkit::start(&socket, &format!("--filter=rate file dir={} rate={rate} burstiness=0.1", files.display()));
-    let daemon = site.start();
-    let jobs = shares.map(|(name, _)| Job::new(name, site.uri(name), RANDOM, 0, 4 + seconds(11)));
-    let logs = run(site.folder.path(), &jobs);
+    let daemon = fixture.start();
+    let jobs = shares.map(|(name, _)| Job::new(name, fixture.uri(name), RANDOM, 0, 4 + seconds(11)));
+    let logs = run(fixture.folder.path(), &jobs);
     let logs = shares.map(|(name, _)| &logs[name]);
-    let end = logs.iter().map(|log| log.end_ms()).min().expect("there are three");
-    hold_against_shares(&logs, &[1000.0, 500.0, 500.0], SETTLED_MS, end);
+    let end = logs.iter().map(|log| log.end_ms()).min().expect("three logs");
+    assert_shares(&logs, &[1000.0, 500.0, 500.0], SETTLED_MS, end);
     daemon.stop();
     drop(below);
 }

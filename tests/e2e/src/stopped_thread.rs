@@ -3,33 +3,33 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use held::Held;
+use held::StoppedThread;
 
 use crate::daemon::Daemon;
 
 /// Stops the daemon's control thread, its first one. Returns `None` and prints the reason where threads of other
 /// processes cannot be stopped.
-pub fn control(daemon: &Daemon) -> Option<Held> {
-    thread(daemon, daemon.pid())
+pub fn stop_control(daemon: &Daemon) -> Option<StoppedThread> {
+    stop(daemon, daemon.pid())
 }
 
 /// Stops the daemon's first data core thread.
-pub fn core(daemon: &Daemon) -> Option<Held> {
+pub fn stop_data_core(daemon: &Daemon) -> Option<StoppedThread> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).expect("the daemon runs");
     let is_core = |task: &Path| std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim() == "core-0");
-    let tasks = tasks.map(|task| task.expect("an entry").path()).filter(|task| is_core(task));
+    let tasks = tasks.map(|task| task.expect("a readable entry").path()).filter(|task| is_core(task));
     let number = |task: PathBuf| task.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok());
     // Kernel workers that the thread created later have the same name and higher numbers.
-    thread(daemon, tasks.filter_map(number).min().expect("the daemon has a data core"))
+    stop(daemon, tasks.filter_map(number).min().expect("the daemon has a data core"))
 }
 
-fn thread(daemon: &Daemon, number: u32) -> Option<Held> {
-    match Held::thread(daemon.pid(), number) {
+fn stop(daemon: &Daemon, number: u32) -> Option<StoppedThread> {
+    match StoppedThread::stop(daemon.pid(), number) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             // The error has been printed already.
             eprintln!("SKIPPED: threads of other processes cannot be stopped here");
             None
         }
-        held => Some(held.expect("python3 is installed")),
+        stopped => Some(stopped.expect("python3 is installed")),
     }
 }

@@ -10,25 +10,25 @@ pub enum Layout {
     /// Striped over the volumes, with stripes of this many bytes.
     Striped(u64),
     /// Concatenated.
-    EndToEnd,
+    Concatenated,
 }
 
 /// Several volumes as one linear address space.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct AddressSpace {
     /// End of each volume when they are concatenated.
     ends: Arc<[u64]>,
     layout: Layout,
 }
 
-impl Row {
-    /// An address space over volumes of these sizes.
-    pub fn new(layout: Layout, sizes: impl Iterator<Item = u64>) -> Row {
+impl AddressSpace {
+    /// Creates an address space over volumes of these sizes.
+    pub fn new(layout: Layout, sizes: impl Iterator<Item = u64>) -> AddressSpace {
         let ends = sizes.scan(0, |end, bytes| {
             *end += bytes;
             Some(*end)
         });
-        Row { ends: ends.collect(), layout }
+        AddressSpace { ends: ends.collect(), layout }
     }
 
     /// Total bytes.
@@ -38,14 +38,14 @@ impl Row {
 
     /// Maps an access to a volume and a byte offset on it. An access past the end of a stripe is moved back to end with
     /// the stripe.
-    pub fn place(&self, Access { at, len, .. }: Access) -> (usize, u64) {
+    pub fn locate(&self, Access { at, len, .. }: Access) -> (usize, u64) {
         match self.layout {
             Layout::Striped(bytes) => {
-                let (turn, volumes) = (at / bytes, self.ends.len() as u64);
-                let inside = (at % bytes).min(bytes - u64::from(len));
-                ((turn % volumes) as usize, turn / volumes * bytes + inside)
+                let (stripe, volumes) = (at / bytes, self.ends.len() as u64);
+                let offset = (at % bytes).min(bytes - u64::from(len));
+                ((stripe % volumes) as usize, stripe / volumes * bytes + offset)
             }
-            Layout::EndToEnd => {
+            Layout::Concatenated => {
                 let volume = self.ends.partition_point(|end| *end <= at);
                 (volume, at - volume.checked_sub(1).map_or(0, |before| self.ends[before]))
             }

@@ -13,7 +13,7 @@ use crate::manager::Manager;
 pub const TARGET: &str = "iqn.2026-11.io.hotset:test";
 
 /// Configuration and files of a daemon under test.
-pub struct Site {
+pub struct Fixture {
     /// Folder of all files.
     pub folder: Folder,
     /// `[memory] size`.
@@ -31,18 +31,18 @@ pub struct Site {
     /// Folder at the front of the daemon's `PATH`.
     pub programs: Option<PathBuf>,
     /// Program that wraps the daemon; its arguments are the binary and the binary's arguments.
-    pub under: Option<PathBuf>,
-    /// Socket of a service manager that expects a watchdog notification twice a second.
-    pub manager: Option<PathBuf>,
+    pub wrapper: Option<PathBuf>,
+    /// Notification socket of a service manager that expects a watchdog notification twice a second.
+    pub watchdog_socket: Option<PathBuf>,
     /// Service manager that starts the daemons and stores descriptors between them.
-    pub service: Option<Manager>,
+    pub service_manager: Option<Manager>,
     volumes: Vec<String>,
 }
 
-impl Site {
+impl Fixture {
     /// An empty fixture with 64 MiB of memory.
     pub fn new() -> Self {
-        Site {
+        Fixture {
             folder: Folder::new(),
             memory: "64 MiB".to_owned(),
             keep_in: "auto".to_owned(),
@@ -51,48 +51,49 @@ impl Site {
             tables: String::new(),
             sabotage: None,
             programs: None,
-            under: None,
-            manager: None,
-            service: None,
+            wrapper: None,
+            watchdog_socket: None,
+            service_manager: None,
             volumes: Vec::new(),
         }
     }
 
     /// A fixture with a volume `v` of `bytes` on a sparse file.
     pub fn with_volume(bytes: u64) -> Self {
-        let mut site = Site::new();
-        site.volume("v", bytes, "");
-        site
+        let mut fixture = Fixture::new();
+        fixture.add_volume("v", bytes, "");
+        fixture
     }
 
     /// Adds a volume on a sparse file; `lines` are further keys.
-    pub fn volume(&mut self, name: &str, bytes: u64, lines: &str) {
+    pub fn add_volume(&mut self, name: &str, bytes: u64, lines: &str) {
         let path = self.backing(name);
         let file = File::create(&path).expect("the folder can be written");
-        file.set_len(bytes).expect("a sparse file can be made");
-        self.volume_on(name, &path.to_string_lossy(), lines);
+        file.set_len(bytes).expect("a sparse file can be created");
+        self.add_volume_on(name, &path.to_string_lossy(), lines);
     }
 
     /// Adds a volume on any backing.
-    pub fn volume_on(&mut self, name: &str, backing: &str, lines: &str) {
+    pub fn add_volume_on(&mut self, name: &str, backing: &str, lines: &str) {
         self.volumes.push(format!("[[volume]]\nname = \"{name}\"\nbacking = \"{backing}\"\n{lines}\n"));
     }
 
     /// Removes all volumes from the configuration; their files stay.
-    pub fn forget_volumes(&mut self) {
+    pub fn clear_volumes(&mut self) {
         self.volumes.clear();
     }
 
-    /// Serves the volumes over iSCSI too, as [`TARGET`] on a free port; `lines` are further keys.
-    pub fn target(&mut self, lines: &str) -> SocketAddr {
+    /// Also serves the volumes over iSCSI, as [`TARGET`] on a free port, and returns the address. `lines` are further
+    /// keys.
+    pub fn add_iscsi_target(&mut self, lines: &str) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("the socket is bound");
         self.tables += &format!("[iscsi]\nlisten = [\"{address}\"]\ntarget = \"{TARGET}\"\n{lines}\n");
         address
     }
 
-    /// Serves the volumes over vhost-user too.
-    pub fn vhost_user(&mut self) {
+    /// Also serves the volumes over vhost-user.
+    pub fn enable_vhost_user(&mut self) {
         self.tables += &format!("[vhost_user]\ndirectory = \"{}/vhost\"\n", self.folder.path().display());
     }
 
@@ -101,7 +102,7 @@ impl Site {
         self.folder.join(&format!("vhost/{volume}.sock"))
     }
 
-    /// Backing file of a volume added by [`Fixture::volume`].
+    /// Backing file of a volume added by [`Fixture::add_volume`].
     pub fn backing(&self, name: &str) -> PathBuf {
         self.folder.join(&format!("{name}.img"))
     }
@@ -150,7 +151,7 @@ impl Site {
 }
 
 /// Removes the memory image that a killed daemon leaves for its successor.
-impl Drop for Site {
+impl Drop for Fixture {
     fn drop(&mut self) {
         let Ok(state) = std::fs::read_to_string(self.folder.join("state/state.json")) else { return };
         let paths = state.split('"').filter(|part| part.starts_with("/dev/shm/hotset-"));
@@ -158,8 +159,8 @@ impl Drop for Site {
     }
 }
 
-impl Default for Site {
+impl Default for Fixture {
     fn default() -> Self {
-        Site::new()
+        Fixture::new()
     }
 }

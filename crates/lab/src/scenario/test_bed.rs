@@ -10,13 +10,13 @@ use seam::{Nanos, Seam};
 
 use super::series::Point;
 use crate::fixture::{Fixture, FlashPlan, Target};
-use crate::workload::row::{Layout, Row};
-use crate::workload::{Access, Crowd, Door, Ended, Job, Pattern};
+use crate::workload::address_space::{AddressSpace, Layout};
+use crate::workload::{Access, Completion, Job, Pattern, RequestTarget, RunningJobs};
 
 /// Size of a page on flash.
 const PAGE_BYTES: u64 = flash::PAGE_BLOCKS as u64 * seam::BLOCK_BYTES as u64;
-/// Write latency below which a write counts as not having waited for the storage.
-pub const QUICK: Nanos = Nanos::from_millis(1);
+/// Write latency below which a write counts as acknowledged without a wait for the storage.
+pub const FAST_WRITE: Nanos = Nanos::from_millis(1);
 const MB: f64 = 1e6;
 
 /// Specification of a test bed.
@@ -36,15 +36,15 @@ pub struct Plan {
     pub policy: WritePolicy,
     /// False: clients use the bare arrays.
     pub cached: bool,
-    /// Factor by which a minute is shortened. With bytes reduced by the same factor everywhere, the shape of the curves
-    /// is kept.
+    /// Factor by which a minute is shortened. With bytes reduced by the same factor everywhere, the curves keep their
+    /// shape.
     pub speedup: u64,
 }
 
 impl Plan {
     /// The volumes as one address space, as clients see them.
-    pub fn row(&self) -> Row {
-        Row::new(self.layout, self.arrays.iter().map(|(_, bytes)| *bytes))
+    pub fn address_space(&self) -> AddressSpace {
+        AddressSpace::new(self.layout, self.arrays.iter().map(|(_, bytes)| *bytes))
     }
 }
 
@@ -55,7 +55,7 @@ pub struct TestBed {
     /// One volume per array.
     pub volumes: Vec<Volume<SimSeam>>,
     /// Storage that the clients access.
-    door: Storage,
+    storage: Storage,
     arrays: Vec<SharedArray<SimSeam>>,
     devices: usize,
     dirty_max: u64,
@@ -79,10 +79,10 @@ struct Counters {
 #[derive(Default)]
 struct Meter {
     requests: Cell<u64>,
-    waited: Cell<u64>,
+    latency_sum: Cell<u64>,
     reads: RefCell<Histogram>,
     writes: Cell<u64>,
-    quick_writes: Cell<u64>,
+    fast_writes: Cell<u64>,
     errors: Cell<u64>,
     /// Requests per job.
     jobs: Vec<Cell<u64>>,
@@ -90,7 +90,7 @@ struct Meter {
 
 /// Running clients and their counters.
 pub struct Clients {
-    crowd: Crowd,
+    jobs: RunningJobs,
     meter: Rc<Meter>,
 }
 
@@ -109,9 +109,11 @@ impl TestBed {
         for (number, (spec, bytes)) in plan.arrays.iter().enumerate() {
             let array = SharedArray::new(fixture.seam.clone(), *spec).expect("a scenario's array can be built");
             let name = format!("lun{number}");
-            let disk = fixture.window(&array, &name, *bytes);
+            let disk = fixture.add_array_disk(&array, &name, *bytes);
             if plan.cached {
-                let volume = fixture.attach_disk(&name, disk, |spec| spec.policy = plan.policy).expect("a new volume");
+                let volume = fixture
+                    .attach_disk(&name, disk, |spec| spec.policy = plan.policy)
+                    .expect("volume names are unique");
                 targets.push(Target::Volume(volume.clone()));
                 volumes.push(volume);
             } else {
@@ -123,12 +125,12 @@ impl TestBed {
         let slots_max = fixture.core.pages().map_or(0, |pages| pages.slots_max());
         let dirty_max = plan.memory_bytes + plan.flash.map_or(0, |flash| flash.bytes);
         let counters = Counters::default();
-        let door = Storage { targets: targets.into(), row: plan.row() };
-        fixture.until_checked(&volumes);
+        let storage = Storage { targets: targets.into(), addresses: plan.address_space() };
+        fixture.wait_until_checked(&volumes);
         TestBed {
             fixture,
             volumes,
-            door,
+            storage,
             arrays,
             devices,
             dirty_max,
@@ -141,58 +143,59 @@ impl TestBed {
 
     /// Keeps `depth` requests of a pattern in flight for `minutes` and returns a point per minute. With `steady` it
     /// ends once three consecutive minutes differ by less than 1 %.
-    pub fn play(&mut self, pattern: &Pattern, depth: u32, minutes: u64, steady: bool, seed: u64) -> Vec<Point> {
-        let clients = self.send(&single_job(pattern, depth), seed);
+    pub fn run_pattern(&mut self, pattern: &Pattern, depth: u32, minutes: u64, steady: bool, seed: u64) -> Vec<Point> {
+        let clients = self.start_clients(&single_job(pattern, depth), seed);
         let mut points: Vec<Point> = Vec::new();
         for _ in 0..minutes {
-            points.push(self.minute(&clients, Nanos::from_secs(60 / self.speedup)));
+            points.push(self.run_for(&clients, Nanos::from_secs(60 / self.speedup)));
             let last: Vec<f64> = points.iter().rev().take(3).map(|point| point.iops).collect();
-            let (least, most) =
+            let (min, max) =
                 last.iter().fold((f64::MAX, 0.0_f64), |(low, high), iops| (low.min(*iops), high.max(*iops)));
-            if steady && last.len() == 3 && most <= least * 1.01 {
+            if steady && last.len() == 3 && max <= min * 1.01 {
                 break;
             }
         }
-        self.dismiss(clients);
+        self.stop_clients(clients);
         points
     }
 
     /// Runs a pattern until 99.5 % of the reads are hits, for at most `minutes`; returns a point every ten seconds. The
     /// published systems were warm when they were measured.
     pub fn warm(&mut self, pattern: &Pattern, depth: u32, minutes: u64, seed: u64) -> Vec<Point> {
-        let clients = self.send(&single_job(pattern, depth), seed);
+        let clients = self.start_clients(&single_job(pattern, depth), seed);
         let mut points: Vec<Point> = Vec::new();
         while points.last().is_none_or(|point| point.read_hit_ratio < 0.995) && points.len() as u64 / 6 < minutes {
-            points.push(self.minute(&clients, Nanos::from_secs(10)));
+            points.push(self.run_for(&clients, Nanos::from_secs(10)));
         }
-        self.dismiss(clients);
+        self.stop_clients(clients);
         points
     }
 
     /// Runs a pattern for some seconds and returns one point: the rate at the present state of the cache.
     pub fn sample(&mut self, pattern: &Pattern, depth: u32, seconds: u64, seed: u64) -> Point {
-        let clients = self.send(&single_job(pattern, depth), seed);
-        let point = self.minute(&clients, Nanos::from_secs(seconds));
-        self.dismiss(clients);
+        let clients = self.start_clients(&single_job(pattern, depth), seed);
+        let point = self.run_for(&clients, Nanos::from_secs(seconds));
+        self.stop_clients(clients);
         point
     }
 
     /// Starts clients for the jobs.
-    pub fn send(&mut self, jobs: &[Job], seed: u64) -> Clients {
+    pub fn start_clients(&mut self, jobs: &[Job], seed: u64) -> Clients {
         let meter = Rc::new(Meter { jobs: vec![Cell::default(); jobs.len()], ..Meter::default() });
         let counted = Rc::clone(&meter);
-        let crowd = Crowd::start(&self.fixture.seam, &self.door, jobs, seed, move |ended| counted.record(ended));
-        let clients = Clients { crowd, meter };
-        self.take_point(&clients, Nanos::from_secs(1));
+        let record = move |completion| counted.record(completion);
+        let jobs = RunningJobs::start(&self.fixture.seam, &self.storage, jobs, seed, record);
+        let clients = Clients { jobs, meter };
+        self.take_sample(&clients, Nanos::from_secs(1));
         clients
     }
 
-    /// Lets `time` pass and returns its point.
-    pub fn minute(&mut self, clients: &Clients, time: Nanos) -> Point {
+    /// Runs the clients for `time` and returns its point.
+    pub fn run_for(&mut self, clients: &Clients, time: Nanos) -> Point {
         let end = self.fixture.seam.now() + time;
         self.fixture.world.block_on(self.fixture.seam.sleep_until(end));
         self.minute += time.as_secs_f64() * self.speedup as f64 / 60.0;
-        self.take_point(clients, time)
+        self.take_sample(clients, time)
     }
 
     /// Resets the minute count of the points.
@@ -201,8 +204,8 @@ impl TestBed {
     }
 
     /// Stops the clients and waits until they have ended.
-    pub fn dismiss(&self, clients: Clients) {
-        self.fixture.world.block_on(clients.crowd.dismiss(&self.fixture.seam));
+    pub fn stop_clients(&self, clients: Clients) {
+        self.fixture.world.block_on(clients.jobs.stop(&self.fixture.seam));
     }
 
     /// Capacity of flash for clean pages, in bytes.
@@ -214,7 +217,7 @@ impl TestBed {
         self.volumes.iter().map(Volume::stats).collect()
     }
 
-    fn take_point(&mut self, clients: &Clients, time: Nanos) -> Point {
+    fn take_sample(&mut self, clients: &Clients, time: Nanos) -> Point {
         let stats = self.stats();
         let sum = |of: fn(&VolumeStats) -> u64| stats.iter().map(of).sum::<u64>();
         let counters = Counters {
@@ -226,20 +229,20 @@ impl TestBed {
         };
         let before = std::mem::replace(&mut self.counters, counters);
         let meter = &clients.meter;
-        let (requests, waited) = (meter.requests.take(), meter.waited.take());
+        let (requests, latency_sum) = (meter.requests.take(), meter.latency_sum.take());
         let reads = meter.reads.take().summary();
-        let (writes, quick) = (meter.writes.take(), meter.quick_writes.take());
+        let (writes, fast) = (meter.writes.take(), meter.fast_writes.take());
         let seconds = time.as_secs_f64();
         let ratio = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
         let pages = self.fixture.core.pages().map_or(0, |pages| pages.stats().pages);
         Point {
             minute: self.minute,
             iops: requests as f64 / seconds,
-            latency_ms: ratio(waited, requests) / 1e6,
+            latency_ms: ratio(latency_sum, requests) / 1e6,
             read_p99_ms: reads.p99_us / 1e3,
             read_p999_ms: reads.p999_us / 1e3,
             read_hit_ratio: ratio(counters.hits - before.hits, counters.reads - before.reads),
-            write_hit_ratio: ratio(quick, writes),
+            write_hit_ratio: ratio(fast, writes),
             flash_fill_ratio: ratio(pages, self.slots_max),
             dirty_ratio: ratio(sum(|stats| stats.dirty_bytes + stats.flash_dirty_bytes), self.dirty_max),
             backing_read_mb_s: (counters.backing_read - before.backing_read) as f64 / MB / seconds,
@@ -263,19 +266,19 @@ impl Clients {
 }
 
 impl Meter {
-    fn record(&self, ended: Ended) {
+    fn record(&self, completion: Completion) {
         let add = |counter: &Cell<u64>, count: u64| counter.set(counter.get() + count);
-        if !ended.ok {
+        if !completion.ok {
             return add(&self.errors, 1);
         }
         add(&self.requests, 1);
-        add(&self.jobs[ended.job], 1);
-        add(&self.waited, ended.waited.0);
-        if ended.access.write {
+        add(&self.jobs[completion.job], 1);
+        add(&self.latency_sum, completion.latency.0);
+        if completion.access.write {
             add(&self.writes, 1);
-            add(&self.quick_writes, u64::from(ended.waited < QUICK));
+            add(&self.fast_writes, u64::from(completion.latency < FAST_WRITE));
         } else {
-            self.reads.borrow().add(ended.waited);
+            self.reads.borrow().add(completion.latency);
         }
     }
 }
@@ -284,12 +287,12 @@ impl Meter {
 #[derive(Clone)]
 struct Storage {
     targets: Rc<[Target]>,
-    row: Row,
+    addresses: AddressSpace,
 }
 
-impl Door<SimSeam> for Storage {
-    async fn ask(&self, seam: &SimSeam, access: Access) -> bool {
-        let (volume, at) = self.row.place(access);
+impl RequestTarget<SimSeam> for Storage {
+    async fn execute(&self, seam: &SimSeam, access: Access) -> bool {
+        let (volume, at) = self.addresses.locate(access);
         let result = match access.write {
             true => self.targets[volume].write(seam, at, access.len as usize, 1).await,
             false => self.targets[volume].read(seam, at, access.len as usize).await,

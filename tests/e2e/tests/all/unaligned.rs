@@ -1,30 +1,30 @@
-//! NBD clients without block-size negotiation: any offset and length, and long reads without structured replies.
+//! Unaligned requests of NBD clients that negotiate no block size, and long reads without structured replies.
 
 use std::io::Write;
 
 use e2e::client::{Client, FUA, Op};
+use e2e::fixture::Fixture;
 use e2e::loop_device::LoopDevice;
 use e2e::random::Random;
-use e2e::site::Site;
 
 const MIB: u64 = 1 << 20;
 const VOLUME_BYTES: u64 = 48 * MIB;
 
-/// A fixture with a volume `v` on a loop device with this sector size; `None` and a note on the terminal if no device
-/// can be made.
-fn site_on(sector: u32) -> Option<(Site, LoopDevice)> {
-    let mut site = Site::new();
+/// A fixture with a volume `v` on a loop device with this sector size. Prints `SKIPPED` and returns `None` if no device
+/// can be created.
+fn fixture_on(sector: u32) -> Option<(Fixture, LoopDevice)> {
+    let mut fixture = Fixture::new();
     // Memory is smaller than the volume, so blocks are evicted and read again from the device.
-    site.memory = "20 MiB".to_owned();
-    match LoopDevice::attach(&site.folder.join("device.img"), VOLUME_BYTES, sector) {
+    fixture.memory = "20 MiB".to_owned();
+    match LoopDevice::attach(&fixture.folder.join("device.img"), VOLUME_BYTES, sector) {
         Ok(device) => {
-            site.volume_on("v", &device.path().to_string_lossy(), "");
-            Some((site, device))
+            fixture.add_volume_on("v", &device.path().to_string_lossy(), "");
+            Some((fixture, device))
         }
         Err(reason) => {
             let _ = writeln!(
                 std::io::stderr(),
-                "SKIPPED: requests of any byte on {sector}-byte sectors: no loop device can be made ({reason})"
+                "SKIPPED: unaligned requests on {sector}-byte sectors: no loop device can be made ({reason})"
             );
             None
         }
@@ -32,16 +32,16 @@ fn site_on(sector: u32) -> Option<(Site, LoopDevice)> {
 }
 
 /// Sends random requests of any offset and length, compares with an array, and restarts in between.
-fn check_against_array(site: &Site) {
+fn check_against_array(fixture: &Fixture) {
     let mut random = Random::new(24);
     let mut array = vec![0; VOLUME_BYTES as usize];
     for _ in 0..2 {
-        let daemon = site.start();
-        let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
-        assert!(client.read(0, array.len()).expect("it reads") == array, "the whole volume after a start");
+        let daemon = fixture.start();
+        let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+        assert!(client.read(0, array.len()).expect("the read succeeds") == array, "the whole volume after a start");
         for number in 0..600 {
-            let most = if number % 40 == 0 { 2 * MIB } else { 9000 };
-            let len = 1 + random.below(most) as usize;
+            let len_max = if number % 40 == 0 { 2 * MIB } else { 9000 };
+            let len = 1 + random.below(len_max) as usize;
             let at = random.below(VOLUME_BYTES - len as u64 + 1) as usize;
             let (range, flags) = (at..at + len, if random.below(8) == 0 { FUA } else { 0 });
             let done = match random.below(4) {
@@ -64,7 +64,7 @@ fn check_against_array(site: &Site) {
             done.unwrap_or_else(|error| panic!("request {number}, {at}+{len}: {error}"));
             let len = 1 + random.below(9000) as usize;
             let at = random.below(VOLUME_BYTES - len as u64 + 1) as usize;
-            let read = client.read(at as u64, len).expect("it reads");
+            let read = client.read(at as u64, len).expect("the read succeeds");
             assert!(read == array[at..at + len], "{at}+{len} after request {number}");
         }
         drop(client);
@@ -73,48 +73,49 @@ fn check_against_array(site: &Site) {
 }
 
 #[test]
-fn any_byte_requests_on_512_byte_sectors_behave_as_an_array() {
-    if let Some((site, _device)) = site_on(512) {
-        check_against_array(&site);
+fn unaligned_requests_on_512_byte_sectors_match_a_byte_array() {
+    if let Some((fixture, _device)) = fixture_on(512) {
+        check_against_array(&fixture);
     }
 }
 
 #[test]
-fn any_byte_requests_on_4096_byte_sectors_behave_as_an_array() {
-    if let Some((site, _device)) = site_on(4096) {
-        check_against_array(&site);
+fn unaligned_requests_on_4096_byte_sectors_match_a_byte_array() {
+    if let Some((fixture, _device)) = fixture_on(4096) {
+        check_against_array(&fixture);
     }
 }
 
 #[test]
 fn concurrent_partial_sector_writes_lose_no_byte() {
     const CLIENTS: u64 = 4;
-    let mut site = Site::new();
-    site.volume("v", 4 * MIB, "policy = \"write-through\"");
-    let daemon = site.start();
+    let mut fixture = Fixture::new();
+    fixture.add_volume("v", 4 * MIB, "policy = \"write-through\"");
+    let daemon = fixture.start();
     // Each client has its own hundred bytes of each sector.
     std::thread::scope(|scope| {
         for number in 0..CLIENTS {
-            let endpoint = site.endpoint();
+            let endpoint = fixture.endpoint();
             scope.spawn(move || {
-                let mut client = Client::connect(&endpoint, "v").expect("the daemon serves");
+                let mut client = Client::connect(&endpoint, "v").expect("the volume is served");
                 for round in 1..=40 {
                     for sector in 0..32 {
                         let at = sector * 512 + number * 128 + 14;
-                        client.send(Op::Write, 0, at, 100, &[round; 100]).expect("it sends");
+                        client.send(Op::Write, 0, at, 100, &[round; 100]).expect("the request is sent");
                     }
                     for _ in 0..32 {
                         assert_eq!(client.receive().expect("an answer").error, 0);
                     }
                     for sector in 0..32 {
                         let at = sector * 512 + number * 128 + 14;
-                        assert_eq!(client.read(at, 100).expect("it reads"), [round; 100], "sector {sector}");
+                        assert_eq!(client.read(at, 100).expect("the read succeeds"), [round; 100], "sector {sector}");
                     }
                 }
             });
         }
     });
-    let image = Client::connect(&site.endpoint(), "v").and_then(|mut client| client.read_all()).expect("it reads");
+    let image =
+        Client::connect(&fixture.endpoint(), "v").and_then(|mut client| client.read_all()).expect("the read succeeds");
     for part in image[..32 * 512].chunks(128) {
         assert!(part[..14] == [0; 14] && part[14..114] == [40; 100] && part[114..] == [0; 14], "{part:?}");
     }
@@ -123,24 +124,24 @@ fn concurrent_partial_sector_writes_lose_no_byte() {
 
 #[test]
 fn long_simple_reads_stay_inside_the_memory_bound() {
-    let mut site = Site::with_volume(96 * MIB);
-    site.memory = "20 MiB".to_owned();
-    let daemon = site.start();
-    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    let mut fixture = Fixture::with_volume(96 * MIB);
+    fixture.memory = "20 MiB".to_owned();
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     for at in (0..96).map(|index| index * MIB) {
-        client.write(at, &[(at / MIB) as u8 + 1; 4096]).expect("it writes");
+        client.write(at, &[(at / MIB) as u8 + 1; 4096]).expect("the write succeeds");
     }
     let lengths = [1_048_590, 17_000_000, 32 * MIB as usize, 64 * MIB as usize];
     for (len, at) in lengths.into_iter().flat_map(|len| [(len, 0), (len, 1), (len, 30 * MIB)]) {
         let data = client.read(at, len).unwrap_or_else(|error| panic!("a read of {len} bytes at {at}: {error}"));
         let first = at.next_multiple_of(MIB);
         for mark in (first..at + len as u64 - 4096).step_by(MIB as usize) {
-            let place = (mark - at) as usize;
-            assert!(data[place..place + 4096] == [(mark / MIB) as u8 + 1; 4096], "{len} at {at}: {mark}");
+            let start = (mark - at) as usize;
+            assert!(data[start..start + 4096] == [(mark / MIB) as u8 + 1; 4096], "{len} at {at}: {mark}");
         }
     }
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).expect("the daemon runs");
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel reports it");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel reports the value");
     let peak_kib: u64 = peak.trim().trim_end_matches(" kB").trim().parse().expect("a number");
     assert!(peak_kib <= (20 + 64) * 1024, "{peak_kib} KiB for 20 MiB of memory");
     daemon.stop();

@@ -1,5 +1,5 @@
-//! Runs jobs in virtual time or against a live volume. A [`Door`] carries out the requests, and a callback receives
-//! each completion.
+//! Runs jobs in virtual time or against a live volume. A [`RequestTarget`] executes the requests, and a callback
+//! receives each completion.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -7,85 +7,85 @@ use std::rc::Rc;
 
 use seam::{Nanos, Seam};
 
-use super::play::REQUEST_COST;
+use super::load::REQUEST_COST;
 use super::spec::{Job, Pace};
 use super::{Access, Stream};
 use crate::random::Random;
 
-/// Executes requests.
-pub trait Door<S: Seam>: Clone + 'static {
+/// A target of requests.
+pub trait RequestTarget<S: Seam>: Clone + 'static {
     /// Executes a request; false when it failed.
-    fn ask(&self, seam: &S, access: Access) -> impl Future<Output = bool>;
+    fn execute(&self, seam: &S, access: Access) -> impl Future<Output = bool>;
 }
 
 /// A completed request.
 #[derive(Clone, Copy, Debug)]
-pub struct Ended {
+pub struct Completion {
     /// Index of the job in the list.
     pub job: usize,
     /// The access.
     pub access: Access,
     /// Latency, counted from the time when the request was sent or due.
-    pub waited: Nanos,
+    pub latency: Nanos,
     /// True when the request succeeded.
     pub ok: bool,
 }
 
 /// Running jobs.
-pub struct Crowd(Rc<State>);
+pub struct RunningJobs(Rc<State>);
 
 #[derive(Default)]
 struct State {
     /// True when no further requests may be sent.
-    over: Cell<bool>,
+    is_stopped: Cell<bool>,
     /// Requests in flight.
     in_flight: Cell<u64>,
 }
 
 /// State shared by the clients of a job.
 struct Shared<N> {
-    number: usize,
+    job: usize,
     pace: Pace,
     stream: RefCell<Stream>,
     random: RefCell<Random>,
     /// Time at which the next request of a fixed rate is due.
     due: Cell<Nanos>,
     state: Rc<State>,
-    note: Rc<N>,
+    on_completion: Rc<N>,
 }
 
-impl Crowd {
-    /// Starts jobs; `note` receives each completion. A job's draws depend only on `seed` and the job's index.
-    pub fn start<S: Seam, D: Door<S>>(
+impl RunningJobs {
+    /// Starts jobs; `on_completion` receives each completion. A job's draws depend only on `seed` and the job's index.
+    pub fn start<S: Seam, D: RequestTarget<S>>(
         seam: &S,
-        door: &D,
+        target: &D,
         jobs: &[Job],
         seed: u64,
-        note: impl Fn(Ended) + 'static,
-    ) -> Crowd {
-        let (state, note) = (Rc::<State>::default(), Rc::new(note));
+        on_completion: impl Fn(Completion) + 'static,
+    ) -> RunningJobs {
+        let (state, on_completion) = (Rc::<State>::default(), Rc::new(on_completion));
         for (number, job) in jobs.iter().enumerate() {
-            let lane = number as u64;
+            let draw_stream = number as u64;
             let shared = Rc::new(Shared {
-                number,
+                job: number,
                 pace: job.pace,
-                stream: RefCell::new(Stream::new(job.pattern.clone(), seed, lane)),
-                random: RefCell::new(Random::new(!seed, lane)),
+                stream: RefCell::new(Stream::new(job.pattern.clone(), seed, draw_stream)),
+                random: RefCell::new(Random::new(!seed, draw_stream)),
                 due: Cell::new(seam.now() + job.begin),
                 state: Rc::clone(&state),
-                note: Rc::clone(&note),
+                on_completion: Rc::clone(&on_completion),
             });
             for _ in 0..job.depth {
-                seam.spawn(work(seam.clone(), door.clone(), Rc::clone(&shared), seam.now() + job.begin));
+                seam.spawn(run_client(seam.clone(), target.clone(), Rc::clone(&shared), seam.now() + job.begin));
             }
         }
-        Crowd(state)
+        RunningJobs(state)
     }
 
     /// Stops sending and waits for all requests in flight. A client that sleeps until its next request ends when it
     /// wakes up.
-    pub async fn dismiss<S: Seam>(self, seam: &S) {
-        self.0.over.set(true);
+    pub async fn stop<S: Seam>(self, seam: &S) {
+        self.0.is_stopped.set(true);
         while self.0.in_flight.get() > 0 {
             seam.sleep(Nanos::from_millis(1)).await;
         }
@@ -98,7 +98,7 @@ impl<N> Shared<N> {
     }
 
     /// Time at which the next request is to be sent; `None` means at once.
-    fn next(&self, now: Nanos) -> Option<Nanos> {
+    fn next_time(&self, now: Nanos) -> Option<Nanos> {
         match self.pace {
             Pace::Eager => None,
             Pace::Think(mean) => Some(now + self.pause(mean.0 as f64)),
@@ -111,16 +111,21 @@ impl<N> Shared<N> {
     }
 }
 
-async fn work<S: Seam, D: Door<S>, N: Fn(Ended)>(seam: S, door: D, shared: Rc<Shared<N>>, begin: Nanos) {
-    let State { over, in_flight } = &*shared.state;
+async fn run_client<S: Seam, D: RequestTarget<S>, N: Fn(Completion)>(
+    seam: S,
+    target: D,
+    shared: Rc<Shared<N>>,
+    begin: Nanos,
+) {
+    let State { is_stopped, in_flight } = &*shared.state;
     if begin > seam.now() {
         seam.sleep_until(begin).await;
     }
-    while !over.get() {
-        let due = shared.next(seam.now());
+    while !is_stopped.get() {
+        let due = shared.next_time(seam.now());
         if let Some(due) = due.filter(|due| *due > seam.now()) {
             seam.sleep_until(due).await;
-            if over.get() {
+            if is_stopped.get() {
                 break;
             }
         }
@@ -128,10 +133,10 @@ async fn work<S: Seam, D: Door<S>, N: Fn(Ended)>(seam: S, door: D, shared: Rc<Sh
         let began = due.filter(|_| matches!(shared.pace, Pace::Rate(_))).unwrap_or_else(|| seam.now());
         in_flight.set(in_flight.get() + 1);
         seam.spend(REQUEST_COST);
-        let ok = door.ask(&seam, access).await;
-        (shared.note)(Ended { job: shared.number, access, waited: seam.now().since(began), ok });
+        let ok = target.execute(&seam, access).await;
+        (shared.on_completion)(Completion { job: shared.job, access, latency: seam.now().since(began), ok });
         in_flight.set(in_flight.get() - 1);
-        // A client on a socket yields the core between two of its requests.
+        // A client on a socket yields the core between two requests.
         seam.yield_now().await;
     }
 }

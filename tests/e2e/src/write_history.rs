@@ -15,27 +15,27 @@ pub const BLOCK_SECTORS: u64 = 8;
 struct State {
     /// Newest write covered by a flush; 0 is the fresh volume.
     flushed: u64,
-    /// Newest write sent, answered or not.
+    /// Newest write sent, acknowledged or not.
     sent: u64,
     /// Newest acknowledged write.
     acknowledged: u64,
-    /// Newest write answered with an error; it may have happened.
+    /// Newest write that failed; it may have taken effect.
     failed: u64,
 }
 
 /// Writes of a single writer to a volume.
 #[derive(Debug)]
-pub struct Ledger {
+pub struct WriteHistory {
     sectors: Vec<State>,
     /// Writes of zeroes per sector, by sequence number: they leave no mark in the content.
     zeroes: BTreeMap<u64, Vec<u64>>,
     /// Acknowledged writes not yet covered by a flush.
-    held: Vec<(u64, u64, u64)>,
-    /// Number of entries ever removed from the front of `held`.
-    settled: u64,
+    unflushed: Vec<(u64, u64, u64)>,
+    /// Number of entries ever removed from the front of `unflushed`.
+    drained: u64,
     sequence: u64,
-    /// True where the storage may tear a block (a power cut on a disk with 512-byte sectors).
-    tears: bool,
+    /// True if the storage may tear a block (a power cut on a disk with 512-byte sectors).
+    may_tear: bool,
 }
 
 /// A violated promise.
@@ -73,13 +73,13 @@ impl fmt::Display for Fault {
 
 /// Number of acknowledged writes that a flush covers.
 #[derive(Clone, Copy, Debug)]
-pub struct Mark(u64);
+pub struct FlushMark(u64);
 
-impl Ledger {
+impl WriteHistory {
     /// A fresh volume of `bytes`, all zeroes.
-    pub fn new(bytes: u64, tears: bool) -> Self {
+    pub fn new(bytes: u64, may_tear: bool) -> Self {
         let sectors = vec![State::default(); (bytes / SECTOR as u64) as usize];
-        Ledger { sectors, zeroes: BTreeMap::new(), held: Vec::new(), settled: 0, sequence: 0, tears }
+        WriteHistory { sectors, zeroes: BTreeMap::new(), unflushed: Vec::new(), drained: 0, sequence: 0, may_tear }
     }
 
     /// Number of sectors.
@@ -119,7 +119,7 @@ impl Ledger {
             }
         }
         if !durable {
-            self.held.push((at, count, sequence));
+            self.unflushed.push((at, count, sequence));
         }
     }
 
@@ -131,19 +131,19 @@ impl Ledger {
     }
 
     /// Records that a flush is about to be sent on any connection; it covers all writes acknowledged so far.
-    pub fn flush_begins(&self) -> Mark {
-        Mark(self.settled + self.held.len() as u64)
+    pub fn begin_flush(&self) -> FlushMark {
+        FlushMark(self.drained + self.unflushed.len() as u64)
     }
 
     /// Records the acknowledgement of a flush.
-    pub fn flush_ends(&mut self, mark: Mark) {
-        let covered = mark.0.saturating_sub(self.settled) as usize;
-        for (at, count, sequence) in self.held.drain(..covered) {
+    pub fn end_flush(&mut self, mark: FlushMark) {
+        let covered = mark.0.saturating_sub(self.drained) as usize;
+        for (at, count, sequence) in self.unflushed.drain(..covered) {
             for state in &mut self.sectors[at as usize..(at + count) as usize] {
                 state.flushed = state.flushed.max(sequence);
             }
         }
-        self.settled += covered as u64;
+        self.drained += covered as u64;
     }
 
     /// Checks the content of a read without a crash and without concurrent writes: exactly the newest acknowledged
@@ -177,7 +177,7 @@ impl Ledger {
         let mut faults = Vec::new();
         let mut found = Vec::with_capacity(self.sectors.len());
         for (sector, content) in (0..).zip(image.chunks(SECTOR)) {
-            match self.judge(sector, pattern::recognise(content)) {
+            match self.check_sector(sector, pattern::recognise(content)) {
                 Ok(sequence) => found.push(sequence),
                 Err(fault) => {
                     faults.push(fault);
@@ -185,18 +185,18 @@ impl Ledger {
                 }
             }
         }
-        if !self.tears && faults.is_empty() {
+        if !self.may_tear && faults.is_empty() {
             let torn = (0..).zip(found.chunks(BLOCK_SECTORS as usize)).filter(|(block, sequences)| {
                 is_whole_block(*block) && sequences.iter().any(|sequence| *sequence != sequences[0])
             });
             faults.extend(torn.map(|(block, sequences)| Fault::Torn { block, sequences: sequences.to_vec() }));
         }
-        self.adopt(&found);
+        self.reset_to(&found);
         faults
     }
 
-    /// Sequence number of a sector's content, if that content may be there.
-    fn judge(&self, sector: u64, content: Content) -> Result<u64, Fault> {
+    /// Sequence number of a sector's content, if a correct volume may return that content.
+    fn check_sector(&self, sector: u64, content: Content) -> Result<u64, Fault> {
         let State { flushed, sent, .. } = self.sectors[sector as usize];
         match content {
             Content::Garbage => Err(Fault::Garbage { sector }),
@@ -218,9 +218,9 @@ impl Ledger {
         }
     }
 
-    fn adopt(&mut self, found: &[u64]) {
-        self.settled += self.held.len() as u64;
-        self.held.clear();
+    fn reset_to(&mut self, found: &[u64]) {
+        self.drained += self.unflushed.len() as u64;
+        self.unflushed.clear();
         for ((sector, state), &sequence) in (0..).zip(&mut self.sectors).zip(found) {
             let keep = self.zeroes.get(&sector).is_some_and(|list| list.contains(&sequence));
             self.zeroes.remove(&sector);
@@ -243,67 +243,67 @@ mod tests {
 
     const BLOCKS: u64 = 16;
 
-    fn write(ledger: &mut Ledger, image: &mut [u8], at: u64, count: u64) -> u64 {
-        let sequence = ledger.send(at, count, false);
+    fn write(history: &mut WriteHistory, image: &mut [u8], at: u64, count: u64) -> u64 {
+        let sequence = history.send(at, count, false);
         for sector in at..at + count {
             pattern::fill(sector, sequence, &mut image[sector as usize * SECTOR..][..SECTOR]);
         }
-        ledger.acknowledge(at, count, sequence, false);
+        history.acknowledge(at, count, sequence, false);
         sequence
     }
 
-    fn fresh() -> (Ledger, Vec<u8>) {
+    fn fresh() -> (WriteHistory, Vec<u8>) {
         let bytes = BLOCKS * BLOCK_SECTORS * SECTOR as u64;
-        (Ledger::new(bytes, false), vec![0; bytes as usize])
+        (WriteHistory::new(bytes, false), vec![0; bytes as usize])
     }
 
-    fn flush(ledger: &mut Ledger) {
-        let mark = ledger.flush_begins();
-        ledger.flush_ends(mark);
+    fn flush(history: &mut WriteHistory) {
+        let mark = history.begin_flush();
+        history.end_flush(mark);
     }
 
     #[test]
     fn flushed_and_later_writes_pass() {
-        let (mut ledger, mut image) = fresh();
-        write(&mut ledger, &mut image, 8, 8);
-        flush(&mut ledger);
+        let (mut history, mut image) = fresh();
+        write(&mut history, &mut image, 8, 8);
+        flush(&mut history);
         let flushed = image.clone();
-        write(&mut ledger, &mut image, 8, 8);
-        write(&mut ledger, &mut image, 24, 8);
-        assert_eq!(ledger.check_after_crash(&image), []);
+        write(&mut history, &mut image, 8, 8);
+        write(&mut history, &mut image, 24, 8);
+        assert_eq!(history.check_after_crash(&image), []);
         // Content found once must stay, so the older image counts as a loss.
-        assert!(matches!(ledger.check_after_crash(&flushed)[0], Fault::Lost { sector: 8, .. }));
+        assert!(matches!(history.check_after_crash(&flushed)[0], Fault::Lost { sector: 8, .. }));
     }
 
     #[test]
     fn unflushed_write_may_be_lost_but_not_a_flushed_one() {
-        let (mut ledger, mut image) = fresh();
-        write(&mut ledger, &mut image, 0, 8);
-        assert_eq!(ledger.check_after_crash(&vec![0; image.len()]), []);
-        let (mut ledger, mut image) = fresh();
-        write(&mut ledger, &mut image, 0, 8);
-        flush(&mut ledger);
-        assert_eq!(ledger.check_after_crash(&vec![0; image.len()]).len(), 8);
+        let (mut history, mut image) = fresh();
+        write(&mut history, &mut image, 0, 8);
+        assert_eq!(history.check_after_crash(&vec![0; image.len()]), []);
+        let (mut history, mut image) = fresh();
+        write(&mut history, &mut image, 0, 8);
+        flush(&mut history);
+        assert_eq!(history.check_after_crash(&vec![0; image.len()]).len(), 8);
     }
 
     #[test]
     fn flush_covers_only_writes_acknowledged_before_it() {
-        let (mut ledger, mut image) = fresh();
-        let mark = ledger.flush_begins();
-        write(&mut ledger, &mut image, 0, 8);
-        ledger.flush_ends(mark);
-        assert_eq!(ledger.check_after_crash(&vec![0; image.len()]), []);
+        let (mut history, mut image) = fresh();
+        let mark = history.begin_flush();
+        write(&mut history, &mut image, 0, 8);
+        history.end_flush(mark);
+        assert_eq!(history.check_after_crash(&vec![0; image.len()]), []);
     }
 
     #[test]
     fn foreign_torn_invented_and_flipped_data_is_detected() {
         let found = |spoil: fn(&mut [u8])| {
-            let (mut ledger, mut image) = fresh();
-            write(&mut ledger, &mut image, 0, 8);
-            flush(&mut ledger);
-            write(&mut ledger, &mut image, 8, 8);
+            let (mut history, mut image) = fresh();
+            write(&mut history, &mut image, 0, 8);
+            flush(&mut history);
+            write(&mut history, &mut image, 8, 8);
             spoil(&mut image);
-            ledger.check_after_crash(&image)
+            history.check_after_crash(&image)
         };
         assert!(matches!(found(|image| image.copy_within(0..SECTOR, 4096))[..], [Fault::Foreign { sector: 8, of: 0 }]));
         assert!(matches!(found(|image| image[4096..4096 + SECTOR].fill(0))[..], [Fault::Torn { block: 1, .. }]));
@@ -317,16 +317,16 @@ mod tests {
 
     #[test]
     fn zeroes_count_as_a_write_and_their_loss_is_detected() {
-        let (mut ledger, mut image) = fresh();
-        write(&mut ledger, &mut image, 0, 8);
-        flush(&mut ledger);
+        let (mut history, mut image) = fresh();
+        write(&mut history, &mut image, 0, 8);
+        flush(&mut history);
         let before = image.clone();
-        let sequence = ledger.send(0, 8, true);
-        ledger.acknowledge(0, 8, sequence, true);
+        let sequence = history.send(0, 8, true);
+        history.acknowledge(0, 8, sequence, true);
         image[..4096].fill(0);
-        assert_eq!(ledger.check_read(0, &image[..4096]), []);
-        assert_eq!(ledger.check_read(0, &before[..4096]).len(), 8);
-        assert_eq!(ledger.check_after_crash(&image), []);
-        assert_eq!(ledger.check_after_crash(&before).len(), 8);
+        assert_eq!(history.check_read(0, &image[..4096]), []);
+        assert_eq!(history.check_read(0, &before[..4096]).len(), 8);
+        assert_eq!(history.check_after_crash(&image), []);
+        assert_eq!(history.check_after_crash(&before).len(), 8);
     }
 }

@@ -1,4 +1,4 @@
-//! Playing a pattern in virtual time with a fixed number of requests in flight, and the resulting figures.
+//! A load in virtual time with a fixed number of requests in flight, and its figures.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -58,9 +58,9 @@ impl Figures {
         Figures { last_end: now, ..Figures::default() }
     }
 
-    /// Completes the figures of a load that began at `begun`.
-    pub(crate) fn finish(&mut self, begun: Nanos) {
-        self.elapsed = self.last_end.since(begun);
+    /// Completes the figures of a load that began at `start`.
+    pub(crate) fn finish(&mut self, start: Nanos) {
+        self.elapsed = self.last_end.since(start);
         self.read_us.sort_unstable();
         self.write_us.sort_unstable();
     }
@@ -83,15 +83,15 @@ pub fn quantile(sorted: &[u32], per_mille: usize) -> u32 {
     sorted.get(index).copied().unwrap_or(0)
 }
 
-/// Plays `load` on `target` and returns when its last request has ended.
-pub async fn play(seam: &SimSeam, target: &Target, load: &Load) -> Figures {
-    let begun = seam.now();
-    let figures = Rc::new(RefCell::new(Figures::starting(begun)));
-    let end = begun + load.time;
+/// Runs `load` on `target` and returns when its last request has ended.
+pub async fn run_load(seam: &SimSeam, target: &Target, load: &Load) -> Figures {
+    let start = seam.now();
+    let figures = Rc::new(RefCell::new(Figures::starting(start)));
+    let end = start + load.time;
     for client in 0..load.depth {
         let stream = Stream::new(load.pattern.clone(), load.seed, u64::from(client));
         let (seam, target, figures) = (seam.clone(), target.clone(), Rc::clone(&figures));
-        seam.clone().spawn(work(seam, target, stream, end, figures));
+        seam.clone().spawn(run_client(seam, target, stream, end, figures));
     }
     seam.sleep_until(end).await;
     // Every running client holds a reference to the figures.
@@ -99,11 +99,11 @@ pub async fn play(seam: &SimSeam, target: &Target, load: &Load) -> Figures {
         seam.sleep(Nanos::from_millis(1)).await;
     }
     let mut figures = figures.take();
-    figures.finish(begun);
+    figures.finish(start);
     figures
 }
 
-async fn work(seam: SimSeam, target: Target, mut stream: Stream, end: Nanos, figures: Rc<RefCell<Figures>>) {
+async fn run_client(seam: SimSeam, target: Target, mut stream: Stream, end: Nanos, figures: Rc<RefCell<Figures>>) {
     let mut requests = 0;
     while seam.now() < end {
         let access = stream.draw();
@@ -115,7 +115,7 @@ async fn work(seam: SimSeam, target: Target, mut stream: Stream, end: Nanos, fig
         };
         figures.borrow_mut().record(access.write, began, seam.now(), &result);
         requests += 1;
-        // A client on a socket yields the core between two of its requests.
+        // A client on a socket yields the core between two requests.
         seam.yield_now().await;
     }
 }

@@ -6,30 +6,30 @@ use std::time::Duration;
 
 use e2e::cache_disk::CacheDisk;
 use e2e::client::Client;
-use e2e::ledger::Ledger;
-use e2e::site::Site;
+use e2e::fixture::Fixture;
+use e2e::write_history::WriteHistory;
 use e2e::writer::{StopAtEnd, Writer};
 
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn case_21_clean_data_is_never_written_and_idle_is_idle() {
-    let mut site = Site::new();
-    let socket = site.folder.join("disk");
-    let disk = CacheDisk::serve(&socket, 8 << 20).expect("a socket can be made");
-    site.volume_on("v", &disk.uri(), "");
+fn case_21_clean_data_is_never_written_and_idle_daemon_sends_no_io() {
+    let mut fixture = Fixture::new();
+    let socket = fixture.folder.join("disk");
+    let disk = CacheDisk::serve(&socket, 8 << 20).expect("a socket can be created");
+    fixture.add_volume_on("v", &disk.uri(), "");
     for _ in 0..2 {
-        let daemon = site.start();
-        let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
-        client.read_all().expect("it reads");
-        client.flush().expect("it flushes");
+        let daemon = fixture.start();
+        let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+        client.read_all().expect("the read succeeds");
+        client.flush().expect("the flush succeeds");
         drop(client);
         daemon.stop();
     }
     assert_eq!(disk.requests().1, 0, "reads alone made the daemon write");
-    let daemon = site.start();
-    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
-    client.write(4096, &[1; 65536]).expect("it writes");
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(4096, &[1; 65536]).expect("the write succeeds");
     daemon.command(&["volume", "flush", "v"]);
     std::thread::sleep(Duration::from_millis(300));
     let before = disk.requests();
@@ -41,13 +41,13 @@ fn case_21_clean_data_is_never_written_and_idle_is_idle() {
 
 #[test]
 fn case_20_one_flush_and_two_at_once_end_under_full_load() {
-    let site = Site::with_volume(16 * MIB);
-    let daemon = site.start();
-    let (endpoint, stop) = (site.endpoint(), AtomicBool::new(false));
-    let ledger = Mutex::new(Ledger::new(16 * MIB, false));
+    let fixture = Fixture::with_volume(16 * MIB);
+    let daemon = fixture.start();
+    let (endpoint, stop) = (fixture.endpoint(), AtomicBool::new(false));
+    let history = Mutex::new(WriteHistory::new(16 * MIB, false));
     let writer = Writer { endpoint: &endpoint, export: "v", connections: 2, seed: 20 };
     let faults = std::thread::scope(|scope| {
-        let run = scope.spawn(|| writer.run(&ledger, &stop));
+        let run = scope.spawn(|| writer.run(&history, &stop));
         let at_end = StopAtEnd(&stop);
         std::thread::sleep(Duration::from_millis(300));
         let flush = || daemon.command(&["volume", "flush", "v"]);
@@ -75,9 +75,9 @@ assert libc.prctl(38, 1, 0, 0, 0) == 0
 assert libc.prctl(22, 2, program, 0, 0) == 0, ctypes.get_errno()
 os.execv(sys.argv[1], sys.argv[1:])
 "#;
-    let site = Site::with_volume(MIB);
-    std::fs::write(site.config(), site.config_text()).expect("the folder can be written");
-    let said = e2e::tool::tool("python3").arg("-c").arg(script).arg(e2e::daemon::binary());
-    let said = said.args("serve --config").arg(site.config()).fails();
-    assert!(said.contains("io_uring") && said.contains("seccomp"), "{said}");
+    let fixture = Fixture::with_volume(MIB);
+    std::fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
+    let output = e2e::tool::tool("python3").arg("-c").arg(script).arg(e2e::daemon::binary());
+    let output = output.args("serve --config").arg(fixture.config()).fails();
+    assert!(output.contains("io_uring") && output.contains("seccomp"), "{output}");
 }

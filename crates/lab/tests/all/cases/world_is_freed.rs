@@ -1,4 +1,4 @@
-//! A finished world leaves nothing in memory, so that a campaign of any length does not grow.
+//! A finished world frees all its memory, so that a campaign of any length does not grow.
 
 use lab::fixture::{Fixture, read, write};
 use seam::sim::{CrashMode, LeakCheck, SimDiskSpec};
@@ -7,17 +7,17 @@ use seam::{Nanos, Seam};
 const MIB: u64 = 1 << 20;
 
 /// An engine with work in flight: clean and dirty blocks, a write and a read in flight, a detached volume.
-fn busy() -> (Fixture, LeakCheck) {
+fn busy_world() -> (Fixture, LeakCheck) {
     let fixture = Fixture::with_memory(1, 16 * MIB);
     let remains = fixture.world.leak_check();
-    for name in ["one", "two", "gone"] {
+    for name in ["one", "two", "detached"] {
         fixture.add_disk(name, SimDiskSpec::new(8 * MIB));
         let volume = fixture.attach(name, |_| ()).unwrap();
         fixture.world.block_on(write(&volume, 0, 512, 1)).unwrap();
         fixture.world.block_on(read(&volume, 4_096, 512)).unwrap();
-        fixture.seam.spawn(async move { volume.flush().await.expect("a disk without faults") });
+        fixture.seam.spawn(async move { volume.flush().await.expect("a disk without faults does not fail") });
     }
-    fixture.world.block_on(fixture.core.detach("gone")).unwrap();
+    fixture.world.block_on(fixture.core.detach("detached")).unwrap();
     let two = fixture.core.find("two").unwrap();
     fixture.seam.spawn(async move { drop(read(&two, 12_288, 64).await) });
     fixture.world.run_for(Nanos::from_micros(10)).unwrap();
@@ -27,9 +27,9 @@ fn busy() -> (Fixture, LeakCheck) {
 #[test]
 fn crashed_busy_world_is_freed() {
     for mode in CrashMode::ALL {
-        let (fixture, remains) = busy();
-        assert!(remains.world() > 0 && remains.buffers() > 256, "nothing is in flight");
-        let images = fixture.end(mode);
+        let (fixture, remains) = busy_world();
+        assert!(remains.world() > 0 && remains.buffers() > 256, "the world has buffers in use");
+        let images = fixture.crash_disks(mode);
         assert_eq!(remains.buffers(), 0, "{mode:?}");
         let next = Fixture::with_memory(2, MIB);
         next.world.adopt(images);
@@ -39,21 +39,21 @@ fn crashed_busy_world_is_freed() {
 
 #[test]
 fn dropped_world_is_freed_in_any_drop_order() {
-    let (fixture, remains) = busy();
+    let (fixture, remains) = busy_world();
     drop(fixture);
     assert_eq!((remains.world(), remains.buffers()), (0, 0));
-    let (Fixture { world, seam, core }, remains) = busy();
+    let (Fixture { world, seam, core }, remains) = busy_world();
     drop((world, seam));
-    assert!(remains.buffers() > 256, "the engine holds its buffers");
+    assert!(remains.buffers() > 256, "the engine owns its buffers");
     drop(core);
     assert_eq!((remains.world(), remains.buffers()), (0, 0));
 }
 
 #[test]
-fn held_volume_keeps_its_buffers() {
-    let (fixture, remains) = busy();
+fn volume_handle_keeps_its_buffers() {
+    let (fixture, remains) = busy_world();
     let volume = fixture.core.find("one").unwrap();
-    drop(fixture.end(CrashMode::KeepAll));
+    drop(fixture.crash_disks(CrashMode::KeepAll));
     assert!(remains.buffers() > 256);
     drop(volume);
     assert_eq!((remains.world(), remains.buffers()), (0, 0));
