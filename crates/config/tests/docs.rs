@@ -25,7 +25,7 @@ fn keys_as_text() -> String {
 }
 
 fn alerts_as_text() -> String {
-    let mut text = "\n| alert | severity | when | what follows | what to do |\n|---|---|---|---|---|\n".to_owned();
+    let mut text = "\n| alert | severity | condition | effect | remedy |\n|---|---|---|---|---|\n".to_owned();
     for kind in &KINDS {
         let (name, severity) = (kind.kind, kind.kind.severity());
         text += &format!("| `{name}` | {severity} | {} | {} | {} |\n", kind.when, kind.effect, kind.remedy);
