@@ -255,7 +255,7 @@ pub const KEYS: &[Key] = &[
         "CHAP: initiators authenticate with the secret in that file. With `mutual_user` and `mutual_secret_file`, the \
          target authenticates to the initiators, too. A list of such tables, or `[[iscsi.chap]]`, defines several \
          users; `initiators` binds a user to initiator names, which can then use this user only \
-         ([iscsi.md](iscsi.md#who-may-see-it)).",
+         ([iscsi.md](iscsi.md#access)).",
     )
     .shape(Shape::Records(&["user", "secret_file"], &["mutual_user", "mutual_secret_file"], &["initiators"])),
     key(

@@ -11,10 +11,8 @@ const END: &str = "<!-- end of keys -->";
 fn keys_as_text() -> String {
     let mut text = String::new();
     for table in TABLES {
-        text += &format!(
-            "\n### {}\n\n| key | written | without it | meaning |\n|---|---|---|---|\n",
-            show_table(table.name)
-        );
+        text +=
+            &format!("\n### {}\n\n| key | notation | default | meaning |\n|---|---|---|---|\n", show_table(table.name));
         for key in KEYS.iter().filter(|key| key.table == table.name) {
             let cell = |text: &str| text.replace('|', "\\|");
             let (form, default) = (cell(key.form), cell(key.default));
@@ -25,7 +23,7 @@ fn keys_as_text() -> String {
 }
 
 fn alerts_as_text() -> String {
-    let mut text = "\n| alert | severity | when | what follows | what to do |\n|---|---|---|---|---|\n".to_owned();
+    let mut text = "\n| alert | severity | condition | effect | remedy |\n|---|---|---|---|---|\n".to_owned();
     for kind in &KINDS {
         let (name, severity) = (kind.kind, kind.kind.severity());
         text += &format!("| `{name}` | {severity} | {} | {} | {} |\n", kind.when, kind.effect, kind.remedy);

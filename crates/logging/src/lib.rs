@@ -37,19 +37,19 @@ macro_rules! subsystems {
 
 subsystems! {
     API "api" "the HTTP interface: changes with actor and result, logins, tokens"
-    ATTACH "attach" "`hotset attach`, which has a log of its own"
+    ATTACH "attach" "`hotset attach`, in its own log"
     CONFIG "config" "the configuration and its reload"
     CONTROL "control" "requests to the daemon, and jobs"
     DAEMON "daemon" "start, stop, signals, file descriptors, the log itself"
     EVENTS "events" "the webhook of alerts"
     FLASH "flash" "flash devices, the flash log, clean pages on flash"
-    HISTORY "history" "figures over time"
+    HISTORY "history" "the history"
     ISCSI "iscsi" "the iSCSI target and its reservations"
-    MEMORY "memory" "memory that outlives the daemon"
-    NBD "nbd" "NBD clients over a restart"
+    MEMORY "memory" "persisted memory"
+    NBD "nbd" "NBD clients across a restart"
     QOS "qos" "limits, shares, reservations"
     TRACE "trace" "recordings of requests"
-    VHOST_USER "vhost_user" "virtual machines at vhost-user sockets"
+    VHOST_USER "vhost_user" "vhost-user front ends"
     VOLUME "volume" "volumes: served, refused, changed, destaged at a stop"
 }
 

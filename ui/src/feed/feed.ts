@@ -6,7 +6,7 @@ import type { Sample } from '../lib/types';
 /** Message to a tab. */
 export type FeedMessage = { kind: 'samples'; samples: Sample[] } | { kind: 'state'; state: 'live' | 'lost' | 'locked' };
 
-/** What a tab needs: its visibility, and the volumes that it shows. */
+/** Subscription of a tab: its visibility, and the volumes that it shows. */
 export interface Subscription {
   visible: boolean;
   volumes: string[];

@@ -29,7 +29,7 @@ export interface Table {
   settings: Setting[];
 }
 
-/** Stands for a default where a value is mandatory. */
+/** Shown in place of the default of a mandatory key. */
 const REQUIRED = 'required';
 const FROM = { default: '', file: 'from the file', command: 'by command' };
 

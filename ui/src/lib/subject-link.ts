@@ -3,7 +3,7 @@
 import { linkTo } from './route.svelte';
 import type { Alert, Event } from './types';
 
-/** Kinds of alerts that concern the flash cache, whatever their subject is. */
+/** Kinds of alerts that concern the flash cache, for any subject. */
 const OF_FLASH = [
   'flash-data-lost',
   'no-copy',

@@ -48,7 +48,7 @@ class TimeRange {
   /** Nested zooms, outermost first. */
   zooms = $derived(parse(route.query.get('zoom') ?? ''));
   zoom = $derived(this.zooms.at(-1));
-  /** Newest known second; stands still while the tab is hidden. */
+  /** Newest known second; not updated while the tab is hidden. */
   now = $derived(Math.floor((live.newest?.at_unix_ms ?? live.now) / 1e3));
   to = $derived(this.zoom?.to ?? this.now + 1);
   from = $derived(this.zoom?.from ?? this.to - this.range.seconds);

@@ -1,4 +1,4 @@
-// What the daemon tells, as far as the page shows it. docs/admin/api.md has the rest.
+// Types of the API's responses, as far as the console uses them. docs/admin/api.md has the complete interface.
 
 export interface Bucket {
   us: number;
@@ -37,46 +37,46 @@ export interface Totals extends Counters {
   volumes: number;
 }
 
-/** What a volume has of a datastore. */
+/** A volume's entitlement to and use of a datastore. */
 export interface Member {
   volume: string;
   shares: number;
   reservation_iops: number;
-  /** Beside those who ask for something now. */
+  /** Among the volumes with current requests. */
   entitled_ratio: number;
   /** In the last second. */
   used_ratio: number;
   waits: number;
   waited_us: number;
-  /** Requests that wait now. */
+  /** Requests waiting at the moment. */
   waiting: number;
 }
 
-/** A time in which a datastore was congested. */
+/** A congestion episode of a datastore. */
 export interface Episode {
   began_unix_seconds: number;
-  /** Absent while it lasts. */
+  /** Absent while the episode continues. */
   ended_unix_seconds?: number;
   caused_by: string;
   contenders: string[];
 }
 
 export interface Datastore extends Totals {
-  /** Empty for volumes without one, of which no congestion is known. */
+  /** Empty for volumes without a datastore; their congestion is unknown. */
   name: string;
-  /** The flash devices, which all volumes share. */
+  /** True for the flash devices, which all volumes share. */
   is_flash: boolean;
   congested: boolean;
   congested_seconds_total: number;
   congestion_episodes: number;
   threshold_ms: number;
-  /** The threshold was found, not given. */
+  /** True if the threshold was measured, not configured. */
   threshold_found: boolean;
   latency_ms: number;
   accesses_per_second: number;
   shown_accesses_per_second?: number;
   members: Member[];
-  /** The newest last. */
+  /** Oldest first. */
   episodes: Episode[];
 }
 
@@ -88,10 +88,10 @@ export interface Volume extends Counters {
   backing: string;
   datastore: string;
   read_only: boolean;
-  /** What initiators know it by, where there is an iSCSI target. */
+  /** Identity for iSCSI initiators; absent without an iSCSI target. */
   unit?: { lun: number; naa: string; declared_lost: boolean };
   labels: Record<string, string>;
-  /** Sizes, percent or `none`, as they are written; empty while it is refused. */
+  /** Size, percentage or `none`, in the notation of the configuration; empty while the volume is refused. */
   memory: { min: string; max: string };
   flash: {
     pages: number;
@@ -101,14 +101,14 @@ export interface Volume extends Counters {
     max: string;
     pinned_pages: number;
     pinned_whole_pages: number;
-    /** Why the last one that is not there could not be brought. */
+    /** Reason why the last missing pinned page was not promoted. */
     pin_waits: string;
   };
   qos: Qos;
   alerts: string[];
 }
 
-/** What a volume is entitled to and held to; 0: no limit, nothing reserved. */
+/** Quality of service of a volume; 0: no limit, no reservation. */
 export interface Qos {
   shares: number;
   limit_iops: number;
@@ -130,12 +130,12 @@ export interface Written {
   since_unix_seconds: number;
 }
 
-/** What a drive says of its own health. */
+/** Health reported by a drive (SMART). */
 export interface Drive {
-  /** The whole drive. */
+  /** Path of the whole drive. */
   drive: string;
   model: string;
-  /** 0 while nothing was read. */
+  /** Time of the last successful query; 0: none. */
   read_unix_seconds: number;
   spare_ratio: number | null;
   spare_threshold_ratio: number | null;
@@ -143,13 +143,13 @@ export interface Drive {
   temperature_celsius: number | null;
   media_errors: number | null;
   warnings: string[];
-  /** Why it could not be read the last time. */
+  /** Error of the last query; empty without one. */
   unread: string;
 }
 
 export interface FlashDevice {
   number: number;
-  /** Empty when it is not there. */
+  /** Empty for a missing device. */
   device: string;
   size_bytes: number;
   role: string;
@@ -162,7 +162,7 @@ export interface FlashDevice {
   written: Written;
   endurance_used_ratio: number | null;
   endurance_left_days: number | null;
-  /** None where it is a file. */
+  /** Null for a file. */
   drive: Drive | null;
 }
 
@@ -177,7 +177,7 @@ export interface Flash {
   dirty_bytes: number;
   volumes: string[];
   unclaimed: number;
-  /** A change of the devices; among the jobs, too. */
+  /** Change of devices in progress; also listed in `jobs`. */
   job: object | null;
   write_amplification: number | null;
   drives_unread: string | null;
@@ -187,11 +187,11 @@ export interface Flash {
 
 export type Severity = 'critical' | 'warning' | 'info';
 
-/** What is wrong now. */
+/** An active problem. */
 export interface Alert {
   kind: string;
   severity: Severity;
-  /** A volume, a device or a part of the daemon; null for the whole. */
+  /** A volume, a device or a part of the daemon; null for the whole daemon. */
   subject: string | null;
   since_unix_ms: number;
   cause: string;
@@ -199,15 +199,15 @@ export interface Alert {
   remedy: string;
 }
 
-/** Something that happened. */
+/** An entry of the event log. */
 export interface Event {
-  /** They count up, over restarts too. */
+  /** Rises with every event, across restarts. */
   number: number;
   at_unix_ms: number;
   kind: string;
-  /** A volume or a device; null for the whole. */
+  /** A volume or a device; null for the whole daemon. */
   subject: string | null;
-  /** Who did it; null where nobody did. */
+  /** Origin of a change; null without one. */
   actor: string | null;
   text: string;
 }
@@ -217,14 +217,14 @@ export interface Override {
   volume: string;
   key: string;
   value: string;
-  /** What the file says. */
+  /** Value in the configuration file. */
   file: string;
 }
 
-/** Where a value of the configuration comes from. */
+/** Source of a configuration value. */
 export type KeySource = 'default' | 'file' | 'command';
 
-/** What a volume, datastore or array has of a key, where that is not the default. */
+/** A key's value for one volume, datastore or array, if it is not the default. */
 export interface KeyEntry {
   name: string;
   value: string;
@@ -233,22 +233,22 @@ export interface KeyEntry {
 
 /** A key of the configuration. */
 export interface Key {
-  /** Empty at the top of the file. */
+  /** Empty for top-level keys. */
   table: string;
   key: string;
   default: string;
-  /** Null where the table is repeated: then `entries` have it. */
+  /** Null for a repeated table, whose values are in `entries`. */
   value: string | null;
   source: KeySource;
   takes_effect: 'restart' | 'reload' | 'renewal' | 'command';
   entries: KeyEntry[];
 }
 
-/** Long work that is under way. */
+/** A job in progress. */
 export interface Job {
   id: string;
   kind: 'flush' | 'add' | 'remove' | 'replace' | 'take-over';
-  /** The volume or device that it is about. */
+  /** The volume or device concerned. */
   subject: string;
   done_bytes: number;
   total_bytes: number;
@@ -256,15 +256,15 @@ export interface Job {
   paused: boolean;
 }
 
-/** Such that has ended in the last half minute. */
+/** A job that ended within the last 30 seconds. */
 export interface EndedJob extends Pick<Job, 'id' | 'kind' | 'subject'> {
   ended_unix_ms: number;
   outcome: 'done' | 'failed' | 'called-off';
-  /** Empty where it is done. */
+  /** Empty after success. */
   reason: string;
 }
 
-/** An iSCSI initiator that is logged in. */
+/** The session of a logged-in iSCSI initiator. */
 export interface IscsiSession {
   session: number;
   initiator: string;
@@ -279,7 +279,7 @@ export interface IscsiSession {
   aborted: number;
   read_bytes: number;
   write_bytes: number;
-  /** Of the last hour, the slowest first. */
+  /** Commands of the last hour, slowest first. */
   slowest: { ago_ms: number; command: string; lun: number | null; took_us: number }[];
 }
 
@@ -300,7 +300,7 @@ export interface Status {
   memory_bytes: number;
   flash: Flash | null;
   iscsi: Iscsi | null;
-  /** The most severe first. */
+  /** Most severe first. */
   active_alerts: Alert[];
   jobs: Job[];
   ended_jobs: EndedJob[];
@@ -309,12 +309,12 @@ export interface Status {
 
 /** One event of the stream. */
 export interface Sample {
-  /** `life-number`: another life is another start of the daemon. */
+  /** `life-number`: the first part changes with each start of the daemon. */
   id: string;
   at_unix_ms: number;
   status: Status;
   totals: Totals;
-  /** What has happened since the sample before, or the newest part of it. */
+  /** The newest events since the previous sample. */
   events: Event[];
   volumes: Record<string, Volume>;
 }
@@ -329,7 +329,7 @@ export interface SlowRequest {
   waited_us: number;
 }
 
-/** How often each part of a volume was asked for; minutes in which nothing was are left out. */
+/** Requests per part of a volume and minute; minutes without requests are omitted. */
 export interface Heat {
   size_bytes: number;
   part_bytes: number;
@@ -349,24 +349,24 @@ export interface MissRatioCurve {
   flash: Curve;
 }
 
-/** What advice takes a request to cost, by who answers it. */
+/** Assumed latency of a request by its source. */
 export interface AdviceAssumptions {
   array_latency_us: number;
   flash_latency_us: number;
   memory_latency_us: number;
 }
 
-/** What sizes of one kind of cache would do, that kind alone. */
+/** Predicted effect of sizes of one cache tier, independent of the other tier. */
 export interface AdviceSide {
   today?: { size_bytes: number; hit_ratio: number };
-  /** Past it more brings less than on average; null where it grows evenly. */
+  /** Size past which a step gains less than the average step; null for an even curve. */
   knee_bytes: number | null;
   steps: { size_bytes: number; hit_ratio: number }[];
 }
 
 export interface VolumeAdvice {
   volume: string;
-  /** Why nothing can be said of it. */
+  /** Reason for missing advice. */
   nothing: string | null;
   requests: number;
   requests_per_s: number | null;
@@ -380,23 +380,23 @@ export interface AdvicePage {
   next: string | null;
 }
 
-/** One figure over time: of a counter what came a second, of a level what it was. */
+/** One series: rate per second of a counter, or values of a gauge. */
 export interface HistorySeries {
   mean: number[];
   min: number[];
   max: number[];
 }
 
-/** Latencies over time, in microseconds; null where nothing was asked. */
+/** Latencies over time, in microseconds; null without requests. */
 export interface HistoryLatency {
   p50_us: (number | null)[];
   p99_us: (number | null)[];
-  /** Upper ends of the buckets; the last one has none. */
+  /** Upper bounds of the buckets; the last bucket has none. */
   bounds_us: number[];
   counts: number[][];
 }
 
-/** What the history tells, in columns; steps of which nothing is known are left out. */
+/** The history in columns; steps without data are omitted. */
 export interface History {
   step_seconds: number;
   at_unix_seconds: number[];

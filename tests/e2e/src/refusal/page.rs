@@ -14,7 +14,7 @@ use super::commands;
 const BEGIN: &str = "<!-- refusals: made by the end-to-end tests from the daemon's own output -->\n";
 const END: &str = "<!-- end of refusals -->";
 const TABLE: &str = "
-| code | what is seen | why it is refused | choice | what it costs |
+| code | condition | reason for the refusal | choice | lost data |
 |---|---|---|---|---|
 ";
 const MESSAGES: &str = "

@@ -21,7 +21,7 @@ const ADOPT: &str = "hotset volume adopt NAME";
 const GIVE_UP: &str = "hotset volume adopt NAME --give-up DATA";
 const GIVE_UP_STORE: &str = "hotset volume adopt NAME --give-up STORE";
 const REBUILD: &str = "hotset state rebuild";
-const NOTHING_LOST: &str = "nothing is lost";
+const NOTHING_LOST: &str = "none";
 
 fn assert_served(daemon: &Daemon, name: &str) {
     let shown = show(daemon, name);
@@ -77,21 +77,21 @@ fn restored_flash_devices_are_refused_as_documented() {
     let daemon = fixture.start();
     let mut entry = Entry::new(
         "store-older",
-        "the flash devices name an earlier start than the one that used their store last",
-        "they were left out, or restored from a copy: their log is old",
+        "the flash devices are from an earlier start than the one that last used their store",
+        "they were absent, or restored from a copy: their log is outdated",
     );
     entry.message("", &flash_refusal(&daemon, "store-older"));
     volume_refusal(&fixture, &daemon, "dirty-elsewhere");
     daemon.stop();
-    entry.choice("attach the devices that were used since", NOTHING_LOST, || {
+    entry.choice("attach the current devices", NOTHING_LOST, || {
         restore_devices(&fixture, ".new");
         let daemon = fixture.start();
         assert_eq!(count(&read(&fixture), 2), BLOCKS);
         stop_dirty(&fixture, daemon, 0..BLOCKS, 3);
         restore_devices(&fixture, ".old");
     });
-    let cost = "what they hold is lost; volumes whose newer data is missing stay refused: `dirty-elsewhere`";
-    entry.choice("make these empty", cost, || {
+    let cost = "content of these devices; volumes whose newer data is missing stay refused: `dirty-elsewhere`";
+    entry.choice("empty these devices", cost, || {
         empty_devices(&fixture);
         let daemon = fixture.start();
         assert_flash_in_use(&daemon);
@@ -109,13 +109,13 @@ fn one_restored_flash_device_is_refused_as_documented() {
     let daemon = fixture.start();
     let mut entry = Entry::new(
         "device-older",
-        "one flash device names an earlier start than the others of its store",
-        "it was put back from a copy: its log and its clean pages are old",
+        "one flash device is from an earlier start than the others of its store",
+        "it was restored from a copy: its log and clean pages are outdated",
     );
     entry.message("", &flash_refusal(&daemon, "device-older"));
     volume_refusal(&fixture, &daemon, "dirty-elsewhere");
     daemon.stop();
-    entry.choice("attach the device that was used since", NOTHING_LOST, || {
+    entry.choice("attach the current device", NOTHING_LOST, || {
         restore_devices(&fixture, ".new");
         let daemon = fixture.start();
         assert_eq!(count(&read(&fixture), 2), BLOCKS);
@@ -125,7 +125,7 @@ fn one_restored_flash_device_is_refused_as_documented() {
         flash_refusal(&daemon, "device-older");
         daemon.stop();
     });
-    entry.choice("hotset flash add DEVICE", "nothing is lost: the others hold what it held", || {
+    entry.choice("hotset flash add DEVICE", "none: the other devices have the same data", || {
         fs::remove_file(path(&fixture, "f1")).expect("the device exists");
         set_flash(&mut fixture, &DEVICES[..1], "allow_single_copy = true");
         let daemon = fixture.start();
@@ -145,8 +145,8 @@ fn flash_devices_of_a_newer_version_are_refused_as_documented() {
     let daemon = fixture.start();
     let mut entry = Entry::new(
         "store-newer",
-        "a flash device holds a store in a later format than this version reads",
-        "a newer version has used it: what this one does not know would be damaged",
+        "a flash device has a store in a later format than this version supports",
+        "a newer version has used it: this version would damage parts that it does not know",
     );
     let message = flash_refusal(&daemon, "store-newer");
     assert!(message.contains("written by a newer version of Hotset (format 2, this one reads up to 1)"), "{message}");
@@ -169,8 +169,8 @@ fn flash_devices_of_a_newer_version_are_refused_as_documented() {
         stop_dirty(&fixture, daemon, 0..BLOCKS, 2);
         set_later_format(&fixture);
     });
-    let cost = "what they hold is lost; volumes whose dirty data was there stay refused: `dirty-elsewhere`";
-    entry.choice("make the devices empty", cost, || {
+    let cost = "content of these devices; volumes whose dirty data was there stay refused: `dirty-elsewhere`";
+    entry.choice("empty the devices", cost, || {
         empty_devices(&fixture);
         let daemon = fixture.start();
         assert_flash_in_use(&daemon);
@@ -193,21 +193,21 @@ fn memory_of_a_newer_version_is_refused_as_documented() {
     let daemon = fixture.start();
     let mut entry = Entry::new(
         "memory-newer",
-        "a killed daemon of a newer version has left a file in memory, and the volume was not cleanly stopped",
-        "that file may hold what the volume's clients were told is written",
+        "a killed daemon of a newer version left a persisted memory file; the volume was not cleanly stopped",
+        "that file may contain acknowledged writes of the volume",
     );
     let message = volume_refusal(&fixture, &daemon, "memory-newer");
     assert!(message.contains("written by a newer version of Hotset (format 3, this one reads up to 2)"), "{message}");
     entry.message("", &message);
     daemon.stop();
     assert!(fs::read(&file).expect("the file exists") == before, "memory of a newer version was changed");
-    entry.choice("start that version and stop it, then this one", NOTHING_LOST, || {
+    entry.choice("start and stop that version, then start this one", NOTHING_LOST, || {
         set_memory_format(&file, MEMORY_FORMAT);
         let daemon = fixture.start();
         assert_eq!(first_bytes(&fixture), [UNFLUSHED; UNFLUSHED_BYTES]);
         daemon.stop();
     });
-    entry.choice(ADOPT, "what clients had not flushed is lost", || {
+    entry.choice(ADOPT, "unflushed writes", || {
         let fixture = newer_memory();
         let file = persisted_memory_file(&fixture);
         let daemon = fixture.start();
@@ -225,13 +225,13 @@ fn restored_state_directory_is_refused_as_documented() {
     let daemon = fixture.start();
     let mut entry = Entry::new(
         "state-older",
-        "a later start of this installation than the state directory knows has used the flash store",
+        "the flash store was used by a later start of this installation than the state directory has",
         "the directory was restored from a copy: every volume is refused, with or without that store",
     );
     entry.message("", &volume_refusal(&fixture, &daemon, "state-older"));
     flash_refusal(&daemon, "state-older");
     daemon.stop();
-    entry.choice("put the newest directory back", NOTHING_LOST, || {
+    entry.choice("restore the newest directory", NOTHING_LOST, || {
         copy(&fixture, "state.new", STATE);
         let daemon = fixture.start();
         assert_eq!(count(&read(&fixture), 2), BLOCKS, "{}", daemon.log());
@@ -239,7 +239,7 @@ fn restored_state_directory_is_refused_as_documented() {
         assert_eq!(show(&daemon, "v")["qos"]["shares"], 2000);
         daemon.stop();
     });
-    let cost = "tokens made since the copy, and changes by command since the last start, are lost";
+    let cost = "tokens created since the copy; changes by command since the last start";
     entry.choice(REBUILD, cost, || rebuild_keeps_data(&restored_state(), "state-older", &["early"]));
     entry.check();
 }
@@ -250,25 +250,25 @@ fn store_of_a_lost_state_directory_is_refused_as_documented() {
     let daemon = fixture.start();
     let mut entry = Entry::new(
         "store-foreign",
-        "the flash store names another state directory, or none, and its log holds dirty data",
-        "the directory was lost, or the devices are another machine's",
+        "the flash store belongs to another state directory, or none, and its log has dirty data",
+        "the directory was lost, or the devices are from another machine",
     );
     entry.message("", &flash_refusal(&daemon, "store-foreign"));
     daemon.stop();
     let devices = DEVICES.map(|name| path(&fixture, name).to_string_lossy().into_owned());
     let listed = hotset(&["flash", "check", &devices[0], &devices[1]]);
     assert!(listed.status.success(), "{}", text_of(&listed));
-    entry.choice("put that directory back", NOTHING_LOST, || {
+    entry.choice("restore that directory", NOTHING_LOST, || {
         copy(&fixture, "state.away", STATE);
         let daemon = fixture.start();
         assert_eq!(count(&read(&fixture), 2), BLOCKS, "{}", daemon.log());
         assert_eq!(token_names(&daemon), ["early"]);
         daemon.stop();
     });
-    let cost = "tokens, and changes by command since the last start, are lost";
+    let cost = "tokens; changes by command since the last start";
     entry.choice(REBUILD, cost, || rebuild_keeps_data(&lost_state(), "data-unclaimed", &[]));
-    let cost = "their dirty data is lost; volumes new to the directory stay refused: `data-unclaimed`";
-    entry.choice("make the devices empty", cost, || {
+    let cost = "their dirty data; volumes new to the directory stay refused: `data-unclaimed`";
+    entry.choice("empty the devices", cost, || {
         let fixture = lost_state();
         fixture.start().stop();
         empty_devices(&fixture);
@@ -287,14 +287,14 @@ fn volume_of_a_lost_state_directory_is_refused_as_documented() {
     let daemon = fixture.start();
     let mut entry = Entry::new(
         "data-unclaimed",
-        "a volume is new to the state directory, and a flash store holds dirty data of volumes that are, too",
-        "that data may be this volume's",
+        "volume and dirty data in a flash store are both unknown to the state directory",
+        "that data may belong to this volume",
     );
     let message = volume_refusal(&fixture, &daemon, "data-unclaimed");
     entry.message("", &message);
-    let cost = "tokens, and changes by command since the last start, are lost";
+    let cost = "tokens; changes by command since the last start";
     entry.choice(REBUILD, cost, || rebuild_keeps_data(&lost_state(), "data-unclaimed", &[]));
-    entry.choice(GIVE_UP_STORE, "that data does not reach this volume", || {
+    entry.choice(GIVE_UP_STORE, "that data", || {
         run_proposed_command(&daemon, &message, GIVE_UP_STORE);
         assert_served(&daemon, "v");
         assert!(count(&read(&fixture), 2) < BLOCKS);
@@ -315,8 +315,8 @@ fn exchanged_backing_is_refused_as_documented() {
     let daemon = fixture.start();
     let mut entry = Entry::new(
         "backing-changed",
-        "the volume's name had another backing before",
-        "a clone, an older snapshot, an exchanged disk: a name is no identity",
+        "the volume's name had a different backing before",
+        "possibly a clone, an older snapshot or an exchanged disk",
     );
     let message = volume_refusal(&fixture, &daemon, "backing-changed");
     entry.message("When nothing waits for the old backing", &message);
@@ -325,14 +325,14 @@ fn exchanged_backing_is_refused_as_documented() {
     let dirty_message = volume_refusal(&dirty, &other, "backing-changed");
     entry.message("When dirty data waits for the old backing", &dirty_message);
     other.stop();
-    entry.choice("put the old backing back", NOTHING_LOST, || {
+    entry.choice("restore the old backing", NOTHING_LOST, || {
         rename(&dirty, "v.img", "clone.img");
         rename(&dirty, "old.img", "v.img");
         let daemon = dirty.start();
         assert_eq!(count(&read(&dirty), 2), BLOCKS, "{}", daemon.log());
         daemon.stop();
     });
-    entry.choice("give the new one another name", NOTHING_LOST, || {
+    entry.choice("use another name for the new backing", NOTHING_LOST, || {
         let mut fixture = cloned_dirty_backing();
         fixture.clear_volumes();
         fixture.add_volume_on("v", &path(&fixture, "old.img").to_string_lossy(), "");
@@ -342,14 +342,14 @@ fn exchanged_backing_is_refused_as_documented() {
         assert_eq!(count(&read(&fixture), 2), BLOCKS, "{}", daemon.log());
         daemon.stop();
     });
-    entry.choice(ADOPT, "nothing is lost: the old backing is complete", || {
+    entry.choice(ADOPT, "none: the old backing is complete", || {
         run_proposed_command(&daemon, &message, ADOPT);
         assert_served(&daemon, "v");
         assert_eq!(count(&read(&fixture), 1), BLOCKS);
         daemon.stop();
         assert_eq!(count(&fs::read(path(&fixture, "old.img")).expect("the file exists"), 1), BLOCKS);
     });
-    entry.choice(GIVE_UP, "what waits for the old backing is lost", || {
+    entry.choice(GIVE_UP, "dirty data of the old backing", || {
         let fixture = cloned_dirty_backing();
         let daemon = fixture.start();
         assert_unnamed_adopt_fails(&daemon);
@@ -370,13 +370,13 @@ fn backing_of_two_volumes_is_refused_as_documented() {
     let daemon = fixture.start();
     let mut entry = Entry::new(
         "backing-taken",
-        "the backing is that of a volume in service",
+        "another volume in service has the same backing",
         "two volumes on one disk destroy each other's data",
     );
     assert_served(&daemon, "first");
     entry.message("", &volume_refusal(&fixture, &daemon, "backing-taken"));
     daemon.stop();
-    entry.choice("give it a backing of its own", NOTHING_LOST, || {
+    entry.choice("use a separate backing", NOTHING_LOST, || {
         fs::remove_file(fixture.backing("v")).expect("the second name exists");
         fixture.clear_volumes();
         fixture.add_volume_on("first", &fixture.backing("first").to_string_lossy(), "read_only = true");
@@ -394,18 +394,18 @@ fn volume_without_its_flash_log_is_refused_as_documented() {
     let daemon = fixture.start();
     let mut entry = Entry::new(
         "dirty-elsewhere",
-        "flushed data of the volume may lie in a flash log that is not in use",
+        "flushed data of the volume may be in a flash log that is not in use",
         "that data would be missing",
     );
     entry.message("", &volume_refusal(&fixture, &daemon, "dirty-elsewhere"));
     daemon.stop();
-    entry.choice("bring the devices back", NOTHING_LOST, || {
+    entry.choice("attach the devices again", NOTHING_LOST, || {
         fixture.tables.clone_from(&tables);
         let daemon = fixture.start();
         assert_eq!(count(&read(&fixture), 2), BLOCKS, "{}", daemon.log());
         stop_dirty(&fixture, daemon, 0..BLOCKS, 3);
     });
-    entry.choice(GIVE_UP, "it is lost, and does not come back with the devices", || {
+    entry.choice(GIVE_UP, "that data, even if the devices return", || {
         fixture.tables.clear();
         let daemon = fixture.start();
         assert_unnamed_adopt_fails(&daemon);
@@ -429,18 +429,18 @@ fn log_with_unexpected_data_is_refused_as_documented() {
     let daemon = fixture.start();
     let mut entry = Entry::new(
         "log-unexpected",
-        "the flash log holds dirty data of the volume, and by the state directory it holds none",
+        "the flash log has dirty data of the volume, and the state directory records none",
         "the devices or the directory are an older copy",
     );
     entry.message("", &volume_refusal(&fixture, &daemon, "log-unexpected"));
     daemon.stop();
-    entry.choice("put the newest devices or directory back", NOTHING_LOST, || {
+    entry.choice("restore the newest devices or directory", NOTHING_LOST, || {
         restore_devices(&fixture, ".new");
         let daemon = fixture.start();
         assert_eq!(count(&read(&fixture), 2), BLOCKS, "{}", daemon.log());
         daemon.stop();
     });
-    entry.choice(GIVE_UP, "the log's data is lost, the backing stays", || {
+    entry.choice(GIVE_UP, "the log's data; the backing stays unchanged", || {
         let fixture = emptied_log_restored();
         let daemon = fixture.start();
         assert_unnamed_adopt_fails(&daemon);
@@ -458,20 +458,20 @@ fn backing_rolled_back_under_dirty_data_is_refused_as_documented() {
     let daemon = fixture.start();
     let mut entry = Entry::new(
         "content-differs",
-        "the backing lacks blocks that were destaged last, and dirty data waits for it",
-        "it was rolled back, restored or exchanged: old and new would be mixed",
+        "the backing lacks recently destaged blocks, and there is dirty data for it",
+        "it was rolled back, restored or exchanged: old and new data would be mixed",
     );
     entry.message("", &volume_refusal(&fixture, &daemon, "content-differs"));
     daemon.stop();
     assert_eq!(count(&backing(&fixture), 1), BLOCKS, "a refused volume was written to");
-    entry.choice("put back what was there", NOTHING_LOST, || {
+    entry.choice("restore the former content", NOTHING_LOST, || {
         copy(&fixture, "newest.img", "v.img");
         let daemon = fixture.start();
         let image = read(&fixture);
         assert_eq!((count(&image, 3), count(&image, 2)), (10, BLOCKS - 10), "{}", daemon.log());
         stop_dirty(&fixture, daemon, 0..10, 4);
     });
-    entry.choice(GIVE_UP, "the dirty data is lost, the backing stays", || {
+    entry.choice(GIVE_UP, "the dirty data; the backing stays unchanged", || {
         copy(&fixture, "old.img", "v.img");
         let daemon = fixture.start();
         assert_unnamed_adopt_fails(&daemon);
@@ -493,13 +493,13 @@ fn backing_without_proof_of_identity_is_refused_as_documented() {
     let daemon = exchanged.fixture.start();
     let mut entry = Entry::new(
         "content-unproven",
-        "dirty data waits for a backing that nothing shows to be the same disk",
-        "a device number or an export's name is a place, where another disk may be by now",
+        "there is dirty data for a backing without proof that it is the same disk",
+        "another disk may have the same device number or export name",
     );
     entry.message("", &volume_refusal(&exchanged.fixture, &daemon, "content-unproven"));
     daemon.stop();
     assert!(exchanged.content("b.img").iter().all(|byte| *byte == other), "a refused volume was written to");
-    entry.choice(ADOPT, "nothing is lost where it is the disk; on another disk content is overwritten", || {
+    entry.choice(ADOPT, "none if it is the same disk; otherwise content of that disk is overwritten", || {
         // Two disks of zeroes cannot be told apart.
         let same = ExportedDisk::new(0);
         let mut wrong = ExportedDisk::new(right);
@@ -512,14 +512,14 @@ fn backing_without_proof_of_identity_is_refused_as_documented() {
             assert_eq!(written(&disk.content(name)), waiting);
         }
     });
-    entry.choice("attach the right one", NOTHING_LOST, || {
+    entry.choice("attach the right disk", NOTHING_LOST, || {
         exchanged.attach("a.img", right);
         let daemon = exchanged.fixture.start();
         assert_eq!(written(&read(&exchanged.fixture)), waiting, "{}", daemon.log());
         destage(daemon);
         assert_eq!(written(&exchanged.content("a.img")), waiting);
     });
-    entry.choice(GIVE_UP, "the dirty data is lost, the backing stays", || {
+    entry.choice(GIVE_UP, "the dirty data; the backing stays unchanged", || {
         let mut disk = ExportedDisk::new(right);
         disk.attach("b.img", other);
         let daemon = disk.fixture.start();
@@ -537,7 +537,7 @@ fn backing_shrunk_under_dirty_data_is_refused_as_documented() {
     let daemon = fixture.start();
     let mut entry = Entry::new(
         "backing-shrank",
-        "the backing is smaller than it was, and dirty data lies past its end",
+        "the backing has become smaller, and there is dirty data past its end",
         "that data would be dropped",
     );
     let message = volume_refusal(&fixture, &daemon, "backing-shrank");
@@ -546,14 +546,14 @@ fn backing_shrunk_under_dirty_data_is_refused_as_documented() {
     }
     entry.message("", &message);
     daemon.stop();
-    entry.choice("give the backing its size back", NOTHING_LOST, || {
+    entry.choice("restore the size of the backing", NOTHING_LOST, || {
         set_backing_size(&fixture, VOLUME_BYTES);
         let daemon = fixture.start();
         assert_eq!(count(&read(&fixture), 1), BLOCKS, "{}", daemon.log());
         stop_dirty(&fixture, daemon, 0..BLOCKS, 2);
     });
     let resize = "hotset volume resize NAME --discard-dirty";
-    entry.choice(resize, "what lies past the end is lost", || {
+    entry.choice(resize, "data past the end", || {
         set_backing_size(&fixture, VOLUME_BYTES / 2);
         let daemon = fixture.start();
         run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "backing-shrank"), resize);
