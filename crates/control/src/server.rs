@@ -126,7 +126,7 @@ pub async fn serve<H: Handler>(
                 tokio::task::spawn_local(async move {
                     // An error means that the client disconnected or broke the protocol. Its connection is closed
                     // without a message.
-                    let _ = serve_connection(stream, handler, shared.clone(), idle_entry).await;
+                    let _ = serve_requests(stream, handler, shared.clone(), idle_entry).await;
                     // At once: other clients may wait for this descriptor.
                     shared.reserve.refill();
                 });

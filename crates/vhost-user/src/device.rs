@@ -33,6 +33,7 @@ pub(crate) struct Device<S: Seam> {
     pub(crate) account: BufferAccount,
     pub(crate) payload_pool: Rc<PayloadPool>,
     /// Requests of disconnected front ends of the volume.
+    pub(crate) unfinished: Rc<UnfinishedCount>,
     /// Set once a page of the front end's memory is lost.
     pub(crate) fault: FaultFlag,
     /// Tasks that disconnect the front end once a page is lost.

@@ -89,7 +89,7 @@ impl Cores {
 /// A volume's blocks in persisted memory, from the oldest file that has any.
 fn in_memory(local: &Local, incarnation: VolumeId, end: BlockNo) -> WaitingBlocks {
     let files = local.memory_images.borrow();
-    let left = files.iter().find_map(|file| file.of(incarnation.0));
+    let left = files.iter().find_map(|file| file.image_of(incarnation.0));
     left.map_or_else(WaitingBlocks::default, |left| waiting_in_memory(&left, end))
 }
 

@@ -434,9 +434,9 @@ mod tests {
 
     #[test]
     fn all_possible_blocks_are_few_tombstones() {
-        let pieces: Vec<_> = pieces_of(BlockNo(7)..BLOCKS_EVER).collect();
+        let pieces: Vec<_> = pieces_of(BlockNo(7)..VOLUME_BLOCKS_MAX).collect();
         assert_eq!(pieces.len(), 8);
-        assert_eq!((pieces[0].start, pieces[7].end), (BlockNo(7), BLOCKS_EVER));
+        assert_eq!((pieces[0].start, pieces[7].end), (BlockNo(7), VOLUME_BLOCKS_MAX));
         assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));
         assert!(pieces.iter().all(|piece| BlockNo::count(piece) <= TOMBSTONE_BLOCKS_MAX));
     }

@@ -7,14 +7,14 @@ use seam::RangeTag;
 
 /// The tags of one set of ranges, keyed by first block.
 #[derive(Default)]
-pub struct Noted {
+pub struct RangeTags {
     /// First blocks of ranges that appeared, disappeared or changed their end since the last update.
     changed: Vec<BlockNo>,
     /// The tags and their places; no place if all places were taken.
     written: BTreeMap<BlockNo, (RangeTag, Option<u32>)>,
 }
 
-impl Noted {
+impl RangeTags {
     /// Records that the range at `start` has changed.
     pub fn mark_changed(&mut self, start: BlockNo) {
         self.changed.push(start);

@@ -151,7 +151,7 @@ fn len_of(range: &Range<u64>) -> usize {
 }
 
 /// Trims the pieces from `first` on to the `len` bytes after the first `skip`. Less than a sector is cut at each end.
-fn cut<B>(pieces: &mut [Piece<B>], first: usize, skip: usize, len: usize) {
+fn trim_pieces<B>(pieces: &mut [Piece<B>], first: usize, skip: usize, len: usize) {
     let pieces = &mut pieces[first..];
     let surplus = pieces.iter().map(Piece::len).sum::<usize>() - skip - len;
     assert!(skip < SECTOR_BYTES && surplus < SECTOR_BYTES, "more than the edges of sectors is left out");

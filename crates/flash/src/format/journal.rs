@@ -92,7 +92,7 @@ pub enum Record {
         /// The region.
         region: u64,
         /// True when it becomes dirty.
-        on: bool,
+        is_dirty: bool,
     },
     /// A block was destaged with this checksum.
     Destaged {

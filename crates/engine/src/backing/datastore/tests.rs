@@ -91,9 +91,9 @@ fn waiting_volume_stays_active() {
     let flood: Vec<_> = (0..64).map(|_| client(&seam, &datastore, 0, Cost::ONE, Nanos::from_millis(500))).collect();
     let _one = client(&seam, &datastore, 1, Cost(8 * Cost::ONE.0), Nanos::from_secs(5));
     pass(&world, &seam, Nanos::from_secs(30));
-    let before: u64 = flood.iter().map(|count| count.get()).sum();
+    let completed: u64 = flood.iter().map(|count| count.get()).sum();
     // All 64 in parallel would complete 128 a second.
-    assert!(had < 1_000, "{had} requests: the waiting volume was taken for inactive");
+    assert!(completed < 1_000, "{completed} requests: the waiting volume was taken for inactive");
 }
 
 #[test]
