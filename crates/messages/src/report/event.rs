@@ -27,7 +27,7 @@ pub enum EventKind {
     Daemon,
 }
 
-/// What an event of the daemon says about the daemon's life.
+/// Phase of the daemon's life that an event reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DaemonPhase {

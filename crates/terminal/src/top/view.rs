@@ -27,6 +27,8 @@ const ALERTS_SHOWN: usize = 3;
 const TRAIL_WIDTH: u16 = 12;
 /// Width of the bars of the overview.
 const BAR_WIDTH: usize = 12;
+/// Narrower, so that label, share and rate fit 40 columns.
+const SOURCE_BAR_WIDTH: usize = 8;
 /// Age from which a reply counts as late.
 const STALE_AFTER: Duration = Duration::from_secs(5);
 
@@ -141,9 +143,9 @@ fn draw_overview(
 }
 
 /// A bar that is full at 1.
-fn bar(part: f64, palette: Style) -> Span<'static> {
-    let filled = (part.clamp(0.0, 1.0) * BAR_WIDTH as f64).round() as usize;
-    Span::styled(format!("{}{}", "█".repeat(filled), "·".repeat(BAR_WIDTH - filled)), palette)
+fn bar(part: f64, width: usize, palette: Style) -> Span<'static> {
+    let filled = (part.clamp(0.0, 1.0) * width as f64).round() as usize;
+    Span::styled(format!("{}{}", "█".repeat(filled), "·".repeat(width - filled)), palette)
 }
 
 fn sources(interval: Option<&Interval>, palette: Palette) -> Vec<Line<'static>> {
@@ -154,8 +156,8 @@ fn sources(interval: Option<&Interval>, palette: Palette) -> Vec<Line<'static>> 
         let ratio = part as f64 / all;
         let rate = count(interval.rate(part));
         Line::from(vec![
-            Span::raw(format!(" {label:<10}")),
-            bar(ratio, palette.of(colour)),
+            Span::raw(format!(" {label:<11}")),
+            bar(ratio, SOURCE_BAR_WIDTH, palette.of(colour)),
             Span::raw(format!(" {:>7} {rate:>9}/s", percent(ratio))),
         ])
     };
@@ -201,7 +203,7 @@ fn cache_usage(status: &StatusReport, interval: Option<&Interval>) -> Vec<Line<'
     let usage = |label: &str, used: u64, all: u64, text: String| {
         Line::from(vec![
             Span::raw(format!(" {label:<7}")),
-            bar(used as f64 / all.max(1) as f64, Style::new()),
+            bar(used as f64 / all.max(1) as f64, BAR_WIDTH, Style::new()),
             Span::raw(format!(" {text}")),
         ])
     };
