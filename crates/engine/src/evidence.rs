@@ -75,13 +75,13 @@ impl<S: Seam> Core<S> {
         let end = end_of(backing);
         let zeroes = self.seam().zero_block().checksum(0);
         let destaged = pages.volume(incarnation).recent_writes();
+        // A shrunk backing is detected by its size. Blocks past its end must not use up the comparisons: an older copy
+        // of the backing could differ in earlier writes alone (seed 407254).
+        let inside = destaged.into_iter().rev().filter(|(block, _)| *block < end);
         // Zeroes are compared apart: they may be many, and the backing often held zeroes there before.
-        let (zeroed, written): (Vec<_>, Vec<_>) =
-            destaged.into_iter().rev().partition(|(_, checksum)| *checksum == zeroes);
+        let (zeroed, written): (Vec<_>, Vec<_>) = inside.partition(|(_, checksum)| *checksum == zeroes);
         let each = [zeroed, written].into_iter().flat_map(|blocks| blocks.into_iter().take(COMPARED_BLOCKS_MAX));
-        let mut newest: BTreeMap<BlockNo, u32> = each.collect();
-        // A shrunk backing is detected by its size.
-        newest.retain(|block, _| *block < end);
+        let newest: BTreeMap<BlockNo, u32> = each.collect();
         let blocks: Vec<BlockNo> = newest.keys().copied().collect();
         let mut result = DestagedComparison::default();
         for (checksum, found) in newest.values().zip(checksums_at(self.seam(), backing, &blocks).await) {
