@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ui/dist");
+    // Read at run time: a target folder that was used by another work tree keeps its compiled script.
+    let manifest =
+        env::var_os("CARGO_MANIFEST_DIR").ok_or_else(|| io::Error::other("cargo names no package folder"))?;
+    let folder = Path::new(&manifest).join("../../ui/dist");
     println!("cargo::rerun-if-changed={}", folder.display());
     println!("cargo::rerun-if-changed=build.rs");
     let mut files = Vec::new();

@@ -28,7 +28,7 @@ pub enum ClientError {
         path: PathBuf,
     },
     /// The connection broke.
-    #[error("the daemon at {path} closed the connection: {error}")]
+    #[error("the connection to the daemon at {path} failed: {error}")]
     Broken {
         /// The socket.
         path: PathBuf,

@@ -172,7 +172,7 @@ fn pin_and_unpin_check_roles_and_ranges() {
     for (action, range, status, why) in [
         ("v/pin", r#"{"from_bytes": 8192, "to_bytes": 4096}"#, 400, "from byte 8192 to byte 4096"),
         ("v/unpin", r#"{"from_bytes": 4096, "to_bytes": 4096}"#, 400, "the range from byte 4096"),
-        ("v/pin", r#"{"from_bytes": 33554432}"#, 400, "ends at byte 33554432"),
+        ("v/pin", r#"{"from_bytes": 33554432}"#, 400, "byte 33554432 is past the end of volume v"),
         ("v/pin", r#"{"from_bytes": -1}"#, 400, "`-1`, expected"),
         ("v/pin", r#"{"from": 0}"#, 400, "from"),
         ("none/pin", "", 404, "no volume named"),
@@ -363,7 +363,7 @@ fn malformed_requests_are_refused_with_a_reason() {
         (r#"{"polcy":"none"}"#, "polcy"),
         (r#"{"policy":"fast"}"#, "fast"),
         (r#"{"policy":7}"#, "a string"),
-        ("{}", "nothing"),
+        ("{}", "no setting given"),
         ("{", "EOF"),
         ("", "EOF"),
     ] {

@@ -38,7 +38,7 @@ fn json_log_has_fields_and_obeys_its_filter() {
     fixture.tables = format!("{format}level = \"error\"\nfilter = \"config=info\"\n");
     fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
     daemon.signal("HUP");
-    wait_for("the reload", || find(&lines(&daemon), "level and filter taken over"));
+    wait_for("the reload", || find(&lines(&daemon), "level and filter applied"));
     daemon.command(&["volume", "resume", "v"]);
     let log = lines(&daemon);
     daemon.stop();

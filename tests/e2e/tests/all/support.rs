@@ -110,7 +110,7 @@ fn support_archive_without_a_daemon_names_missing_parts() {
     // A daemon that accepts connections and never answers is a case for support.
     let silent = UnixListener::bind(fixture.folder.join("control.sock")).expect("no process listens there");
     let (message, files) = collect();
-    assert!(message.contains("it says nothing") && files.contains_key("state.json"), "{message}");
+    assert!(message.contains("no reply within the time-out") && files.contains_key("state.json"), "{message}");
     drop(silent);
     std::fs::write(fixture.config(), format!("[memory\nsize = \"{PLANTED}\"")).expect("the file can be written");
     let (message, files) = collect();

@@ -216,10 +216,10 @@ fn expiring_certificate_raises_an_alert_until_replaced() {
         "{metrics}"
     );
     Certificate::expiring("over", DAY, true).write(fixture.folder.path());
-    reload(&daemon, "[nbd] the certificate in");
+    reload(&daemon, "[nbd] certificate");
     wait_for("the alert", || (alert_subjects("certificate-expired") == both).then_some(()));
     Certificate::expiring("renewed", 90 * DAY, false).write(fixture.folder.path());
-    reload(&daemon, "[nbd] the certificate in");
+    reload(&daemon, "[nbd] certificate");
     wait_for("its end", || {
         (alert_subjects("certificate-expired").is_empty() && alert_subjects("certificate-expires").is_empty())
             .then_some(())

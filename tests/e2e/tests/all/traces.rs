@@ -17,7 +17,7 @@ struct Recorder(Child);
 impl Recorder {
     fn start(fixture: &Fixture, daemon: &Daemon, out: &Path, options: &[&str]) -> Recorder {
         // An earlier recording may have written the same line.
-        let begun = || daemon.log().matches("recording of its requests has begun").count();
+        let begun = || daemon.log().matches("recording of requests started").count();
         let before = begun();
         let mut command = Command::new(binary());
         command

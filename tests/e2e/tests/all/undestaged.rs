@@ -62,7 +62,7 @@ fn stopping_daemon_is_not_complete() {
     let daemon = fixture.start();
     drop(write(&fixture));
     daemon.signal("TERM");
-    wait_for("the stop", || daemon.log().contains("trying again").then_some(()));
+    wait_for("the stop", || daemon.log().contains("; retrying, a second signal").then_some(()));
     let (code, names, text) = undestaged(&["--config", &fixture.config().display().to_string()]);
     assert_eq!(code, Some(1), "{text}");
     assert!(names.lines().any(|name| name == "v") && text.contains("is stopping"), "{text}");
@@ -110,7 +110,7 @@ fn unresponsive_daemon_is_not_complete() {
     daemon.signal("STOP");
     let (code, names, text) = undestaged(&["--config", &fixture.config().display().to_string()]);
     assert_eq!((code, names.as_str()), (Some(1), ""), "{text}");
-    assert!(text.contains("says nothing"), "{text}");
+    assert!(text.contains("no reply within the time-out"), "{text}");
     daemon.signal("CONT");
     Daemon::stop(daemon);
     let missing = fixture.folder.join("no-such-folder");
