@@ -250,7 +250,7 @@ test('flash devices are listed, added and removed after a login', { skip }, asyn
   assert.equal(added.state, 'in-service');
   // Removal requires typing the name.
   const remove = page.getByRole('button', { name: 'Remove' });
-  await page.getByLabel('Remove', { exact: true }).selectOption(String(added.number));
+  await page.getByRole('combobox', { name: /^Remove/ }).selectOption(String(added.number));
   assert.ok(await remove.isDisabled());
   await page.getByLabel('to confirm').fill('flash-2');
   assert.ok(await remove.isDisabled());

@@ -84,7 +84,7 @@ test('overrides are listed live with the value in the file', { skip }, async (t)
   await row.waitFor();
   assert.deepEqual(await row.locator('td').allInnerTexts(), ['mail', 'memory_max', '50%', 'none']);
   await until('the volume', async () => /mail: 50%/.test(await setting(page, 'volume.memory_max').innerText()));
-  assert.equal(await holds(page, 'volume.policy'), '1 of 4 volumes differ');
+  assert.equal(await holds(page, 'volume.policy'), '1 of 4 volumes differs');
   await row.getByRole('link', { name: 'mail' }).click();
   await page.waitForSelector('h1:text-is("mail")');
   await daemon.command('volume', 'set', 'mail', 'memory_max=none', 'policy=write-back');
@@ -121,7 +121,7 @@ test('settings stay while the daemon does not answer, and recover', { skip }, as
   await page.waitForSelector('[role=alert]:has-text("out of date")');
   assert.equal(await holds(page, 'volume.flash_max'), 'none');
   await page.unroute('**/api/v1/configuration');
-  await until('what holds', async () => (await holds(page, 'volume.flash_max')) === '1 of 4 volumes differ');
+  await until('what holds', async () => (await holds(page, 'volume.flash_max')) === '1 of 4 volumes differs');
   assert.equal(await page.locator('[role=alert]').count(), 0);
   await daemon.command('volume', 'set', 'mail', 'flash_max=none');
 });

@@ -183,7 +183,7 @@ test('ranges are pinned and unpinned after a login, and invalid ranges are refus
   await type('3 GiB', '');
   await says('The end must be greater than the start.');
   await press('Pin');
-  await page.waitForSelector('[data-pins] [role=alert]:has-text("ends at byte 2147483648")');
+  await page.waitForSelector('[data-pins] [role=alert]:has-text("byte 2147483648 is past the end")');
   await press('Unpin 64 MiB to 66 MiB');
   await has(1);
   await type('', '');
@@ -242,7 +242,7 @@ test('the heat map matches the API as map, summary, table and export', { skip },
     `${seen} and not ${rows}`,
   );
   // The selected kind is in the address.
-  await heat.getByLabel('Requests', { exact: true }).selectOption('writes');
+  await heat.getByRole('combobox', { name: /^Requests/ }).selectOption('writes');
   await counted(writes);
   assert.equal(await drawn(), minutes('writes', 32));
   assert.ok(page.url().includes('heat=writes'), page.url());

@@ -304,10 +304,10 @@ impl<S: Seam> Shard<S> {
         self.core.pages().map_or(0, |pages| pages.evictions())
     }
 
-    /// The blocks of a page that lie inside the volume.
+    /// The blocks of a page that lie inside the volume; none if the page is past its end.
     pub(super) fn page_blocks(&self, page: PageNo) -> Range<BlockNo> {
         let first = page.first_block();
-        first..page.next().first_block().min(self.end_block())
+        first..page.next().first_block().min(self.end_block()).max(first)
     }
 
     /// Clean whole blocks of a page that are in memory and not on flash.

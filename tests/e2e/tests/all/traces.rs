@@ -66,7 +66,7 @@ fn recorded_trace_equals_the_requests_of_fio() {
         ["recorded.hotset", "hidden.hotset", "fio.iolog"].map(|name| fixture.folder.join(name));
     let recorder = Recorder::start(&fixture, &daemon, &recorded, &[]);
     let second = daemon.try_command(&["trace", "record", "v", "--out", &hidden.to_string_lossy(), "--seconds", "1"]);
-    assert!(text_of(&second).contains("is being recorded already"), "{}", text_of(&second));
+    assert!(text_of(&second).contains("is already being recorded"), "{}", text_of(&second));
     let uri = format!("--uri={}", fixture.uri("v"));
     let load = "--name=v --ioengine=nbd --randseed=7 --rw=randrw --bsrange=512-64k --blockalign=512 --iodepth=16 \
                 --size=64m --io_size=96m";
