@@ -183,7 +183,7 @@ test('ranges are pinned and unpinned after a login, and invalid ranges are refus
   await type('3 GiB', '');
   await says('The end must be greater than the start.');
   await press('Pin');
-  await page.waitForSelector('[data-pins] [role=alert]:has-text("byte 2147483648 is past the end")');
+  await page.waitForSelector('[data-pins] [role=alert]:has-text("which has 2147483648 bytes")');
   await press('Unpin 64 MiB to 66 MiB');
   await has(1);
   await type('', '');
