@@ -20,7 +20,7 @@ const under = async () => (await daemon.json('status')).jobs.length;
 const width = (page) => page.evaluate(() => document.documentElement.scrollWidth);
 
 /** Creates dirty data that takes the array many seconds. */
-const makeDirty = () => daemon.burst('mail', ['--rw=randwrite', '--size=2g', '--runtime=3', '--iodepth=16']);
+const makeDirty = () => daemon.burst('mail', ['--rw=randwrite', '--size=2g', '--bs=4k', '--runtime=3', '--iodepth=16']);
 
 async function login(page, role) {
   await page.getByLabel('Token').fill(await daemon.command('token', 'create', `${role}-${Date.now()}`, '--role', role));
