@@ -170,8 +170,9 @@ mod tests {
         };
         assert_eq!(
             report.to_csv(),
-            "at_unix_seconds,covered_seconds,dirty_bytes_mean,dirty_bytes_min,dirty_bytes_max,reads,reads_mean,reads_min,\
-             reads_max,read_latency_count,read_latency_mean_us,read_latency_p50_us,read_latency_p99_us,read_latency_p999_us\n\
+            "at_unix_seconds,covered_seconds,dirty_bytes_mean,dirty_bytes_min,dirty_bytes_max,reads,reads_mean,\
+             reads_min,reads_max,read_latency_count,read_latency_mean_us,read_latency_p50_us,read_latency_p99_us,\
+             read_latency_p999_us\n\
              10,2,1.5,1,2,3,1.5,1,2,3,2.5,2,3,3\n12,1,0,0,0,0,0,0,0,0,,,,\n"
         );
     }

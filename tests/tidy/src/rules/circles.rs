@@ -39,8 +39,8 @@ fn violation(graph: &Graph<'_>, circle: &BTreeSet<&str>) -> Violation {
         edge.source,
         edge.line,
         format!(
-            "the modules {modules} depend on each other in a circle; move the types that they share into a module of their \
-             own"
+            "the modules {modules} depend on each other in a circle; move the types that they share into a module \
+             of their own"
         ),
     )
 }
