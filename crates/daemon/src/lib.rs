@@ -19,6 +19,7 @@ mod listen;
 mod loss;
 mod overlap;
 mod persisted_memory;
+mod progress;
 mod records;
 mod reload_outcome;
 #[cfg(feature = "sabotage")]

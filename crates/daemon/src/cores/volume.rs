@@ -1,7 +1,6 @@
 //! Calls that concern a volume, on its core.
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use control::ProgressSender;
 use engine::{RequestError, Volume};
@@ -9,12 +8,10 @@ use messages::{ErrorKind, Failure};
 use seam::real::RealSeam;
 
 use super::super::cores::CORE_TIMEOUT;
+use super::super::progress::report_while;
 use super::super::volumes::Placement;
 use super::data_core::Local;
 use super::{Cores, core_ended};
-
-/// Interval of progress reports of a long action.
-const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
 
 impl Cores {
     /// Runs `work` with the volume on its core; `work` cannot wait there.
@@ -60,23 +57,15 @@ impl Cores {
         progress: &ProgressSender,
         action: impl Future<Output = T>,
     ) -> T {
-        let mut action = std::pin::pin!(action);
-        let first = tokio::time::Instant::now() + PROGRESS_PAUSE;
-        let mut tick = tokio::time::interval_at(first, PROGRESS_PAUSE);
-        loop {
-            tokio::select! {
-                result = &mut action => return result,
-                _ = tick.tick() => {
-                    let volume = name.to_owned();
-                    let dirty = async move |local: Rc<Local>| {
-                        local.engine.find(&volume).map_or(0, |volume| volume.stats().dirty_bytes)
-                    };
-                    if let Ok(dirty_bytes) = self[core].call(dirty).await {
-                        progress.report(what, dirty_bytes);
-                    }
-                }
+        let report = async || {
+            let volume = name.to_owned();
+            let dirty =
+                async move |local: Rc<Local>| local.engine.find(&volume).map_or(0, |volume| volume.stats().dirty_bytes);
+            if let Ok(dirty_bytes) = self[core].call(dirty).await {
+                progress.report(what, dirty_bytes);
             }
-        }
+        };
+        report_while(action, report).await
     }
 
     /// Size of a volume in bytes.

@@ -4,7 +4,6 @@
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Duration;
 
 use control::ProgressSender;
 use flash::{JobKind, JobReport, MemberReport, Store, StoreError};
@@ -15,14 +14,12 @@ use seam::real::RealSeam;
 
 use super::super::cores::{Local, core_ended};
 use super::super::overlap::OwnVolumes;
+use super::super::progress::report_while;
 use super::open::{Opened, open_device};
 use super::{Flash, FlashLog};
 use config::FlashConfig;
 use logging::{self as log, FLASH};
 use state::FlashDevices;
-
-/// Interval of progress reports.
-const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
 
 /// Conflict for a refused request, failure for a change that was tried.
 fn kind_of(error: &StoreError) -> ErrorKind {
@@ -255,20 +252,13 @@ impl FlashLog {
 
     /// Awaits `action`, and meanwhile reports the progress of the change.
     async fn report_job_while<T>(&self, what: &str, progress: &ProgressSender, action: impl Future<Output = T>) -> T {
-        let mut action = std::pin::pin!(action);
-        let first = tokio::time::Instant::now() + PROGRESS_PAUSE;
-        let mut tick = tokio::time::interval_at(first, PROGRESS_PAUSE);
-        loop {
-            tokio::select! {
-                result = &mut action => return result,
-                _ = tick.tick() => {
-                    let read = async |local: Rc<Local>| local.engine.log().and_then(|log| log.job());
-                    if let Ok(Some(job)) = self.core().call(read).await {
-                        progress.report_copied(what, job.done_bytes, job.total_bytes);
-                    }
-                }
+        let report = async || {
+            let read = async |local: Rc<Local>| local.engine.log().and_then(|log| log.job());
+            if let Ok(Some(job)) = self.core().call(read).await {
+                progress.report_copied(what, job.done_bytes, job.total_bytes);
             }
-        }
+        };
+        report_while(action, report).await
     }
 }
 

@@ -61,6 +61,11 @@ impl<'a> Changes<'a> {
     }
 }
 
+/// The settings with these keys, in the keys' order.
+fn requested<'a>(keys: &[&'static str], settings: &'a BTreeMap<String, String>) -> Vec<(&'static str, &'a String)> {
+    keys.iter().filter_map(|key| Some((*key, settings.get(*key)?))).collect()
+}
+
 impl VolumeSettings {
     /// Settings of the volumes in `volumes`.
     pub fn new(

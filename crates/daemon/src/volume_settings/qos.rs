@@ -8,7 +8,7 @@ use messages::{ErrorKind, Failure};
 
 use super::super::cores::{Cores, Local, core_ended};
 use super::super::volumes::Placement;
-use super::VolumeSettings;
+use super::{VolumeSettings, requested};
 use config::VolumeConfig;
 use config::volume_qos::{BURST_BYTES, BURST_IOPS, KEYS, LIMIT_BYTES, LIMIT_IOPS, RESERVATION_IOPS, SHARES, VolumeQos};
 use logging::{self as log, QOS};
@@ -34,7 +34,7 @@ impl VolumeSettings {
         placement: &Placement,
         settings: &BTreeMap<String, String>,
     ) -> Result<(), Failure> {
-        let wanted: Vec<_> = KEYS.iter().filter_map(|key| Some((*key, settings.get(*key)?))).collect();
+        let wanted = requested(&KEYS, settings);
         if wanted.is_empty() {
             return Ok(());
         }

@@ -8,7 +8,7 @@ use messages::{ErrorKind, Failure};
 
 use super::super::cores::{Cores, Local, core_ended};
 use super::super::volumes::{Placement, Volumes};
-use super::VolumeSettings;
+use super::{VolumeSettings, requested};
 use config::VolumeConfig;
 use config::quota::{Ceiling, Pinned, SizeOrPercent, flash_share, memory_share};
 use logging::{self as log, QOS};
@@ -42,7 +42,7 @@ impl VolumeSettings {
         placement: &Placement,
         settings: &BTreeMap<String, String>,
     ) -> Result<(), Failure> {
-        let wanted: Vec<_> = KEYS.iter().filter_map(|key| Some((*key, settings.get(*key)?))).collect();
+        let wanted = requested(&KEYS, settings);
         if wanted.is_empty() {
             return Ok(());
         }
