@@ -1,4 +1,4 @@
-//! The control thread's state of the daemon: the volumes and their cores; and the dispatch of requests.
+//! The daemon's parts on the control thread, and the dispatch of requests to them.
 
 mod actions;
 mod add_remove;

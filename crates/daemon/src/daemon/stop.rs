@@ -1,4 +1,4 @@
-//! `stop`, and the drain of the volumes at its begin.
+//! `stop`, and the drain of the volumes at its start.
 
 use std::rc::Rc;
 
