@@ -18,6 +18,8 @@ use crate::server::Nbdkit;
 
 /// Attempts to stop the daemon before it has destaged everything.
 const ATTEMPTS_MAX: usize = 20;
+/// Differs from the versions of all tests.
+const OTHER_VERSION: u8 = 0x80;
 /// Flash devices of every fixture.
 pub const DEVICES: [&str; 2] = ["f0", "f1"];
 /// State file.
@@ -86,7 +88,7 @@ pub fn empty_devices(fixture: &Fixture) {
 }
 
 /// Writes blocks and stops the daemon while the backing lacks some of them. Destage of an idle volume begins after a
-/// second; after a stop that came too late the blocks are written again.
+/// second; after a stop that came too late the backing gets another content, and the blocks are written again.
 pub fn stop_dirty(fixture: &Fixture, mut daemon: Daemon, numbers: Range<u64>, version: u8) {
     for _ in 0..ATTEMPTS_MAX {
         write_some(fixture, numbers.clone(), version);
@@ -94,6 +96,9 @@ pub fn stop_dirty(fixture: &Fixture, mut daemon: Daemon, numbers: Range<u64>, ve
         if count_some(&backing(fixture), numbers.clone(), version) < numbers.end - numbers.start {
             return;
         }
+        daemon = fixture.start();
+        write_some(fixture, numbers.clone(), version ^ OTHER_VERSION);
+        daemon.command(&["stop", "--destage"]);
         daemon = fixture.start();
     }
     panic!("every stop came after the destage");

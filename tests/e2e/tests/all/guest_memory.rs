@@ -63,8 +63,11 @@ impl Deployment {
         assert_eq!(v.read(0, LEN as usize).expect("a served volume"), [7; LEN as usize]);
     }
 
-    fn log_count(&self, text: &str) -> usize {
-        self.daemon.log().matches(text).count()
+    /// Waits until the log, which is written apart from the requests, has `count` lines with `text`; more are an error.
+    fn assert_log_count(&self, text: &str, count: usize) {
+        let lines = || self.daemon.log().matches(text).count();
+        e2e::daemon::wait_for("the log line", || (lines() >= count).then_some(()));
+        assert_eq!(lines(), count, "{}", self.daemon.log());
     }
 }
 
@@ -105,7 +108,7 @@ fn truncated_guest_memory_ends_only_its_front_end() {
         assert!(guest.front_end.is_closed(), "round {round}");
         assert_eq!(guest.memory.read(guest.queues[0].data(1), 1), [0xff], "the request is not answered");
         deployment.assert_others_are_served();
-        assert_eq!(deployment.log_count("a page of the guest's memory is missing"), round + 1);
+        deployment.assert_log_count("a page of the guest's memory is missing", round + 1);
     }
     rustix::fs::ftruncate(more.file(), LEN.into()).expect("the file can grow");
     let mut guest = deployment.guest(&memory);
@@ -182,8 +185,9 @@ fn memory_on_a_hanging_file_system_is_refused_without_delay() {
         assert!(refused.is_err(), "message {request} was taken");
         deployment.assert_others_are_served();
     }
-    assert_eq!(deployment.log_count("neither a memfd nor a file on tmpfs or hugetlbfs"), 1);
-    assert!(deployment.log_count(&fuse.path().join("guest").display().to_string()) >= 1, "{}", deployment.daemon.log());
+    deployment.assert_log_count("neither a memfd nor a file on tmpfs or hugetlbfs", 1);
+    let log = deployment.daemon.log();
+    assert!(log.contains(&fuse.path().join("guest").display().to_string()), "{log}");
     fuse.resume();
     drop(file);
     let Deployment { daemon, neighbour, client, .. } = deployment;
