@@ -14,6 +14,9 @@ pub mod pages;
 pub mod policy;
 pub mod request;
 mod shard;
+#[cfg(debug_assertions)]
+#[doc(hidden)]
+pub mod simulated;
 pub mod spec;
 pub mod stats;
 pub mod telemetry;
