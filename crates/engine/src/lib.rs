@@ -10,6 +10,7 @@ pub mod evidence;
 mod histogram;
 mod log;
 mod memory;
+mod page_hash;
 pub mod pages;
 pub mod policy;
 pub mod request;

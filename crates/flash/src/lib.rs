@@ -47,11 +47,12 @@ pub use inspect::{DeviceFindings, Inspection, StoreIdentity, SuperblockSummary, 
 pub use manifest::{MANIFEST_BYTES_MAX, Manifest, read_manifest};
 pub use members::{JobKind, JobReport};
 pub use number::{
-    BlockNo, BootEpoch, CommitNo, CompletionNo, Epoch, HalfGeneration, PageNo, Sequence, StoreGeneration, VolumeId,
+    BlockNo, BootEpoch, CommitNo, CompletionNo, Epoch, HalfGeneration, PAGE_BLOCKS, PageNo, Sequence, StoreGeneration,
+    VolumeId,
 };
 pub use pages::{
-    Amount, MapLoaded, PAGE_BLOCKS, PageMember, PageQuota, Pages, PagesStats, PutError, QuotaError, REGION_BLOCKS,
-    Unread, VolumePages, WriteIntent,
+    Amount, MapLoaded, PageMember, PageQuota, Pages, PagesStats, PutError, QuotaError, REGION_BLOCKS, Unread,
+    VolumePages, WriteIntent,
 };
 pub use record::{Content, Owner, Position, Record, Recovered, RecoveredContent};
 pub use recovery::OpenOptions;

@@ -7,7 +7,7 @@ use std::rc::{Rc, Weak};
 use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 
 use crate::create::{FormatOptions, format};
-use crate::device::Device;
+use crate::device::{BufferSource, Device};
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::batch::RECORDS_MAX;
@@ -218,6 +218,12 @@ impl<S: Seam> Inner<S> {
         let state = self.state.borrow();
         let devices = state.devices.iter().filter(|device| state.superblock.carries_log(device.member));
         devices.cloned().collect()
+    }
+}
+
+impl<S: Seam> BufferSource<S> for Inner<S> {
+    async fn wait_buffer(&self) -> S::BlockMut {
+        self.buffer().await
     }
 }
 

@@ -8,7 +8,6 @@
 
 pub mod flush_batcher;
 pub mod log_tracker;
-pub mod outdated;
 mod record_index;
 mod recover;
 pub mod spill;

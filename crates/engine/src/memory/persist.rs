@@ -7,8 +7,8 @@ use flash::VolumeId;
 use seam::{BlockTag, Seam};
 
 use super::Memory;
+use super::outdated::Outdated;
 use super::zeroes::ZeroRanges;
-use crate::log::outdated::Outdated;
 
 /// Pending updates of tags.
 pub struct TagUpdates<B> {

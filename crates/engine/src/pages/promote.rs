@@ -19,7 +19,8 @@ use super::page_and_index;
 use super::page_fill::PageRead;
 use crate::CoreSpec;
 use crate::backing::Cause;
-use crate::memory::{BlockNo, PageNo, Sectors, hash};
+use crate::memory::{BlockNo, PageNo, Sectors};
+use crate::page_hash::page_hash;
 use crate::policy::promotion::{Admission, LateReturn, ThirdTouch, Verdict};
 use crate::shard::core_state::CoreState;
 use crate::shard::{Shard, ShardRef};
@@ -277,7 +278,7 @@ impl<S: Seam> Shard<S> {
     }
 
     fn page_key(&self, page: PageNo) -> u64 {
-        hash(self.number, page)
+        page_hash(self.number, page)
     }
 
     fn record_use(&self, page: PageNo) -> Verdict {

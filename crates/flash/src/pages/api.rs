@@ -1,7 +1,5 @@
 //! Types of the pages' interface to the owner of a store.
 
-/// Blocks of a page.
-pub const PAGE_BLOCKS: u32 = 16;
 /// Blocks of a region, the unit of the write-intent log: 4 MiB.
 pub const REGION_BLOCKS: u64 = 1024;
 

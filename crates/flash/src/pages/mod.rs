@@ -31,12 +31,12 @@ use seam::{Block, Seam};
 use crate::error::StoreError;
 use crate::format::journal::Record;
 use crate::journal::{load, wait_durable, write_soon};
-use crate::number::{BlockNo, CompletionNo, PageNo, VolumeId};
+use crate::number::{BlockNo, CompletionNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::store::Inner;
 use state::{ALL_BLOCKS, MapPhase};
 use table::{ADDING, Phase, SUSPECT};
 
-pub use api::{MapLoaded, PAGE_BLOCKS, PageMember, PagesStats, PutError, REGION_BLOCKS, Unread, WriteIntent};
+pub use api::{MapLoaded, PageMember, PagesStats, PutError, REGION_BLOCKS, Unread, WriteIntent};
 pub use quota::{Amount, PageQuota, QuotaError};
 
 /// The clean pages of a store. Clones are handles to the same pages.

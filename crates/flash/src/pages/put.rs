@@ -8,14 +8,14 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Piece, SECTOR_BYTES, Seam};
 
-use super::api::{PAGE_BLOCKS, PutError};
+use super::api::PutError;
 use super::state::{MapPhase, PageState};
 use super::table::{ADDING, Phase, SEALED, SUSPECT, SlotId, key_of, page_of};
 use super::{evict, quota, read};
 use crate::device::block_offset;
 use crate::format::page::{CHECKSUM_COPIES, PagePlace, Writes, block_at, checksums_at, page_seed, slot_at};
 use crate::journal::write_soon;
-use crate::number::{PageNo, VolumeId};
+use crate::number::{PAGE_BLOCKS, PageNo, VolumeId};
 use crate::slow::{QueuedRequest, Work};
 use crate::store::{Inner, Sabotage};
 use crate::wait::Reply;

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     fn key(page: u64) -> u64 {
-        crate::memory::hash(0, crate::memory::PageNo(page))
+        crate::page_hash::page_hash(0, flash::PageNo(page))
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! The two miss-ratio curves of a volume: of blocks for memory, and of pages for flash.
 
+use flash::{PAGE_BLOCKS, PageNo};
 use seam::BLOCK_BYTES;
 
 use super::Curve;
-use crate::memory::{BLOCKS_PER_PAGE, PageNo, hash};
+use crate::page_hash::page_hash;
 
 /// Maximum number of points reported of a curve: from a 4,096th of the working set to slightly more than all of it,
 /// each 14 % above the last.
@@ -11,7 +12,7 @@ pub const POINTS_MAX: usize = 64;
 const SMALLEST_DIVISOR: f64 = 4_096.0;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-const PAGE: u64 = BLOCK * BLOCKS_PER_PAGE as u64;
+const PAGE: u64 = BLOCK * PAGE_BLOCKS as u64;
 
 /// Both curves, updated by each request of a client.
 #[derive(Default)]
@@ -73,7 +74,7 @@ impl Curves {
 /// Hash of a block or page number. It leaves out the volume's number, so that a volume attached again samples the same
 /// pages.
 fn key(number: u64) -> u64 {
-    hash(0, PageNo(number))
+    page_hash(0, PageNo(number))
 }
 
 fn stats(curve: &Curve, unit_bytes: u64) -> CurveStats {
