@@ -16,7 +16,8 @@ pub struct JobReport {
     pub done_bytes: u64,
     /// Bytes in total.
     pub total_bytes: u64,
-    /// Estimated remaining time; absent if unknown.
+    /// Estimated remaining time; null if unknown.
+    #[schema(required)]
     pub left_seconds: Option<u64>,
     /// True while it is paused.
     pub paused: bool,
