@@ -60,43 +60,25 @@ export interface components {
       remedy: string;
       /** @description Severity. */
       severity: components['schemas']['Severity'];
-      /**
-       * Format: int64
-       * @description Start, in milliseconds since 1970.
-       */
+      /** @description Start, in milliseconds since 1970. */
       since_unix_ms: number;
       /** @description The volume, device or part of the daemon concerned; null for the whole daemon. */
       subject: string | null;
     };
     /** @description Assumptions of advice in display units. */
     AssumptionsReport: {
-      /**
-       * Format: double
-       * @description Latency of the array.
-       */
+      /** @description Latency of the array. */
       array_latency_us: number;
-      /**
-       * Format: double
-       * @description Latency of flash.
-       */
+      /** @description Latency of flash. */
       flash_latency_us: number;
-      /**
-       * Format: double
-       * @description Latency of memory.
-       */
+      /** @description Latency of memory. */
       memory_latency_us: number;
-      /**
-       * Format: double
-       * @description Requests per second of one disk.
-       */
+      /** @description Requests per second of one disk. */
       spindle_requests_per_s: number;
     };
     /** @description Requests to a backing of one operation and cause. */
     BackingRequests: {
-      /**
-       * Format: int64
-       * @description Their bytes.
-       */
+      /** @description Their bytes. */
       bytes: number;
       /** @description `client-read`, `destage`, `readahead` or `promotion`. */
       cause: string;
@@ -104,18 +86,12 @@ export interface components {
       latency?: components['schemas']['Counts'];
       /** @description `read`, `write`, `zero` or `flush`. */
       op: string;
-      /**
-       * Format: int64
-       * @description Requests.
-       */
+      /** @description Requests. */
       requests: number;
     };
     /** @description A certificate chain. */
     CertificateReport: {
-      /**
-       * Format: int64
-       * @description Earliest expiry in the chain, in seconds since 1970; null if unknown.
-       */
+      /** @description Earliest expiry in the chain, in seconds since 1970; null if unknown. */
       ends_unix_seconds: number | null;
       /** @description Its file. */
       file: string;
@@ -131,77 +107,44 @@ export interface components {
     };
     /** @description Volumes, connections and memory of one data core. */
     CoreReport: {
-      /**
-       * Format: int64
-       * @description Connections that it serves.
-       */
+      /** @description Connections that it serves. */
       connections: number;
       /** @description Its number, from 0. */
       core: number;
-      /**
-       * Format: int64
-       * @description Bytes of index and policy.
-       */
+      /** @description Bytes of index and policy. */
       index_bytes: number;
-      /**
-       * Format: int64
-       * @description Size of its pool.
-       */
+      /** @description Size of its pool. */
       pool_bytes: number;
-      /**
-       * Format: int64
-       * @description Bytes in use.
-       */
+      /** @description Bytes in use. */
       pool_used_bytes: number;
       /** @description Volumes that it serves. */
       volumes: number;
     };
     /** @description Latencies of one kind of request, in buckets that add up over volumes and time. */
     Counts: {
-      /**
-       * Format: int64
-       * @description Requests that were counted.
-       */
+      /** @description Requests that were counted. */
       all: number;
       /** @description By growing latency. */
       below: components['schemas']['CountsBelow'][];
-      /**
-       * Format: double
-       * @description Sum of their latencies.
-       */
+      /** @description Sum of their latencies. */
       sum_us: number;
     };
     /** @description Requests that took less than a time. */
     CountsBelow: {
-      /**
-       * Format: int64
-       * @description How many took less.
-       */
+      /** @description How many took less. */
       count: number;
-      /**
-       * Format: double
-       * @description The time.
-       */
+      /** @description The time. */
       us: number;
     };
     /** @description One curve. */
     Curve: {
-      /**
-       * Format: int64
-       * @description Accessed blocks or pages; older accesses count less.
-       */
+      /** @description Accessed blocks or pages; older accesses count less. */
       accesses: number;
       /** @description By growing size, 64 at most. */
       points: components['schemas']['Point'][];
-      /**
-       * Format: int64
-       * @description Bytes of a block or page.
-       */
+      /** @description Bytes of a block or page. */
       unit_bytes: number;
-      /**
-       * Format: int64
-       * @description Bytes of the recently accessed blocks or pages.
-       */
+      /** @description Bytes of the recently accessed blocks or pages. */
       working_set_bytes: number;
     };
     /**
@@ -216,106 +159,61 @@ export interface components {
     Datastore: components['schemas']['DatastoreReport'] & components['schemas']['Totals'];
     /** @description State of a datastore: congestion, during which shares count, and the use of each volume. */
     DatastoreReport: {
-      /**
-       * Format: double
-       * @description Recent small disk accesses per second.
-       */
+      /** @description Recent small disk accesses per second. */
       accesses_per_second: number;
       /** @description True while latency is past the threshold: volumes above their entitlement wait for the others. */
       congested: boolean;
-      /**
-       * Format: double
-       * @description Time of congestion since the start.
-       */
+      /** @description Time of congestion since the start. */
       congested_seconds_total: number;
-      /**
-       * Format: int64
-       * @description Number of congestion episodes.
-       */
+      /** @description Number of congestion episodes. */
       congestion_episodes: number;
       /** @description Recent congestion episodes, the newest last. */
       episodes: components['schemas']['EpisodeReport'][];
       /** @description True for the flash devices, which all volumes share, instead of a `[[datastore]]`. */
       is_flash: boolean;
-      /**
-       * Format: double
-       * @description Mean latency of recent requests.
-       */
+      /** @description Mean latency of recent requests. */
       latency_ms: number;
       /** @description Use by each volume, by name. */
       members: components['schemas']['MemberReport'][];
       /** @description Its name. */
       name: string;
-      /**
-       * Format: double
-       * @description Accesses per second during congestion; absent before the first congestion.
-       */
+      /** @description Accesses per second during congestion; absent before the first congestion. */
       shown_accesses_per_second?: number | null;
       /** @description True if the threshold was determined by measurement (`auto`). */
       threshold_found: boolean;
-      /**
-       * Format: double
-       * @description Congestion threshold.
-       */
+      /** @description Congestion threshold. */
       threshold_ms: number;
-      /**
-       * Format: double
-       * @description Small accesses in flight.
-       */
+      /** @description Small accesses in flight. */
       under_way: number;
-      /**
-       * Format: double
-       * @description Limit of small accesses in flight during congestion; absent otherwise.
-       */
+      /** @description Limit of small accesses in flight during congestion; absent otherwise. */
       window?: number | null;
     };
     /** @description A drive's own health log, read by `smartctl` every five minutes. Values that a drive does not report are absent. */
     DriveReport: {
       /** @description The whole drive that contains the device. */
       drive: string;
-      /**
-       * Format: int64
-       * @description Uncorrected media errors over its life.
-       */
+      /** @description Uncorrected media errors over its life. */
       media_errors: number | null;
       /** @description Its model. */
       model: string;
-      /**
-       * Format: int64
-       * @description When the log was last read, in seconds since 1970; 0 before the first reading.
-       */
+      /** @description When the log was last read, in seconds since 1970; 0 before the first reading. */
       read_unix_seconds: number;
-      /**
-       * Format: double
-       * @description Remaining part of the spare blocks.
-       */
+      /** @description Remaining part of the spare blocks. */
       spare_ratio: number | null;
-      /**
-       * Format: double
-       * @description Part of the spare blocks below which the drive warns.
-       */
+      /** @description Part of the spare blocks below which the drive warns. */
       spare_threshold_ratio: number | null;
-      /**
-       * Format: int64
-       * @description Degrees Celsius.
-       */
+      /** @description Degrees Celsius. */
       temperature_celsius: number | null;
       /** @description Error of the last reading; empty if it succeeded. */
       unread: string;
       /** @description Warnings of the drive. */
       warnings: string[];
-      /**
-       * Format: double
-       * @description Used part of the rated life; above 1 past its end.
-       */
+      /** @description Used part of the rated life; above 1 past its end. */
       wear_used_ratio: number | null;
     };
     /** @description A job that has ended. */
     EndedJobReport: {
-      /**
-       * Format: int64
-       * @description End, in milliseconds since 1970.
-       */
+      /** @description End, in milliseconds since 1970. */
       ended_unix_ms: number;
       /** @description Identifier. */
       id: string;
@@ -339,19 +237,13 @@ export interface components {
     };
     /** @description A congestion episode of a datastore. */
     EpisodeReport: {
-      /**
-       * Format: int64
-       * @description Second since 1970 in which it began.
-       */
+      /** @description Second since 1970 in which it began. */
       began_unix_seconds: number;
       /** @description The volume whose use was furthest above its entitlement when it began. */
       caused_by: string;
       /** @description Volumes that were active then, sixteen at most. */
       contenders: string[];
-      /**
-       * Format: int64
-       * @description Second in which it ended; absent while it lasts.
-       */
+      /** @description Second in which it ended; absent while it lasts. */
       ended_unix_seconds?: number | null;
     };
     /**
@@ -363,17 +255,11 @@ export interface components {
     EventReport: {
       /** @description Actor: `user NAME`, `token NAME from ADDRESS` or `configuration reload`; null without one. */
       actor: string | null;
-      /**
-       * Format: int64
-       * @description When, in milliseconds since 1970.
-       */
+      /** @description When, in milliseconds since 1970. */
       at_unix_ms: number;
       /** @description Kind. */
       kind: components['schemas']['EventKind'];
-      /**
-       * Format: int64
-       * @description They count up, over restarts too.
-       */
+      /** @description They count up, over restarts too. */
       number: number;
       phase?: components['schemas']['DaemonPhase'] | null;
       /** @description The volume or device concerned, if any. */
@@ -385,25 +271,16 @@ export interface components {
     EventsHealth: {
       /** @description Why nothing can be written now. */
       failed: string | null;
-      /**
-       * Format: int64
-       * @description Events since the start that a restart loses, because they could not be written to disk in time.
-       */
+      /** @description Events since the start that a restart loses, because they could not be written to disk in time. */
       lost: number;
-      /**
-       * Format: int64
-       * @description Number of the newest event; 0 before there is one.
-       */
+      /** @description Number of the newest event; 0 before there is one. */
       newest: number;
     };
     /** @description Events, the newest first. */
     EventsPage: {
       /** @description The requested number of events, or all that are left. */
       events: components['schemas']['EventReport'][];
-      /**
-       * Format: int64
-       * @description Value of `before` for the next page; null on the last page.
-       */
+      /** @description Value of `before` for the next page; null on the last page. */
       next: number | null;
     };
     /** @description A number, or a text as in the configuration. */
@@ -428,51 +305,27 @@ export interface components {
       /** @description Its path; empty while it is absent. */
       device: string;
       drive: components['schemas']['DriveReport'] | null;
-      /**
-       * Format: int64
-       * @description Days until the rated writes are used up at the mean rate so far; null in the first hour.
-       */
+      /** @description Days until the rated writes are used up at the mean rate so far; null in the first hour. */
       endurance_left_days: number | null;
-      /**
-       * Format: double
-       * @description Used part of its rated writes (`endurance_dwpd` a day for five years); null without a rating.
-       */
+      /** @description Used part of its rated writes (`endurance_dwpd` a day for five years); null without a rating. */
       endurance_used_ratio: number | null;
-      /**
-       * Format: int64
-       * @description Bytes of the map of pages written to it since the start.
-       */
+      /** @description Bytes of the map of pages written to it since the start. */
       journal_bytes: number;
-      /**
-       * Format: int64
-       * @description Bytes of the log written to it since the start.
-       */
+      /** @description Bytes of the log written to it since the start. */
       log_bytes: number;
-      /**
-       * Format: int32
-       * @description Its number in the store, from 0.
-       */
+      /** @description Its number in the store, from 0. */
       number: number;
-      /**
-       * Format: int64
-       * @description Bytes of pages written to it since the start.
-       */
+      /** @description Bytes of pages written to it since the start. */
       promotion_bytes: number;
       /** @description Reason why it is not in service. */
       reason: string;
       /** @description `log` if it also carries the log of dirty data, `pages` if it holds clean pages alone. */
       role: string;
-      /**
-       * Format: int64
-       * @description Its size; 0 while it is absent.
-       */
+      /** @description Its size; 0 while it is absent. */
       size_bytes: number;
       /** @description `in-service`, `lost` or `stale`. */
       state: string;
-      /**
-       * Format: int64
-       * @description Age of the oldest request that it has not answered, in milliseconds; 0: it has answered all.
-       */
+      /** @description Age of the oldest request that it has not answered, in milliseconds; 0: it has answered all. */
       unanswered_ms: number;
       /** @description Bytes written to it over all restarts. */
       written: components['schemas']['WrittenReport'];
@@ -481,24 +334,15 @@ export interface components {
     FlashJobReport: {
       /** @description The device, by path or number. */
       device: string;
-      /**
-       * Format: int64
-       * @description Bytes copied.
-       */
+      /** @description Bytes copied. */
       done_bytes: number;
       /** @description `add`, `remove`, `replace` or `take-over`. */
       kind: string;
-      /**
-       * Format: int64
-       * @description Estimated remaining time; null if unknown.
-       */
+      /** @description Estimated remaining time; null if unknown. */
       left_seconds: number | null;
       /** @description True while it is paused until `flash resume`. */
       paused: boolean;
-      /**
-       * Format: int64
-       * @description Bytes in total.
-       */
+      /** @description Bytes in total. */
       total_bytes: number;
     };
     /** @description The flash log. */
@@ -513,10 +357,7 @@ export interface components {
       copies: number;
       /** @description Its devices. */
       devices: components['schemas']['FlashDeviceReport'][];
-      /**
-       * Format: int64
-       * @description Bytes of dirty data in the log.
-       */
+      /** @description Bytes of dirty data in the log. */
       dirty_bytes: number;
       /** @description Reason why the health of no drive is known. */
       drives_unread: string | null;
@@ -541,30 +382,18 @@ export interface components {
       unclaimed: number;
       /** @description Volumes with dirty data in the log. */
       volumes: string[];
-      /**
-       * Format: double
-       * @description Bytes written to all devices for each byte of content since the start; null without content.
-       */
+      /** @description Bytes written to all devices for each byte of content since the start; null without content. */
       write_amplification: number | null;
     };
     /** @description A volume's use of the flash cache. */
     FlashUse: {
-      /**
-       * Format: int64
-       * @description Blocks that could not be read from flash, or failed verification.
-       */
+      /** @description Blocks that could not be read from flash, or failed verification. */
       bad_blocks: number;
-      /**
-       * Format: int64
-       * @description Readable bytes of these pages.
-       */
+      /** @description Readable bytes of these pages. */
       cached_bytes: number;
       /** @description True once its pages from before the start are verified; until then reads use the backing. */
       checked: boolean;
-      /**
-       * Format: int64
-       * @description Bytes of dirty content written to the log, one copy counted.
-       */
+      /** @description Bytes of dirty content written to the log, one copy counted. */
       logged_bytes: number;
       /** @description Most flash: a size, a percentage, or `none`. */
       max: string;
@@ -578,32 +407,17 @@ export interface components {
       not_promoted: {
         [key: string]: number;
       };
-      /**
-       * Format: int64
-       * @description Its pages on flash.
-       */
+      /** @description Its pages on flash. */
       pages: number;
       /** @description Reason why the last incomplete pinned page could not be promoted; empty while it is being promoted. */
       pin_waits: string;
-      /**
-       * Format: int64
-       * @description Pinned pages.
-       */
+      /** @description Pinned pages. */
       pinned_pages: number;
-      /**
-       * Format: int64
-       * @description Pinned pages that are complete on flash.
-       */
+      /** @description Pinned pages that are complete on flash. */
       pinned_whole_pages: number;
-      /**
-       * Format: int64
-       * @description Bytes of content written by promotion.
-       */
+      /** @description Bytes of content written by promotion. */
       promoted_bytes: number;
-      /**
-       * Format: int64
-       * @description Bytes read from flash.
-       */
+      /** @description Bytes read from flash. */
       read_bytes: number;
     };
     /** @description Options of a flush. */
@@ -613,35 +427,20 @@ export interface components {
     };
     /** @description Recent accesses to each part of a volume. */
     HeatReport: {
-      /**
-       * Format: int64
-       * @description Seconds for which rows are kept.
-       */
+      /** @description Seconds for which rows are kept. */
       keep_seconds: number;
-      /**
-       * Format: int64
-       * @description Bytes of a part.
-       */
+      /** @description Bytes of a part. */
       part_bytes: number;
       /** @description Minutes with accesses, the oldest first. */
       rows: components['schemas']['HeatRow'][];
-      /**
-       * Format: int64
-       * @description The volume's size.
-       */
+      /** @description The volume's size. */
       size_bytes: number;
-      /**
-       * Format: int64
-       * @description Seconds of a row.
-       */
+      /** @description Seconds of a row. */
       step_seconds: number;
     };
     /** @description A row: each request is counted in the part where it begins. */
     HeatRow: {
-      /**
-       * Format: int64
-       * @description When it begins, in seconds since 1970.
-       */
+      /** @description When it begins, in seconds since 1970. */
       at_unix_seconds: number;
       /** @description Reads of each part, by address. */
       reads: number[];
@@ -650,22 +449,13 @@ export interface components {
     };
     /** @description How the history's file stands. */
     HistoryHealth: {
-      /**
-       * Format: int64
-       * @description Bytes that it takes.
-       */
+      /** @description Bytes that it takes. */
       bytes: number;
       /** @description Why nothing can be written now. */
       failed?: string | null;
-      /**
-       * Format: int64
-       * @description Bytes that it may take.
-       */
+      /** @description Bytes that it may take. */
       limit_bytes: number;
-      /**
-       * Format: int64
-       * @description Rows that were given up since the start because they could not be written in time.
-       */
+      /** @description Rows that were given up since the start because they could not be written in time. */
       lost_rows: number;
       /** @description Resolutions with their retention, the finest first. */
       tiers: components['schemas']['TierReport'][];
@@ -681,10 +471,7 @@ export interface components {
       covered_seconds: number[];
       /** @description The datastore, empty for volumes without one; absent for other histories. */
       datastore?: string | null;
-      /**
-       * Format: int64
-       * @description From here on, in seconds since 1970.
-       */
+      /** @description From here on, in seconds since 1970. */
       from_unix_seconds: number;
       /** @description Of `read` and `write`. */
       latency: {
@@ -694,20 +481,11 @@ export interface components {
       series: {
         [key: string]: components['schemas']['FigureReport'];
       };
-      /**
-       * Format: int64
-       * @description Seconds between two entries: the requested step, or the finest that is still kept for that time.
-       */
+      /** @description Seconds between two entries: the requested step, or the finest that is still kept for that time. */
       step_seconds: number;
-      /**
-       * Format: int64
-       * @description Finest resolution of minima and maxima in the data, in seconds.
-       */
+      /** @description Finest resolution of minima and maxima in the data, in seconds. */
       tier_seconds: number;
-      /**
-       * Format: int64
-       * @description Up to here.
-       */
+      /** @description Up to here. */
       to_unix_seconds: number;
       /** @description The volume; absent for other histories. */
       volume?: string | null;
@@ -719,20 +497,11 @@ export interface components {
     };
     /** @description The target. */
     IscsiReport: {
-      /**
-       * Format: int64
-       * @description Connections since the start.
-       */
+      /** @description Connections since the start. */
       connections: number;
-      /**
-       * Format: int64
-       * @description Connections that did not get through the log-in: refused, garbage, lost, too slow.
-       */
+      /** @description Connections that did not get through the log-in: refused, garbage, lost, too slow. */
       failed_logins: number;
-      /**
-       * Format: int64
-       * @description Connections now that are not logged in.
-       */
+      /** @description Connections now that are not logged in. */
       half_open: number;
       /** @description Where it listens. */
       portals: string[];
@@ -743,19 +512,13 @@ export interface components {
     };
     /** @description An initiator's session. */
     IscsiSessionReport: {
-      /**
-       * Format: int64
-       * @description Commands that were aborted.
-       */
+      /** @description Commands that were aborted. */
       aborted: number;
       /** @description The initiator's alias; may be empty. */
       alias: string;
       /** @description True if the initiator has authenticated itself. */
       authenticated: boolean;
-      /**
-       * Format: int64
-       * @description Commands so far.
-       */
+      /** @description Commands so far. */
       commands: number;
       /** @description Data are followed by a checksum. */
       data_digest: boolean;
@@ -767,27 +530,15 @@ export interface components {
       initiator: string;
       /** @description The portal that it connected to. */
       portal: string;
-      /**
-       * Format: int64
-       * @description Bytes read.
-       */
+      /** @description Bytes read. */
       read_bytes: number;
-      /**
-       * Format: int32
-       * @description Its number (TSIH).
-       */
+      /** @description Its number (TSIH). */
       session: number;
       /** @description The slowest commands of the last hour that had to wait, the slowest first, eight at most. */
       slowest: components['schemas']['SlowCommandReport'][];
-      /**
-       * Format: int64
-       * @description Commands in flight.
-       */
+      /** @description Commands in flight. */
       under_way: number;
-      /**
-       * Format: int64
-       * @description Bytes written.
-       */
+      /** @description Bytes written. */
       write_bytes: number;
     };
     /**
@@ -797,28 +548,19 @@ export interface components {
     JobOutcome: 'done' | 'failed' | 'called-off';
     /** @description A job in progress. */
     JobReport: {
-      /**
-       * Format: int64
-       * @description Bytes done; of a flush, the decrease of dirty data since its start.
-       */
+      /** @description Bytes done; of a flush, the decrease of dirty data since its start. */
       done_bytes: number;
       /** @description Identifier, for `job cancel`. */
       id: string;
       /** @description `flush`; of the flash devices `add`, `remove`, `replace` or `take-over`. */
       kind: string;
-      /**
-       * Format: int64
-       * @description Estimated remaining time; null if unknown.
-       */
+      /** @description Estimated remaining time; null if unknown. */
       left_seconds: number | null;
       /** @description True while it is paused. */
       paused: boolean;
       /** @description The volume or device concerned. */
       subject: string;
-      /**
-       * Format: int64
-       * @description Bytes in total.
-       */
+      /** @description Bytes in total. */
       total_bytes: number;
     };
     /** @description A key. Values are written as in the file, without quotes, brackets and secrets. */
@@ -886,10 +628,7 @@ export interface components {
     };
     /** @description A dirty block without a good copy on any flash device. */
     LostBlockReport: {
-      /**
-       * Format: int64
-       * @description Byte offset of the 4 KiB block.
-       */
+      /** @description Byte offset of the 4 KiB block. */
       at_bytes: number;
       /** @description Its identity, 16 hexadecimal digits. */
       incarnation: string;
@@ -898,60 +637,30 @@ export interface components {
     };
     /** @description Adjacent lost blocks of a volume. */
     LostRange: {
-      /**
-       * Format: int64
-       * @description First byte.
-       */
+      /** @description First byte. */
       at_bytes: number;
-      /**
-       * Format: int64
-       * @description Bytes.
-       */
+      /** @description Bytes. */
       length_bytes: number;
     };
     /** @description A volume's use of a datastore. */
     MemberReport: {
-      /**
-       * Format: double
-       * @description Its accesses since the start, in small accesses.
-       */
+      /** @description Its accesses since the start, in small accesses. */
       accesses: number;
-      /**
-       * Format: double
-       * @description Entitled part of the datastore beside the volumes that are active now.
-       */
+      /** @description Entitled part of the datastore beside the volumes that are active now. */
       entitled_ratio: number;
-      /**
-       * Format: int64
-       * @description Reserved requests of 4 KiB per second.
-       */
+      /** @description Reserved requests of 4 KiB per second. */
       reservation_iops: number;
-      /**
-       * Format: int32
-       * @description Its weight.
-       */
+      /** @description Its weight. */
       shares: number;
-      /**
-       * Format: double
-       * @description Its part of the accesses of the last second.
-       */
+      /** @description Its part of the accesses of the last second. */
       used_ratio: number;
       /** @description The volume. */
       volume: string;
-      /**
-       * Format: int64
-       * @description Sum of their waits.
-       */
+      /** @description Sum of their waits. */
       waited_us: number;
-      /**
-       * Format: int64
-       * @description Requests waiting now.
-       */
+      /** @description Requests waiting now. */
       waiting: number;
-      /**
-       * Format: int64
-       * @description Requests that waited for an I/O slot.
-       */
+      /** @description Requests that waited for an I/O slot. */
       waits: number;
     };
     /** @description A volume's quota of memory. */
@@ -960,10 +669,7 @@ export interface components {
       max: string;
       /** @description Guaranteed memory: a size or percentage. */
       min: string;
-      /**
-       * Format: int64
-       * @description Target by the volumes' miss-ratio curves; absent while the replacement policy alone divides memory.
-       */
+      /** @description Target by the volumes' miss-ratio curves; absent while the replacement policy alone divides memory. */
       target_bytes?: number | null;
     };
     /** @description A volume's two curves. */
@@ -972,10 +678,7 @@ export interface components {
       flash: components['schemas']['Curve'];
       /** @description Of memory, in blocks of 4 KiB. */
       memory: components['schemas']['Curve'];
-      /**
-       * Format: int64
-       * @description Time since the volume was attached.
-       */
+      /** @description Time since the volume was attached. */
       observed_ms: number;
     };
     /** @description A device to add. */
@@ -994,10 +697,7 @@ export interface components {
       name: string;
       policy?: string | null;
       read_only?: boolean;
-      /**
-       * Format: int64
-       * @description Only for a backing without a size of its own.
-       */
+      /** @description Only for a backing without a size of its own. */
       size_bytes?: number | null;
     };
     /** @description A change made by command that differs from the file. */
@@ -1015,75 +715,39 @@ export interface components {
     PagesReport: {
       /** @description Reason why all pages from before the start were dropped. */
       dropped: string | null;
-      /**
-       * Format: int64
-       * @description Bytes that promotion may write now within the devices' endurance; none without a limit.
-       */
+      /** @description Bytes that promotion may write now within the devices' endurance; none without a limit. */
       endurance_left_bytes: number | null;
-      /**
-       * Format: int64
-       * @description Evicted pages.
-       */
+      /** @description Evicted pages. */
       evictions: number;
       /** @description True once the map was read. */
       loaded: boolean;
-      /**
-       * Format: int64
-       * @description Memory for the map.
-       */
+      /** @description Memory for the map. */
       memory_bytes: number;
-      /**
-       * Format: int64
-       * @description Pages present.
-       */
+      /** @description Pages present. */
       pages: number;
-      /**
-       * Format: int64
-       * @description One in this many earned promotions is carried out, by the recent gain of promotions.
-       */
+      /** @description One in this many earned promotions is carried out, by the recent gain of promotions. */
       promotes_one_of: number;
-      /**
-       * Format: int64
-       * @description Dirty regions of 4 MiB: a crash would make their pages suspect.
-       */
+      /** @description Dirty regions of 4 MiB: a crash would make their pages suspect. */
       regions_in_flux: number;
-      /**
-       * Format: int64
-       * @description Capacity in pages.
-       */
+      /** @description Capacity in pages. */
       slots: number;
-      /**
-       * Format: int64
-       * @description Suspect pages: compared with the backing before use.
-       */
+      /** @description Suspect pages: compared with the backing before use. */
       suspect: number;
-      /**
-       * Format: int64
-       * @description Bytes that can be read from them.
-       */
+      /** @description Bytes that can be read from them. */
       valid_bytes: number;
     };
     /** @description A point of a curve. */
     Point: {
-      /**
-       * Format: double
-       * @description Miss ratio of an LRU cache of that size.
-       */
+      /** @description Miss ratio of an LRU cache of that size. */
       miss_ratio: number;
-      /**
-       * Format: int64
-       * @description The size of a cache.
-       */
+      /** @description The size of a cache. */
       size_bytes: number;
     };
     /** @description An error answer. */
     Problem: {
       /** @description The failure, its place and the remedy. */
       detail: string;
-      /**
-       * Format: int32
-       * @description The status.
-       */
+      /** @description The status. */
       status: number;
       /** @description The status in words. */
       title: string;
@@ -1092,96 +756,48 @@ export interface components {
     };
     /** @description Shares, limits and reservation of a volume, with the waits that they caused. */
     QosUse: {
-      /**
-       * Format: int64
-       * @description Bytes of a burst above the limit.
-       */
+      /** @description Bytes of a burst above the limit. */
       burst_bytes: number;
-      /**
-       * Format: int64
-       * @description Requests of a burst above the limit.
-       */
+      /** @description Requests of a burst above the limit. */
       burst_iops: number;
-      /**
-       * Format: int64
-       * @description Limit of bytes per second; 0: none.
-       */
+      /** @description Limit of bytes per second; 0: none. */
       limit_bytes: number;
-      /**
-       * Format: int64
-       * @description Limit of client requests per second; 0: none.
-       */
+      /** @description Limit of client requests per second; 0: none. */
       limit_iops: number;
-      /**
-       * Format: int64
-       * @description Sum of their waits.
-       */
+      /** @description Sum of their waits. */
       limit_waited_us: number;
-      /**
-       * Format: int64
-       * @description Client requests delayed by its limit.
-       */
+      /** @description Client requests delayed by its limit. */
       limit_waits: number;
-      /**
-       * Format: int64
-       * @description Reserved requests of 4 KiB per second in its datastore; 0: none.
-       */
+      /** @description Reserved requests of 4 KiB per second in its datastore; 0: none. */
       reservation_iops: number;
-      /**
-       * Format: int64
-       * @description Sum of their waits.
-       */
+      /** @description Sum of their waits. */
       share_waited_us: number;
-      /**
-       * Format: int64
-       * @description Requests to its datastore or to flash that waited for requests of other volumes.
-       */
+      /** @description Requests to its datastore or to flash that waited for requests of other volumes. */
       share_waits: number;
-      /**
-       * Format: int32
-       * @description Its weight beside other volumes on flash, and in its datastore during congestion.
-       */
+      /** @description Its weight beside other volumes on flash, and in its datastore during congestion. */
       shares: number;
     };
     /** @description Quantiles of one kind of request, in microseconds. */
     Quantiles: {
-      /**
-       * Format: double
-       * @description Median.
-       */
+      /** @description Median. */
       p50: number;
-      /**
-       * Format: double
-       * @description 99th percentile.
-       */
+      /** @description 99th percentile. */
       p99: number;
-      /**
-       * Format: double
-       * @description 99.9th percentile.
-       */
+      /** @description 99.9th percentile. */
       p999: number;
     };
     /** @description A range of a volume. Every 64 KiB page that it touches counts whole. */
     Range: {
-      /**
-       * Format: int64
-       * @description First byte; without it the volume's first.
-       */
+      /** @description First byte; without it the volume's first. */
       from_bytes?: number;
-      /**
-       * Format: int64
-       * @description The byte after the last; without it the volume's end.
-       */
+      /** @description The byte after the last; without it the volume's end. */
       to_bytes?: number | null;
     };
     /** @description Options of a resize. */
     Resize: {
       /** @description The volume's name once more: discard dirty data past the new end instead of refusing. */
       discard_dirty?: string | null;
-      /**
-       * Format: int64
-       * @description The new size, a multiple of 512, for a backing that can be grown or cut; without it the backing's present size.
-       */
+      /** @description The new size, a multiple of 512, for a backing that can be grown or cut; without it the backing's present size. */
       size_bytes?: number | null;
     };
     /**
@@ -1196,30 +812,15 @@ export interface components {
     };
     /** @description Findings of the log's scrub since the start. */
     ScrubReport: {
-      /**
-       * Format: int64
-       * @description Blocks with a bad copy.
-       */
+      /** @description Blocks with a bad copy. */
       found: number;
-      /**
-       * Format: int64
-       * @description Blocks without a good copy.
-       */
+      /** @description Blocks without a good copy. */
       lost: number;
-      /**
-       * Format: int64
-       * @description Bytes read.
-       */
+      /** @description Bytes read. */
       read_bytes: number;
-      /**
-       * Format: int64
-       * @description Copies that were repaired.
-       */
+      /** @description Copies that were repaired. */
       repaired: number;
-      /**
-       * Format: int64
-       * @description Completed passes.
-       */
+      /** @description Completed passes. */
       rounds: number;
     };
     /** @description Settings that can be changed while a volume is served. An absent one stays as it is. */
@@ -1250,10 +851,7 @@ export interface components {
     Severity: 'critical' | 'warning' | 'info';
     /** @description Gain by one kind of cache. */
     SideAdvice: {
-      /**
-       * Format: int64
-       * @description Size past which the gain is below average: the size worth buying. Null for an even curve.
-       */
+      /** @description Size past which the gain is below average: the size worth buying. Null for an even curve. */
       knee_bytes: number | null;
       /** @description Steps by growing size. */
       steps: components['schemas']['StepAdvice'][];
@@ -1261,80 +859,44 @@ export interface components {
     };
     /** @description A slow command of a session. */
     SlowCommandReport: {
-      /**
-       * Format: int64
-       * @description Since it ended.
-       */
+      /** @description Since it ended. */
       ago_ms: number;
       /** @description Its name in the standards. */
       command: string;
-      /**
-       * Format: int32
-       * @description The LUN that it was for.
-       */
+      /** @description The LUN that it was for. */
       lun: number | null;
-      /**
-       * Format: int64
-       * @description How long it took.
-       */
+      /** @description How long it took. */
       took_us: number;
     };
     /** @description One of the slowest requests of the last hour. */
     SlowReport: {
-      /**
-       * Format: int64
-       * @description Time since its end.
-       */
+      /** @description Time since its end. */
       ago_ms: number;
       /** @description `read`, `write`, `flush` or `zero`. */
       asked: string;
-      /**
-       * Format: int64
-       * @description Bytes.
-       */
+      /** @description Bytes. */
       length_bytes: number;
-      /**
-       * Format: int64
-       * @description First byte.
-       */
+      /** @description First byte. */
       offset_bytes: number;
       /**
        * @description The step in which it waited longest: `gate`, `limit`, `shares`, `throttle`, `flash`, `joined`, `backing`,
        *     `destage` or `log`.
        */
       step: string;
-      /**
-       * Format: int64
-       * @description Its duration.
-       */
+      /** @description Its duration. */
       took_us: number;
-      /**
-       * Format: int64
-       * @description Time spent in that step.
-       */
+      /** @description Time spent in that step. */
       waited_us: number;
     };
     /** @description Bytes read by clients, by source. */
     SourceBytes: {
-      /**
-       * Format: int64
-       * @description From the array.
-       */
+      /** @description From the array. */
       backing: number;
-      /**
-       * Format: int64
-       * @description From flash.
-       */
+      /** @description From flash. */
       flash: number;
-      /**
-       * Format: int64
-       * @description From memory.
-       */
+      /** @description From memory. */
       memory: number;
-      /**
-       * Format: int64
-       * @description From memory, read ahead from the array for a first read.
-       */
+      /** @description From memory, read ahead from the array for a first read. */
       prefetched: number;
     };
     /** @description Status of the daemon. */
@@ -1364,19 +926,13 @@ export interface components {
       jobs: components['schemas']['JobReport'][];
       /** @description Addresses for clients. */
       listen: string[];
-      /**
-       * Format: int64
-       * @description Configured memory.
-       */
+      /** @description Configured memory. */
       memory_bytes: number;
       /** @description Reason why configured persisted memory is not in use; null otherwise. */
       memory_not_kept: string | null;
       /** @description Changes made by command that differ from the file. */
       overrides: components['schemas']['OverrideReport'][];
-      /**
-       * Format: int32
-       * @description Process identifier.
-       */
+      /** @description Process identifier. */
       pid: number;
       /** @description State directory; absent in reports of older versions. */
       state_directory: string | null;
@@ -1384,15 +940,9 @@ export interface components {
       state_failed: string | null;
       /** @description True while it is stopping. */
       stopping: boolean;
-      /**
-       * Format: int64
-       * @description Uptime in milliseconds, for rates of the counters.
-       */
+      /** @description Uptime in milliseconds, for rates of the counters. */
       uptime_ms: number;
-      /**
-       * Format: int64
-       * @description Time since it started.
-       */
+      /** @description Time since it started. */
       uptime_seconds: number;
       /** @description Version of Hotset. */
       version: string;
@@ -1402,35 +952,17 @@ export interface components {
     };
     /** @description A cache size with its effect. */
     StepAdvice: {
-      /**
-       * Format: double
-       * @description Hit ratio of requests.
-       */
+      /** @description Hit ratio of requests. */
       hit_ratio: number;
-      /**
-       * Format: double
-       * @description Mean latency of a request.
-       */
+      /** @description Mean latency of a request. */
       latency_us: number;
-      /**
-       * Format: double
-       * @description Miss ratio of an LRU cache.
-       */
+      /** @description Miss ratio of an LRU cache. */
       lru_miss_ratio: number;
-      /**
-       * Format: double
-       * @description Miss ratio of blocks or pages.
-       */
+      /** @description Miss ratio of blocks or pages. */
       miss_ratio: number;
-      /**
-       * Format: double
-       * @description Array disks saved by the hits; null without a known request rate.
-       */
+      /** @description Array disks saved by the hits; null without a known request rate. */
       saved_spindles: number | null;
-      /**
-       * Format: int64
-       * @description The cache's size.
-       */
+      /** @description The cache's size. */
       size_bytes: number;
     };
     /**
@@ -1440,157 +972,76 @@ export interface components {
     TakesEffect: 'restart' | 'reload' | 'renewal' | 'command';
     /** @description A resolution. */
     TierReport: {
-      /**
-       * Format: int64
-       * @description Configured retention in seconds.
-       */
+      /** @description Configured retention in seconds. */
       keep_seconds: number;
-      /**
-       * Format: int64
-       * @description Present retention in seconds, if a full file shortens it.
-       */
+      /** @description Present retention in seconds, if a full file shortens it. */
       shortened_seconds?: number | null;
-      /**
-       * Format: int64
-       * @description Seconds of a point.
-       */
+      /** @description Seconds of a point. */
       step_seconds: number;
     };
     /** @description Present size and hit ratio of a cache. */
     TodayAdvice: {
-      /**
-       * Format: double
-       * @description Hit ratio of reads.
-       */
+      /** @description Hit ratio of reads. */
       hit_ratio: number;
-      /**
-       * Format: int64
-       * @description Its size.
-       */
+      /** @description Its size. */
       size_bytes: number;
     };
     /** @description Sums over several volumes. */
     Totals: {
-      /**
-       * Format: int64
-       * @description Requests that backings failed.
-       */
+      /** @description Requests that backings failed. */
       backing_errors: number;
-      /**
-       * Format: int64
-       * @description Bytes read from backings.
-       */
+      /** @description Bytes read from backings. */
       backing_read_bytes: number;
-      /**
-       * Format: int64
-       * @description Reads of backings.
-       */
+      /** @description Reads of backings. */
       backing_reads: number;
       /** @description Requests to backings by operation and cause, with their latencies. */
       backing_requests: components['schemas']['BackingRequests'][];
-      /**
-       * Format: int64
-       * @description Bytes written to backings.
-       */
+      /** @description Bytes written to backings. */
       backing_write_bytes: number;
-      /**
-       * Format: int64
-       * @description Writes to backings.
-       */
+      /** @description Writes to backings. */
       backing_writes: number;
-      /**
-       * Format: int64
-       * @description Age of the oldest dirty block of all.
-       */
+      /** @description Age of the oldest dirty block of all. */
       dirty_age_ms: number;
-      /**
-       * Format: int64
-       * @description Dirty data.
-       */
+      /** @description Dirty data. */
       dirty_bytes: number;
-      /**
-       * Format: int64
-       * @description Requests that failed.
-       */
+      /** @description Requests that failed. */
       errors: number;
-      /**
-       * Format: int64
-       * @description Reads served whole from caches, flash taking part.
-       */
+      /** @description Reads served whole from caches, flash taking part. */
       flash_hits: number;
-      /**
-       * Format: int64
-       * @description Flush requests.
-       */
+      /** @description Flush requests. */
       flushes: number;
       /** @description Latency histograms. */
       latency_counts: components['schemas']['LatencyCountsReport'];
-      /**
-       * Format: int64
-       * @description Blocks held in memory.
-       */
+      /** @description Blocks held in memory. */
       memory_bytes: number;
-      /**
-       * Format: int64
-       * @description Reads served whole from memory.
-       */
+      /** @description Reads served whole from memory. */
       memory_hits: number;
-      /**
-       * Format: int64
-       * @description Reads served not at all from a cache.
-       */
+      /** @description Reads served not at all from a cache. */
       misses: number;
-      /**
-       * Format: int64
-       * @description Reads served in part from a cache.
-       */
+      /** @description Reads served in part from a cache. */
       partial_hits: number;
-      /**
-       * Format: int64
-       * @description Reads served whole from memory, for which the array was read ahead.
-       */
+      /** @description Reads served whole from memory, for which the array was read ahead. */
       prefetched_hits: number;
-      /**
-       * Format: int64
-       * @description Bytes read.
-       */
+      /** @description Bytes read. */
       read_bytes: number;
-      /**
-       * Format: int64
-       * @description Read requests.
-       */
+      /** @description Read requests. */
       reads: number;
       /** @description Bytes read by clients, by source. */
       source_bytes: components['schemas']['SourceBytes'];
-      /**
-       * Format: int64
-       * @description Number of volumes.
-       */
+      /** @description Number of volumes. */
       volumes: number;
-      /**
-       * Format: int64
-       * @description Bytes written.
-       */
+      /** @description Bytes written. */
       write_bytes: number;
-      /**
-       * Format: int64
-       * @description Write requests.
-       */
+      /** @description Write requests. */
       writes: number;
-      /**
-       * Format: int64
-       * @description Zero and discard requests.
-       */
+      /** @description Zero and discard requests. */
       zeroes: number;
     };
     /** @description A volume's identity for initiators. */
     UnitReport: {
       /** @description True if its backing was declared lost: the target reports the LUN as permanently gone. */
       declared_lost: boolean;
-      /**
-       * Format: int32
-       * @description The number of its LUN.
-       */
+      /** @description The number of its LUN. */
       lun: number;
       /** @description Its NAA designator and serial number, 32 hexadecimal digits. */
       naa: string;
@@ -1599,24 +1050,15 @@ export interface components {
     VolumeAdvice: {
       /** @description Advice on flash. */
       flash: components['schemas']['SideAdvice'];
-      /**
-       * Format: int64
-       * @description Bytes of recently used data.
-       */
+      /** @description Bytes of recently used data. */
       footprint_bytes: number;
       /** @description Advice on memory. */
       memory: components['schemas']['SideAdvice'];
       /** @description Reason for missing advice; null if there is advice. */
       nothing: string | null;
-      /**
-       * Format: int64
-       * @description Requests since the volume was attached.
-       */
+      /** @description Requests since the volume was attached. */
       requests: number;
-      /**
-       * Format: double
-       * @description Mean request rate since the volume was attached.
-       */
+      /** @description Mean request rate since the volume was attached. */
       requests_per_s: number | null;
       /** @description Its name. */
       volume: string;
@@ -1627,85 +1069,43 @@ export interface components {
       alerts: string[];
       /** @description Its backing. */
       backing: string;
-      /**
-       * Format: int64
-       * @description Requests that failed at the backing.
-       */
+      /** @description Requests that failed at the backing. */
       backing_errors: number;
-      /**
-       * Format: int64
-       * @description Flushes of the backing.
-       */
+      /** @description Flushes of the backing. */
       backing_flushes: number;
       /** @description Identity that the backing reports; empty while the volume is refused. */
       backing_identity: string;
-      /**
-       * Format: int64
-       * @description Bytes read from the backing.
-       */
+      /** @description Bytes read from the backing. */
       backing_read_bytes: number;
-      /**
-       * Format: int64
-       * @description Reads of the backing.
-       */
+      /** @description Reads of the backing. */
       backing_reads: number;
       /** @description Requests to the backing by operation and cause. */
       backing_requests: components['schemas']['BackingRequests'][];
-      /**
-       * Format: int64
-       * @description Age of the oldest unanswered request to the backing; 0: none.
-       */
+      /** @description Age of the oldest unanswered request to the backing; 0: none. */
       backing_unanswered_ms: number;
-      /**
-       * Format: int64
-       * @description Bytes written to the backing.
-       */
+      /** @description Bytes written to the backing. */
       backing_write_bytes: number;
-      /**
-       * Format: int64
-       * @description Writes to the backing.
-       */
+      /** @description Writes to the backing. */
       backing_writes: number;
       /** @description The data core that serves it. */
       core: number;
       /** @description Its datastore; empty: none. */
       datastore: string;
-      /**
-       * Format: int64
-       * @description Age of the oldest dirty block.
-       */
+      /** @description Age of the oldest dirty block. */
       dirty_age_ms: number;
-      /**
-       * Format: int64
-       * @description Dirty data.
-       */
+      /** @description Dirty data. */
       dirty_bytes: number;
-      /**
-       * Format: int64
-       * @description Failed requests.
-       */
+      /** @description Failed requests. */
       errors: number;
       /** @description Use of the flash cache. */
       flash: components['schemas']['FlashUse'];
-      /**
-       * Format: int64
-       * @description Dirty data in the flash log.
-       */
+      /** @description Dirty data in the flash log. */
       flash_dirty_bytes: number;
-      /**
-       * Format: int64
-       * @description Reads served whole from memory and flash.
-       */
+      /** @description Reads served whole from memory and flash. */
       flash_hits: number;
-      /**
-       * Format: int64
-       * @description Bytes of content written to flash since the start: promotions, and one copy of logged data.
-       */
+      /** @description Bytes of content written to flash since the start: promotions, and one copy of logged data. */
       flash_written_bytes: number;
-      /**
-       * Format: int64
-       * @description Flush requests.
-       */
+      /** @description Flush requests. */
       flushes: number;
       /** @description Incarnation, 16 hexadecimal digits; empty while it is refused. */
       incarnation: string;
@@ -1717,118 +1117,64 @@ export interface components {
       latency_counts: components['schemas']['LatencyCountsReport'];
       /** @description Quantiles of latencies. */
       latency_us: components['schemas']['LatencyReport'];
-      /**
-       * Format: int32
-       * @description Smallest unit of the backing.
-       */
+      /** @description Smallest unit of the backing. */
       logical_block_bytes: number;
       /**
        * @description Lost dirty blocks: no flash device has a good copy, and reads fail until they are written again. A hundred
        *     ranges at most, in order.
        */
       lost: components['schemas']['LostRange'][];
-      /**
-       * Format: int64
-       * @description Bytes of all lost blocks.
-       */
+      /** @description Bytes of all lost blocks. */
       lost_bytes: number;
       /** @description Quota of memory. */
       memory: components['schemas']['MemoryUse'];
-      /**
-       * Format: int64
-       * @description Bytes of blocks in memory.
-       */
+      /** @description Bytes of blocks in memory. */
       memory_bytes: number;
-      /**
-       * Format: int64
-       * @description Reads served whole from memory, of blocks that were used before.
-       */
+      /** @description Reads served whole from memory, of blocks that were used before. */
       memory_hits: number;
       miss_ratio_curve?: components['schemas']['MissRatioCurve'] | null;
-      /**
-       * Format: int64
-       * @description Misses: reads served from the backing alone.
-       */
+      /** @description Misses: reads served from the backing alone. */
       misses: number;
       /** @description Name that clients see. */
       name: string;
-      /**
-       * Format: int64
-       * @description Partial hits: reads served in part from a cache.
-       */
+      /** @description Partial hits: reads served in part from a cache. */
       partial_hits: number;
-      /**
-       * Format: int32
-       * @description Atomic unit of the backing: a crash tears unflushed writes only at its multiples.
-       */
+      /** @description Atomic unit of the backing: a crash tears unflushed writes only at its multiples. */
       physical_block_bytes: number;
       /** @description Write policy. */
       policy: string;
-      /**
-       * Format: int64
-       * @description Reads served whole from memory, for which the array was read ahead: no array read was saved.
-       */
+      /** @description Reads served whole from memory, for which the array was read ahead: no array read was saved. */
       prefetched_hits: number;
-      /**
-       * Format: int64
-       * @description Pages promoted to flash.
-       */
+      /** @description Pages promoted to flash. */
       promotions: number;
       /** @description Quality of service. */
       qos: components['schemas']['QosUse'];
-      /**
-       * Format: int64
-       * @description Bytes read.
-       */
+      /** @description Bytes read. */
       read_bytes: number;
       /** @description Writes are refused. */
       read_only: boolean;
-      /**
-       * Format: int64
-       * @description Bytes read ahead.
-       */
+      /** @description Bytes read ahead. */
       readahead_bytes: number;
-      /**
-       * Format: int64
-       * @description Read requests.
-       */
+      /** @description Read requests. */
       reads: number;
       /** @description Code of the refusal (`docs/admin/refusals.md`), if the volume is refused. */
       refusal?: string | null;
-      /**
-       * Format: int64
-       * @description Size that clients see.
-       */
+      /** @description Size that clients see. */
       size_bytes: number;
       /** @description Bytes read by clients, by source. */
       source_bytes: components['schemas']['SourceBytes'];
       /** @description State. */
       state: components['schemas']['VolumeState'];
-      /**
-       * Format: int64
-       * @description Time that writes waited because dirty data was at its limit.
-       */
+      /** @description Time that writes waited because dirty data was at its limit. */
       throttled_us: number;
       unit?: components['schemas']['UnitReport'] | null;
-      /**
-       * Format: int64
-       * @description Bytes written.
-       */
+      /** @description Bytes written. */
       write_bytes: number;
-      /**
-       * Format: int64
-       * @description Write requests.
-       */
+      /** @description Write requests. */
       writes: number;
-      /**
-       * Format: int64
-       * @description Data on the backing that is not flushed there.
-       */
+      /** @description Data on the backing that is not flushed there. */
       written_bytes: number;
-      /**
-       * Format: int64
-       * @description Zero and discard requests.
-       */
+      /** @description Zero and discard requests. */
       zeroes: number;
     };
     /**
@@ -1844,52 +1190,28 @@ export interface components {
     };
     /** @description State of the delivery of alerts. */
     WebhookHealth: {
-      /**
-       * Format: int64
-       * @description Delivered messages.
-       */
+      /** @description Delivered messages. */
       delivered: number;
-      /**
-       * Format: int64
-       * @description Dropped messages.
-       */
+      /** @description Dropped messages. */
       dropped: number;
       /** @description Error of the last attempt; null if it succeeded. */
       failed: string | null;
-      /**
-       * Format: int64
-       * @description Failed attempts.
-       */
+      /** @description Failed attempts. */
       failures: number;
       /** @description Destination, without secrets. */
       to: string;
-      /**
-       * Format: int64
-       * @description Waiting messages.
-       */
+      /** @description Waiting messages. */
       waiting: number;
     };
     /** @description Bytes written to a flash device over all restarts, by cause. */
     WrittenReport: {
-      /**
-       * Format: int64
-       * @description Bytes of the log: dirty data with headers.
-       */
+      /** @description Bytes of the log: dirty data with headers. */
       dirty_bytes: number;
-      /**
-       * Format: int64
-       * @description Bytes of the map of clean pages.
-       */
+      /** @description Bytes of the map of clean pages. */
       journal_bytes: number;
-      /**
-       * Format: int64
-       * @description Bytes of clean pages.
-       */
+      /** @description Bytes of clean pages. */
       promotion_bytes: number;
-      /**
-       * Format: int64
-       * @description When counting began, in seconds since 1970.
-       */
+      /** @description When counting began, in seconds since 1970. */
       since_unix_seconds: number;
     };
   };
