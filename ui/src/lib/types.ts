@@ -1,5 +1,5 @@
-// Types of the API's answers, under the names that the console uses, generated from the OpenAPI document. Only what that
-// document lacks is written by hand: the events of the stream, and the part that a volume and a sum of volumes share.
+// Types of the API's answers, under the names that the console uses, generated from the OpenAPI document. Only what
+// it lacks is written by hand: the events of the stream, and the counters that a volume and a sum of volumes share.
 
 import type { EventReport, StatusReport, Totals, VolumeReport } from './api-types';
 
