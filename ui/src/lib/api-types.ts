@@ -217,8 +217,8 @@ export interface components {
       ended_unix_ms: number;
       /** @description Identifier. */
       id: string;
-      /** @description Kind, as in [`JobReport`]. */
-      kind: string;
+      /** @description Kind. */
+      kind: components['schemas']['JobKind'];
       /** @description Outcome. */
       outcome: components['schemas']['JobOutcome'];
       /** @description Reason of a failure or cancellation; else empty. */
@@ -336,8 +336,8 @@ export interface components {
       device: string;
       /** @description Bytes copied. */
       done_bytes: number;
-      /** @description `add`, `remove`, `replace` or `take-over`. */
-      kind: string;
+      /** @description Kind; no flush. */
+      kind: components['schemas']['JobKind'];
       /** @description Estimated remaining time; null if unknown. */
       left_seconds: number | null;
       /** @description True while it is paused until `flash resume`. */
@@ -542,6 +542,11 @@ export interface components {
       write_bytes: number;
     };
     /**
+     * @description Kind of a job.
+     * @enum {string}
+     */
+    JobKind: 'flush' | 'add' | 'remove' | 'replace' | 'take-over';
+    /**
      * @description Outcome of a job.
      * @enum {string}
      */
@@ -552,8 +557,8 @@ export interface components {
       done_bytes: number;
       /** @description Identifier, for `job cancel`. */
       id: string;
-      /** @description `flush`; of the flash devices `add`, `remove`, `replace` or `take-over`. */
-      kind: string;
+      /** @description Kind. */
+      kind: components['schemas']['JobKind'];
       /** @description Estimated remaining time; null if unknown. */
       left_seconds: number | null;
       /** @description True while it is paused. */
@@ -1257,6 +1262,7 @@ export type HistoryReport = components['schemas']['HistoryReport'];
 export type Invalidation = components['schemas']['Invalidation'];
 export type IscsiReport = components['schemas']['IscsiReport'];
 export type IscsiSessionReport = components['schemas']['IscsiSessionReport'];
+export type JobKind = components['schemas']['JobKind'];
 export type JobOutcome = components['schemas']['JobOutcome'];
 export type JobReport = components['schemas']['JobReport'];
 export type KeyReport = components['schemas']['KeyReport'];

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{DriveReport, Notice};
+use super::{DriveReport, JobKind, Notice};
 
 /// Bytes written to a flash device over all restarts, by cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -79,8 +79,8 @@ impl FlashDeviceReport {
 /// A change of the flash devices in progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FlashJobReport {
-    /// `add`, `remove`, `replace` or `take-over`.
-    pub kind: String,
+    /// Kind; no flush.
+    pub kind: JobKind,
     /// The device, by path or number.
     pub device: String,
     /// Bytes copied.
