@@ -202,12 +202,12 @@ fn job(status: &StatusReport) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use messages::VolumeState::{Active, Paused};
-    use messages::report::{CoreReport, FlashDeviceReport, FlashJobReport};
+    use messages::report::{CoreReport, FlashDeviceReport, FlashJobReport, JobKind};
     use messages::{FlashReport, VolumeState};
 
     use super::*;
 
-    fn status(volumes: &[(&str, VolumeState, &str)], devices: &[(u32, &str)], job: Option<&str>) -> StatusReport {
+    fn status(volumes: &[(&str, VolumeState, &str)], devices: &[(u32, &str)], job: Option<JobKind>) -> StatusReport {
         let volume = |(name, state, policy): &(&str, VolumeState, &str)| VolumeReport::idle(name, *state, policy, "/x");
         let device = |(number, state): &(u32, &str)| FlashDeviceReport {
             number: *number,
@@ -216,7 +216,7 @@ mod tests {
             reason: if *state == "lost" { "it failed".to_owned() } else { String::new() },
             ..FlashDeviceReport::default()
         };
-        let job = job.map(|kind| FlashJobReport { kind: kind.to_owned(), ..FlashJobReport::default() });
+        let job = job.map(|kind| FlashJobReport { kind, ..FlashJobReport::default() });
         let devices = devices.iter().map(device).collect();
         let flash = FlashReport { in_use: true, devices, job, ..FlashReport::default() };
         let (volumes, cores) = (volumes.iter().map(volume).collect(), vec![CoreReport::default()]);
@@ -243,7 +243,7 @@ mod tests {
         let mut now = status(
             &[("a", Active, "write-through"), ("b", Paused, "none"), ("d", Active, "none")],
             &[(0, "lost"), (2, "in-service")],
-            Some("add"),
+            Some(JobKind::Add),
         );
         now.volumes[1].flash.max = "1 GiB".to_owned();
         now.volumes[1].qos.limit_iops = 500;

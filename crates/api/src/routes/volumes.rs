@@ -39,6 +39,7 @@ struct PageParameters {
 struct VolumesPage {
     volumes: Vec<VolumeReport>,
     /// Value of `after` for the next page; null on the last one.
+    #[schema(required)]
     next: Option<String>,
 }
 

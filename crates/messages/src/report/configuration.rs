@@ -49,16 +49,19 @@ pub struct KeyReport {
     pub key: String,
     /// Default.
     pub default: String,
-    /// Value in force; absent for a repeated table.
+    /// Value in force; null for a repeated table.
     #[serde(default)]
+    #[schema(required)]
     pub value: Option<String>,
     /// Source of the value.
     pub source: KeySource,
     /// When a change of it in the file takes effect.
     #[serde(default)]
+    #[schema(required)]
     pub takes_effect: TakesEffect,
     /// Values of a repeated table that differ from the default, by the name of the volume, datastore or array.
     #[serde(default)]
+    #[schema(required)]
     pub entries: Vec<EntryReport>,
 }
 
