@@ -181,9 +181,7 @@ impl<S: Seam> Shard<S> {
             self.flush_zeroes().await?;
             // The log holds no record of the zeroes. Without durable evidence an older copy of the backing could be put
             // back after a crash, and would be served (seed 504794).
-            if let Some(pages) = &self.flash_tier.pages {
-                pages.persist_recent_writes().await;
-            }
+            self.persist_recent_writes().await;
             // A block written over the zeroes is perhaps not on the backing yet, so its old record must stay until a
             // new one is durable. Such a block is logged instead; its new content satisfies the flush in place of the
             // zeroes.
