@@ -179,9 +179,6 @@ impl<S: Seam> Shard<S> {
         let mut blocks = changed.blocks.clone();
         if !changed.ranges.is_empty() {
             self.flush_zeroes().await?;
-            // The log holds no record of the zeroes. Without durable evidence an older copy of the backing could be put
-            // back after a crash, and would be served (seed 504794).
-            self.persist_recent_writes().await;
             // A block written over the zeroes is perhaps not on the backing yet, so its old record must stay until a
             // new one is durable. Such a block is logged instead; its new content satisfies the flush in place of the
             // zeroes.

@@ -232,13 +232,6 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Makes the checksums of the blocks destaged last survive a crash.
-    pub async fn persist_recent_writes(&self) {
-        if let Some(pages) = &self.flash_tier.pages {
-            pages.persist_recent_writes().await;
-        }
-    }
-
     /// True if every write that was ever sent to the backing is durable there, apart from writes known to be in flight.
     fn is_settled(&self) -> bool {
         self.state.borrow().synced >= self.flash_tier.settled.get()

@@ -281,13 +281,6 @@ impl<S: Seam> VolumePages<S> {
         write_soon(&self.inner);
     }
 
-    /// Makes [`VolumePages::recent_writes`] survive a crash: records them, and clears the settled regions. An opening
-    /// drops the recent writes of regions that were dirty at a crash, so writes in flight to the same region undo this.
-    pub async fn persist_recent_writes(&self) {
-        self.inner.pages.borrow_mut().clear_all_settled = true;
-        wait_durable(&self.inner).await;
-    }
-
     /// The suspect blocks of a page: their region was dirty at a crash, so they may differ from the backing. The caller
     /// flushes the backing, compares the blocks with it and calls [`VolumePages::resolve_suspect`].
     pub fn suspect_blocks(&self, page: PageNo) -> u16 {
