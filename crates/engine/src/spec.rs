@@ -140,7 +140,7 @@ impl Default for FlashQuota {
 
 impl FlashQuota {
     /// The setting in the form that the flash store takes.
-    pub fn to_page_share(&self) -> PageQuota {
+    pub fn to_page_quota(&self) -> PageQuota {
         PageQuota { min: self.min, max: self.max, pinned: self.pinned.clone() }
     }
 }

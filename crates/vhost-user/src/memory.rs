@@ -1,6 +1,6 @@
 //! A guest's memory: regions shared by its virtual machine and mapped here.
 //!
-//! The guest may change its memory at any time. No Rust slice ever borrows it; data are copied in and out.
+//! The guest may change its memory at any time. No Rust slice ever borrows it; data is copied in and out.
 //!
 //! The backing file may be truncated, or its file system may have no page left for a hole. Each mapping is guarded:
 //! such an access sets the front end's [`FaultFlag`] and reads zeroes (`seam/real/fault.rs`). Code that has accessed

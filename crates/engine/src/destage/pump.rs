@@ -260,9 +260,9 @@ impl<S: Seam> Shard<S> {
 
     fn zero_job(&self, state: &mut State, selection: &Selection) -> Option<Job<S::Block, S::BlockMut>> {
         let start = state.zeroes.iter().find_map(|(start, range)| {
-            let may =
+            let is_selected =
                 range.state == ZeroState::Dirty && (selection.ranges || selection.selects(range.epoch, range.since));
-            (may && !state.failed.is_paused(start, || self.seam().now()) && !state.is_busy(&(start..range.end)))
+            (is_selected && !state.failed.is_paused(start, || self.seam().now()) && !state.is_busy(&(start..range.end)))
                 .then_some(start)
         })?;
         self.start_zero(state, start)

@@ -113,14 +113,14 @@ impl<S: Seam> Shard<S> {
     async fn run_log_flush(self: &ShardRef<S>) -> Result<(), RequestError> {
         self.state.borrow_mut().logging.single_flight.begin();
         self.flush_batcher.wait_for_batch(self.seam()).await;
-        let begun = self.seam().now();
+        let started_at = self.seam().now();
         let (number, changed) = self.with(|state, _| {
             state.logging.last_flush += 1;
             (state.logging.last_flush, state.log_tracker.take_changes())
         });
         let result = self.make_durable(&changed).await;
         let now = self.seam().now();
-        self.flush_batcher.record_run(now, now.since(begun));
+        self.flush_batcher.record_run(now, now.since(started_at));
         self.with(|state, _| {
             state.logging.single_flight.finish(result.clone().map(|()| number));
             state.log_tracker.end_log_flush(&changed, result.is_ok());

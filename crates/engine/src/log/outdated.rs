@@ -70,8 +70,8 @@ impl Outdated {
         ranges.keys().for_each(|start| self.tags.mark_changed(*start));
         for (start, end) in ranges {
             changed.blocks.range(start..end).for_each(|block| self.add(block.single()));
-            for (first, behind) in changed.ranges.range(..end).filter(|(_, behind)| **behind > start) {
-                self.add((*first).max(start)..(*behind).min(end));
+            for (other_start, other_end) in changed.ranges.range(..end).filter(|(_, other_end)| **other_end > start) {
+                self.add((*other_start).max(start)..(*other_end).min(end));
             }
         }
     }

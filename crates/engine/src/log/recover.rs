@@ -26,7 +26,7 @@ impl<S: Seam> Shard<S> {
             let last = outdated.partition_point(|range| range.start <= block).checked_sub(1);
             block.0 < blocks && !last.is_some_and(|last| outdated[last].contains(&block))
         };
-        self.with(|state, _| state.adopt(records.iter().map(|one| (one.owner.block, one.position)), is_valid));
+        self.with(|state, _| state.adopt(records.iter().map(|record| (record.owner.block, record.position)), is_valid));
         self.core.keep_ticking();
         self.work.notify();
         Ok(())

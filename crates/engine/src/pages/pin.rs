@@ -61,7 +61,7 @@ struct Pass {
 impl<S: Seam> Shard<S> {
     /// Reads the changed pins and starts the task.
     pub fn restart_pinning(&self) {
-        let all = self.flash_tier.quota.borrow().to_page_share().pinned_pages();
+        let all = self.flash_tier.quota.borrow().to_page_quota().pinned_pages();
         self.flash_tier.pins.any.set(all > 0 && self.flash_tier.pages.is_some());
         self.flash_tier.pins.pages.set((all, 0));
         self.flash_tier.pins.changes.set(self.flash_tier.pins.changes.get() + 1);

@@ -214,7 +214,7 @@ impl<S: Seam> Shard<S> {
                 continue;
             }
             match self.record_use(page) {
-                Verdict::Earned => chosen.push(page),
+                Verdict::Promote => chosen.push(page),
                 Verdict::First => counters.count_rejection(RejectReason::FirstUse),
                 Verdict::Burst => counters.count_rejection(RejectReason::Burst),
             }
@@ -291,7 +291,7 @@ impl<S: Seam> Shard<S> {
             rule.resize(pages.slots_max());
         }
         rule.set_price(promoter.budget.price());
-        rule.used(self.page_key(page))
+        rule.record_use(self.page_key(page))
     }
 
     /// True if the backing has had no client requests for a while.

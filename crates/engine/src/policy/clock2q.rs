@@ -185,7 +185,7 @@ impl Policy for Clock2Q {
             self.queues.resize(owner as usize + 1, Queues::EMPTY);
         }
         self.accesses = self.accesses.wrapping_add(1);
-        self.links.reach(slot);
+        self.links.ensure_slot(slot);
         if self.entries.len() <= slot as usize {
             self.entries.resize(slot as usize + 1, Entry::new(0, 0, Queue::Probation, 0));
         }

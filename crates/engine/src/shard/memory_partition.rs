@@ -110,7 +110,7 @@ impl<S: Seam> CoreState<S> {
         }
         let part = (-new_uses / turnover).exp();
         for shard in &shards {
-            shard.curves.borrow_mut().memory().fade(part);
+            shard.curves.borrow_mut().memory().decay(part);
             memory.update_usage(shard.number, |usage| usage.hits = (usage.hits as f64 * part) as u64);
         }
         (partition.checked_at, partition.counted_uses) = (now, counted_uses());

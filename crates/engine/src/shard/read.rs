@@ -50,7 +50,7 @@ impl<S: Seam> Shard<S> {
             return false;
         };
         self.counters.read_hit(len as u64, prefetched);
-        self.curves.borrow_mut().used(at, len as u64);
+        self.curves.borrow_mut().record_use(at, len as u64);
         self.record_stream_read(at, len);
         true
     }
@@ -65,7 +65,7 @@ impl<S: Seam> Shard<S> {
         keep: bool,
         trace: &LatencyTrace,
     ) -> Result<(), RequestError> {
-        self.curves.borrow_mut().used(at, len as u64);
+        self.curves.borrow_mut().record_use(at, len as u64);
         let mut served = Served::default();
         let result = self.read_with_sources(at, len, out, keep, trace, &mut served).await;
         self.count_read(len as u64, &served, result.is_ok());
@@ -342,7 +342,7 @@ impl<S: Seam> Shard<S> {
         self.fill_absent(blocks, Admit::Stream, Cause::Readahead).await;
     }
 
-    /// As [`Shard::read_ahead`], for another cause.
+    /// Like [`Shard::read_ahead`], for another cause.
     pub async fn fill_absent(self: &ShardRef<S>, blocks: Range<BlockNo>, admit: Admit, cause: Cause) {
         let mut next = blocks.start;
         while next < blocks.end && self.admits_reads() {

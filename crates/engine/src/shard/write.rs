@@ -45,7 +45,7 @@ impl<S: Seam> Shard<S> {
         self.record_dirty(now);
         if is_written {
             self.counters.write_done(len as u64, Nanos::ZERO);
-            self.curves.borrow_mut().used(at, len as u64);
+            self.curves.borrow_mut().record_use(at, len as u64);
         }
         is_written
     }
@@ -59,8 +59,8 @@ impl<S: Seam> Shard<S> {
         source: &mut impl WriteSource<S>,
         trace: &LatencyTrace,
     ) -> Result<(), RequestError> {
-        let begun = self.seam().now();
-        self.curves.borrow_mut().used(at, len as u64);
+        let started_at = self.seam().now();
+        self.curves.borrow_mut().record_use(at, len as u64);
         self.wait_for_room(blocks_of(at, len as u64)).await;
         trace.record(Step::Throttle, self.seam().now());
         // The log makes the write durable sooner than the backing.
@@ -87,14 +87,14 @@ impl<S: Seam> Shard<S> {
                 drop(self.core.alloc().await);
             }
         }
-        self.record_dirty(begun);
+        self.record_dirty(started_at);
         self.await_written(wait, flags.fua, losses).await?;
         trace.record(Step::Destage, self.seam().now());
         if flags.fua && self.log_matters() {
             self.flush_log().await?;
             trace.record(Step::Log, self.seam().now());
         }
-        self.counters.write_done(len as u64, self.seam().now().since(begun));
+        self.counters.write_done(len as u64, self.seam().now().since(started_at));
         Ok(())
     }
 

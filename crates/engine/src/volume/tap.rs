@@ -42,7 +42,7 @@ pub struct TappedBatch {
 
 struct Ring {
     recorder: u64,
-    begun: Nanos,
+    started_at: Nanos,
     last_take: Nanos,
     requests: VecDeque<TappedRequest>,
     lost: u64,
@@ -71,7 +71,7 @@ impl Tap {
         match ring.as_mut() {
             Some(ring) if now < ring.last_take + RECORDER_TIMEOUT => {
                 if ring.requests.len() < TAP_REQUESTS_MAX {
-                    ring.requests.push_back(TappedRequest { time: now.since(ring.begun), op, at, len });
+                    ring.requests.push_back(TappedRequest { time: now.since(ring.started_at), op, at, len });
                 } else {
                     ring.lost += 1;
                 }
@@ -92,7 +92,7 @@ impl Tap {
         let recorder = self.recorders.get() + 1;
         self.recorders.set(recorder);
         let requests = VecDeque::with_capacity(TAP_REQUESTS_MAX);
-        *ring = Some(Ring { recorder, begun: now, last_take: now, requests, lost: 0 });
+        *ring = Some(Ring { recorder, started_at: now, last_take: now, requests, lost: 0 });
         self.is_open.set(true);
         Some(recorder)
     }

@@ -43,10 +43,10 @@ pub async fn prepare<S: Seam>(
         return Err(StoreError::Refused(format!("{} is a member of the store already", device.name())));
     }
     let mut own = inner.state.borrow().superblock.clone();
-    let least_bytes = FIRST_SEGMENT_BYTES + (u64::from(own.journal_segments()) + SEGMENTS_MIN) * own.segment_bytes;
+    let min_bytes = FIRST_SEGMENT_BYTES + (u64::from(own.journal_segments()) + SEGMENTS_MIN) * own.segment_bytes;
     let size_bytes = device.disk.geometry().size_bytes;
-    if size_bytes < least_bytes {
-        return Err(StoreError::TooSmall { device: device.name(), size_bytes, least_bytes });
+    if size_bytes < min_bytes {
+        return Err(StoreError::TooSmall { device: device.name(), size_bytes, min_bytes });
     }
     // A former device of this store needs no force: its content is old, or was never complete.
     let is_former_member =

@@ -155,9 +155,9 @@ impl Client {
         }
         let content = tags(&pieces);
         if content.len() as u64 != count {
-            let what = format!("op {op}: a read of {count} sectors returned {}", content.len());
+            let message = format!("op {op}: a read of {count} sectors returned {}", content.len());
             subject.model.borrow_mut().end(op, Outcome::Ok, false, session.seam.now());
-            return session.report(subject, Err(Finding { what, sector: Some(first) }));
+            return session.report(subject, Err(Finding { message, sector: Some(first) }));
         }
         let checked = subject.model.borrow_mut().end_read(op, &content, session.seam.now());
         session.report(subject, checked);
@@ -167,8 +167,9 @@ impl Client {
             let later = tags(&pieces);
             if let Some(index) = content.iter().zip(&later).position(|(before, after)| before != after) {
                 let (before, after) = (content[index], later[index]);
-                let what = format!("op {op}: a buffer changed while a client held it (R1), from {before} to {after}");
-                session.report(subject, Err(Finding { what, sector: Some(first + index as u64) }));
+                let message =
+                    format!("op {op}: a buffer changed while a client held it (R1), from {before} to {after}");
+                session.report(subject, Err(Finding { message, sector: Some(first + index as u64) }));
             }
         }
     }

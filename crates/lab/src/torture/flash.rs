@@ -170,9 +170,9 @@ impl fmt::Display for FlashOptions {
         write!(f, "{} flash devices of {} segments of {} KiB", self.devices, self.segments, self.segment_bytes >> 10)?;
         write!(f, ", blocks spill from {} % on", self.rest_percent)?;
         let faults = [("first", "fails", self.fails_at), ("third", "fails", self.third_fails_at)];
-        for (which, what, at) in faults.into_iter().chain([("first", "hangs", self.hangs_at)]) {
+        for (device, failure, at) in faults.into_iter().chain([("first", "hangs", self.hangs_at)]) {
             if let Some(at) = at {
-                write!(f, ", the {which} {what} after {at}")?;
+                write!(f, ", the {device} {failure} after {at}")?;
             }
         }
         if let Some((fault, share)) = self.bad_reads {

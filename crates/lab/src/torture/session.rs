@@ -353,8 +353,8 @@ impl Session {
         if let Err(error) = result
             && !subject.may_fail(error, marks, marks.range.clone(), marks.changes)
         {
-            let what = format!("op {op} failed although its part of the backing was healthy: {error}");
-            self.report(subject, Err(Finding { what, sector: marks.range.as_ref().map(|range| range.start / 512) }));
+            let message = format!("op {op} failed although its part of the backing was healthy: {error}");
+            self.report(subject, Err(Finding { message, sector: marks.range.as_ref().map(|range| range.start / 512) }));
         }
         result.is_ok()
     }

@@ -35,7 +35,7 @@ pub struct ArraySpec {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModelError {
     /// Too few or too many disks, or an odd number for RAID 10.
-    #[error("{level} of {disks} disks cannot be built; give it {wanted}")]
+    #[error("{level} of {disks} disks cannot be built; use {wanted}")]
     Disks {
         /// The level.
         level: RaidLevel,

@@ -152,8 +152,8 @@ impl Shared {
         self.io_count.get() >= self.io_stop.get()
     }
 
-    pub(super) fn violation(&self, what: String) {
-        self.violations.borrow_mut().push(what);
+    pub(super) fn violation(&self, message: String) {
+        self.violations.borrow_mut().push(message);
     }
 }
 

@@ -42,7 +42,7 @@ impl super::Decoder for Decoder {
             return Ok(());
         };
         let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-        let mut next = |what: &str| words.next().ok_or_else(|| RecordError(format!("{what} is missing")));
+        let mut next = |name: &str| words.next().ok_or_else(|| RecordError(format!("{name} is missing")));
         let time_ns = match version {
             Version::Two { elapsed_ns } => *elapsed_ns,
             Version::Three => Some(in_nanoseconds(number(next("the time")?, "the time")?)?),

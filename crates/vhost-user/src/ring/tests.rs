@@ -69,7 +69,7 @@ fn enabling_notifications_reports_requests_that_arrived_meanwhile() {
     assert!(ring.enable_notifications(None));
     assert_eq!(ring.pop(), Ok(Some(0)));
     assert!(!ring.enable_notifications(None));
-    assert_eq!(get(&memory, 0x204 + 32), 1, "the event is the next one");
+    assert_eq!(get(&memory, 0x204 + 32), 1, "the driver is asked to notify at the next request");
     let mut plain = Ring::new(Layout { event_idx: false, ..LAYOUT }, &memory).expect("in memory");
     plain.disable_notifications();
     assert_eq!(get(&memory, 0x200), NO_NOTIFY);

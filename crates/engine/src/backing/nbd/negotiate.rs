@@ -23,7 +23,7 @@ pub(super) enum NegotiateError {
     Refused { export: String, reason: String },
     #[error("the server accepts requests of {min} to {max} bytes; 4096 must be in this range")]
     BlockSize { min: u32, max: u32 },
-    #[error("the export belongs to this daemon itself; name the volume's own storage as its backing")]
+    #[error("the export belongs to this daemon itself; specify the volume's own storage as its backing")]
     Own,
     #[error("the export's size of {0} bytes is not a multiple of its block size")]
     Size(u64),

@@ -151,27 +151,31 @@ fn case_22_every_flash_state_reads_back_under_races() {
             for round in 0..6 {
                 // Block edges, one sector beside them, and the middle.
                 let edges = [0, 1, 7, 8, 9, 12, 15, 16, 17, 23, 24, 25, 31, 32];
-                let (one, other) = (random.pick(&edges), random.pick(&edges));
-                let (first, end) = (FIRST * 8 + one.min(other), FIRST * 8 + one.max(other));
+                let (left, right) = (random.pick(&edges), random.pick(&edges));
+                let (first, end) = (FIRST * 8 + left.min(right), FIRST * 8 + left.max(right));
                 let inside = first as usize..end as usize;
                 if first == end {
                     continue;
                 }
-                let what = format!("{name}, {states:?}, round {round}, {first}..{end}");
+                let context = format!("{name}, {states:?}, round {round}, {first}..{end}");
                 volumes.fixture.world.block_on(async {
                     match random.below(4) {
                         0 => {
-                            write(volume, first, end - first, tag + round).await.expect(&what);
+                            write(volume, first, end - first, tag + round).await.expect(&context);
                             expected[inside].fill(tag + round);
                         }
                         1 => {
                             let done = volume.discard(first * 512, (end - first) * 512, WriteFlags::default()).await;
-                            done.expect(&what);
+                            done.expect(&context);
                             expected[inside].fill(0);
                         }
                         2 => volumes.evict().await,
                         _ => {
-                            assert_eq!(read(volume, first, end - first).await.expect(&what), expected[inside], "{what}")
+                            assert_eq!(
+                                read(volume, first, end - first).await.expect(&context),
+                                expected[inside],
+                                "{context}"
+                            )
                         }
                     }
                 });
