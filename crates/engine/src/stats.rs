@@ -204,7 +204,7 @@ pub struct FlashStats {
 pub struct PromotionStats {
     /// Bytes left of the promotion budget; `None` without a limit.
     pub left_bytes: Option<u64>,
-    /// One of this many earned promotions is carried out; depends on the gain of recent promotions.
+    /// One of this many eligible promotions is carried out; depends on the gain of recent promotions.
     pub promote_one_in: u64,
     /// Memory of the history of page uses, in bytes.
     pub history_bytes: u64,

@@ -226,8 +226,8 @@ pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, selects: impl Fn(u32) 
     let mut failures = Vec::new();
     let mut writes: Vec<Boxed<'_, (u32, DiskResult<()>)>> = Vec::new();
     for device in inner.in_service().into_iter().filter(|device| selects(device.member)) {
-        let mut own = superblock.clone();
-        own.member = device.member;
+        let mut own_superblock = superblock.clone();
+        own_superblock.member = device.member;
         let (spare, at) = {
             let mut state = inner.state.borrow_mut();
             (state.spare.pop(), PLACES[state.next_places[device.member as usize]])
@@ -236,7 +236,7 @@ pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, selects: impl Fn(u32) 
             Some(buffer) => buffer,
             None => inner.buffer().await,
         };
-        let block = block_of::<S>(buffer, &own.encode());
+        let block = block_of::<S>(buffer, &own_superblock.encode());
         writes.push(Box::pin(async move {
             let result = inner.write_durably_to(&device, at, vec![block.clone()], true).await;
             return_buffer(inner, block);

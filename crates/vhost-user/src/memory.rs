@@ -257,7 +257,8 @@ impl Memory {
         }
     }
 
-    /// Reads one byte of each page of a range, so that a lost page sets the flag now and not during a copy.
+    /// Reads one byte of each page of a range, so that a page that the memory file no longer backs sets the fault flag
+    /// now and not during a copy.
     pub fn touch(&self, guest: u64, len: usize) -> Result<(), Outside> {
         self.pieces(guest, len, |slice, _| {
             let last = slice.len() - 1;

@@ -221,7 +221,8 @@ impl Buffers {
         copy_out(&self.memory, &self.segments, from, out)
     }
 
-    /// Reads a byte of each page, so that a lost page is found before the data are copied.
+    /// Reads a byte of each page, so that a page that the guest's memory file no longer backs sets the fault flag before
+    /// the copy.
     pub(crate) fn touch(&self) {
         for segment in &self.segments {
             let touched = self.memory.touch(segment.at, segment.len as usize);

@@ -68,9 +68,9 @@ fn slope(from: (u64, f64), to: (u64, f64)) -> f64 {
 pub fn partition(blocks: u64, demands: &[VolumeDemand]) -> Vec<u64> {
     let mut remaining = blocks;
     let mut assign = |sizes: &mut [u64], volume: usize, wanted: u64| {
-        let given = wanted.min(remaining).min(demands[volume].max - sizes[volume]);
-        sizes[volume] += given;
-        remaining -= given;
+        let assigned = wanted.min(remaining).min(demands[volume].max - sizes[volume]);
+        sizes[volume] += assigned;
+        remaining -= assigned;
         remaining
     };
     let mut sizes = vec![0; demands.len()];

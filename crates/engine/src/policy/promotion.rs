@@ -332,7 +332,7 @@ mod tests {
         let mut third = ThirdTouch::new(1_000);
         let promoted =
             (0..10_000).flat_map(|page| [page; 16]).filter(|page| third.record_use(key(*page)) == Verdict::Promote);
-        assert_eq!(promoted.count(), 50_000, "the touches of one pass fool the third touch, so the test can fail");
+        assert_eq!(promoted.count(), 50_000, "ThirdTouch promotes pages of one pass, so the test can fail");
     }
 
     #[test]

@@ -128,20 +128,20 @@ impl<S: Seam> Shard<S> {
         mode: WriteMode,
     ) -> Option<()> {
         let sectors = span.sectors();
-        let given = (span.len == BLOCK_BYTES).then(|| source.give(span.from)).flatten();
-        let filled = given.is_some();
+        let supplied = (span.len == BLOCK_BYTES).then(|| source.give(span.from)).flatten();
+        let filled = supplied.is_some();
         let mut found = memory.find(self.number, span.block);
         if span.len < BLOCK_BYTES && found.is_none() && state.log_tracker.is_spilled(span.block) {
             return None;
         }
-        let spare = match given {
+        let spare = match supplied {
             None if found.is_none_or(|id| !self.may_change(memory, id)) => {
                 let block = memory.alloc()?;
                 // The allocation may have evicted the block's own slot.
                 found = memory.find(self.number, span.block);
                 Some(block)
             }
-            given => given,
+            supplied => supplied,
         };
         state.invalidate_fills(span.block.single(), sectors);
         // A block that is not clean has no valid copy on flash: that was invalidated when it became dirty.

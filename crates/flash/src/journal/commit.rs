@@ -266,8 +266,8 @@ pub(super) async fn write<S: Seam>(
         for _ in 0..left.min(SPARE_BLOCKS) {
             left -= 1;
             let (generation, index, previous) = (head.generation, head.index, head.previous);
-            let more = left > 0;
-            let header = JournalHeader { store, boot, generation, sequence, index, previous, complete, more };
+            let has_more = left > 0;
+            let header = JournalHeader { store, boot, generation, sequence, index, previous, complete, has_more };
             let (raw, checksum) = header.encode(chunks.next().unwrap_or_default());
             let spare = inner.pages.borrow_mut().journal.spare.pop();
             let buffer = match spare {

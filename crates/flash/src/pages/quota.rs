@@ -232,9 +232,9 @@ pub fn make_room_within_quota<S: Seam>(state: &mut PageState<S>, number: u16) ->
             break;
         }
         hand = state.table.after(hand);
-        let own = is_page(state, hand) && page_of(state.table.key(hand)).0 == number;
+        let is_own = is_page(state, hand) && page_of(state.table.key(hand)).0 == number;
         let pinned = || state.limits[&number].quota.pins(page_of(state.table.key(hand)).1);
-        if own && !pinned() && !state.table.decrement_uses(hand) {
+        if is_own && !pinned() && !state.table.decrement_uses(hand) {
             state.drop_page(hand, false);
             state.counts.evictions += 1;
         }

@@ -149,11 +149,14 @@ pub async fn find_members<S: Seam>(
         newest.segments = capacity;
     }
     newest.segments = newest.segments.min(largest);
-    let least = u64::from(newest.journal_segments()) + SEGMENTS_MIN;
-    if u64::from(newest.segments) < least
+    let segments_min = u64::from(newest.journal_segments()) + SEGMENTS_MIN;
+    if u64::from(newest.segments) < segments_min
         && let Some(device) = devices.first().or(stale.first())
     {
-        let why = format!("its {} segments do not hold the map journal and a log, which take {least}", newest.segments);
+        let why = format!(
+            "its {} segments do not hold the map journal and a log, which take {segments_min}",
+            newest.segments
+        );
         return Err(StoreError::NoStore { device: device.name(), why });
     }
     Ok(Members { devices, stale, superblock: newest, next_places })

@@ -61,19 +61,19 @@ fn each_copy_alone(
         let seam = world.seam();
         let names = present_names(&world);
         let identity = copy.device.as_ref().expect("a member in service is present");
-        let own = world.block_on(async {
+        let copy_name = world.block_on(async {
             let disks = disks(&seam, &names).await;
             names.iter().zip(&disks).find(|(_, disk)| disk.identity() == *identity).map(|(name, _)| *name)
         });
-        let own = own.expect("the device is one of these");
+        let copy_name = copy_name.expect("the device is one of these");
         let mut alone = images();
-        names.iter().filter(|name| **name != own).for_each(|name| assert!(alone.remove(name)));
+        names.iter().filter(|name| **name != copy_name).for_each(|name| assert!(alone.remove(name)));
         let accepting = OpenOptions { accept_missing: true, ..options };
         match recover(&after(1, alone), model, accepting) {
             // At the moment of the change the device may still have the state *being filled*, while the others list it
             // as a member. It is then refused.
             Err(error) if error.contains("it was being added") || error.contains("carries the log") => {}
-            other => drop(other.map_err(|error| format!("{own} alone: {error}"))?),
+            other => drop(other.map_err(|error| format!("{copy_name} alone: {error}"))?),
         }
     }
     Ok(())

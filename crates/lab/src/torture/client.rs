@@ -184,10 +184,10 @@ impl Client {
         let (now, flags) = (!fua && self.random.percent(60) && !once, WriteFlags { fua, once });
         // Every other write of whole blocks passes its buffers to the engine instead of having them copied.
         let whole = [at, len as u64].iter().all(|value| value.is_multiple_of(BLOCK_BYTES as u64));
-        let mut given = (whole && self.written.is_multiple_of(2)).then(|| source.blocks(&volume, len)).flatten();
+        let mut own_buffers = (whole && self.written.is_multiple_of(2)).then(|| source.blocks(&volume, len)).flatten();
         self.written += 1;
-        let result = match &mut given {
-            Some(given) => write_request(&volume, at, len, flags, now, given).await,
+        let result = match &mut own_buffers {
+            Some(buffers) => write_request(&volume, at, len, flags, now, buffers).await,
             None => write_request(&volume, at, len, flags, now, &mut source).await,
         };
         session.end(subject, op, &marks, &result);

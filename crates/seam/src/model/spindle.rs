@@ -111,7 +111,7 @@ impl Spindle {
     }
 
     /// Angle of `at` on its track, in nanoseconds of the revolution. Each track is skewed by the time of a seek to it,
-    /// so that a sequential reader arrives just as the track's first sector comes by.
+    /// so that a sequential reader arrives just as the track's first sector passes under the head.
     fn angle(&self, at: u64) -> u64 {
         let revolution = self.spec.revolution.0;
         let inside = scale(at % self.spec.track_bytes, revolution, self.spec.track_bytes);

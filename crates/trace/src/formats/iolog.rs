@@ -52,8 +52,8 @@ impl super::Decoder for Decoder {
             (b"add" | b"open" | b"close", _) => return Ok(()),
             (b"wait", Version::Two { elapsed_ns }) => {
                 let wait_ns = in_nanoseconds(number(next("the wait")?, "the wait")?)?;
-                let then = elapsed_ns.unwrap_or(0).checked_add(wait_ns);
-                *elapsed_ns = Some(then.ok_or("the waits exceed the range of times")?);
+                let elapsed = elapsed_ns.unwrap_or(0).checked_add(wait_ns);
+                *elapsed_ns = Some(elapsed.ok_or("the waits exceed the range of times")?);
                 return Ok(());
             }
             (b"sync" | b"datasync", _) => {

@@ -89,7 +89,7 @@ impl Default for Curve {
 
 const THRESHOLD_MAX: u64 = u64::MAX / RATE_MAX_DIVISOR;
 
-/// Hash for the table: below the threshold the highest bits are all alike, but the table needs them different.
+/// Hash for the table: below the threshold the highest bits of all keys are equal, but the table needs them different.
 fn table_hash(key: u64) -> u64 {
     key.rotate_left(32)
 }

@@ -29,7 +29,7 @@ pub struct CurvePoint {
     pub miss_ratio: f64,
 }
 
-/// Points of one curve and the load behind it.
+/// Points of one curve, and the load that it describes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CurveStats {
     /// Bytes of a block or page.

@@ -171,7 +171,7 @@ fn crash_at_every_request(segments: &[u64], every: usize, change: impl AsyncFn(&
                 fixture.seam.sleep(Nanos::from_micros(100)).await;
             }
         });
-        let over = match ended {
+        let has_ended = match ended {
             Ok(()) => true,
             Err(Stop::CrashPoint) => false,
             Err(stop) => panic!("crash point {crash_point}: {stop}"),
@@ -180,7 +180,7 @@ fn crash_at_every_request(segments: &[u64], every: usize, change: impl AsyncFn(&
         let fixture = fixture.crash(CrashMode::Any, spec(1000 + number as u64));
         let (volume, _) = fixture.world.block_on(serve(&fixture, &["flash0", "flash1", "flash2"]));
         check(&fixture, &volume, flushed.get(), &format!("crash point {crash_point}"));
-        if over {
+        if has_ended {
             assert!(number > 10, "the change was crashed at only {number} points");
             return;
         }
