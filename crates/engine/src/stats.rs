@@ -50,7 +50,7 @@ pub struct BackingCount {
 pub struct VolumeStats {
     /// Read requests of clients.
     pub reads: u64,
-    /// Write requests of clients (zero and discard are counted apart).
+    /// Write requests of clients (zero and discard are counted separately).
     pub writes: u64,
     /// Flush requests of clients.
     pub flushes: u64,

@@ -3,7 +3,7 @@
 //!
 //! Each device is compared with its own history and with its mirror. A write is compared with the mirror's write of the
 //! same batch, a read with the mirror's reads of the same window. A cause that slows both down therefore counts
-//! against neither: it is the usual latency under their load, and the history learns it.
+//! against neither: it is the usual latency under their load, and the history adopts it.
 //!
 //! A request waits behind others, so only its part of the queueing time counts. A read also waits behind programs that
 //! the device has acknowledged from its buffer.

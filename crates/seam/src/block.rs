@@ -44,7 +44,7 @@ pub trait Block: Clone + 'static {
     fn hint_content(&self) {}
 
     /// A writable alias of content that other holders may share. It breaks R1 on purpose, so that a test can prove that
-    /// its checker notices. Only the simulated world supports it; the real one has `unreachable!()` here.
+    /// its checker detects it. Only the simulated world supports it; the real one has `unreachable!()` here.
     #[doc(hidden)]
     #[cfg(feature = "sabotage")]
     fn sabotage_thaw(self) -> Self::Mut;

@@ -221,7 +221,7 @@ impl Buffers {
         copy_out(&self.memory, &self.segments, from, out)
     }
 
-    /// Reads a byte of each page, so that a page that the guest's memory file no longer backs sets the fault flag before
+    /// Reads a byte of each page. A page that the guest's memory file no longer backs thus sets the fault flag before
     /// the copy.
     pub(crate) fn touch(&self) {
         for segment in &self.segments {

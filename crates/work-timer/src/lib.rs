@@ -1,5 +1,5 @@
-//! Watchdog timer. Other threads read how long a thread's current operation has run, because a thread that is blocked in
-//! disk I/O cannot report it.
+//! Watchdog timer. Other threads read how long a thread's current operation has run, because a thread that is blocked
+//! in disk I/O cannot report it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -88,7 +88,7 @@ fn disk_error(error: &StoreError) -> RequestError {
 }
 
 impl<S: Seam> Shard<S> {
-    /// Returns `None` for an abandoned volume: a flush in progress can no longer trust its view of the backing.
+    /// Returns `None` for an abandoned volume: the view of the backing that a flush in progress has is stale.
     fn store(&self) -> Option<Store<S>> {
         self.core.log().filter(|_| !self.is_abandoned.get())
     }

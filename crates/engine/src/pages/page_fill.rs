@@ -1,4 +1,4 @@
-//! Page fill: a miss that earns its page a place on flash reads the whole page, in one request to the backing instead
+//! Page fill: a miss that promotes its page to flash reads the whole page, in one request to the backing instead
 //! of two.
 //!
 //! While clients keep the backing busy, promotion may not read from it. Without page fills a page would therefore grow
@@ -60,8 +60,8 @@ pub struct PageRead<S: Seam> {
 }
 
 impl<S: Seam> Shard<S> {
-    /// The page to read in place of `run`. `Some` only if the run lies in one of the pages of `to_promote`, no part of the
-    /// run is on flash, and reading the rest is cheap.
+    /// The page to read in place of `run`. `Some` only if the run lies in a page of `to_promote`, no part of the run is
+    /// on flash, and reading the rest is cheap.
     pub fn page_to_fill(self: &ShardRef<S>, run: &Range<BlockNo>, to_promote: &[PageNo]) -> Option<PageNo> {
         let (page, index) = run.start.page();
         let is_inside = to_promote.contains(&page) && run.end <= page.next().first_block();

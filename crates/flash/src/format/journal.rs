@@ -277,7 +277,7 @@ impl JournalHeader {
     }
 
     /// The records of a block that [`JournalHeader::decode`] has accepted; `None` for each record that this version
-    /// does not know.
+    /// does not support.
     pub fn records(raw: &Raw) -> impl Iterator<Item = Option<Record>> + '_ {
         let count = get_u32(raw, 12) as usize;
         let bytes = &raw[RECORDS_AT..RECORDS_AT + count * RECORD_BYTES];

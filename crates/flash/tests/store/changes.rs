@@ -199,7 +199,7 @@ fn member_changes_cut_at_any_io_lose_nothing() {
 #[test]
 fn join_without_resync_is_caught() {
     let caught = (0..6).find_map(|seed| Some((seed, campaign(seed, Sabotage::SkipResync).err()?)));
-    let (seed, error) = caught.expect("a copy that lacks the log is noticed");
+    let (seed, error) = caught.expect("a copy that lacks the log is detected");
     println!("seed {seed}: {error}");
     campaign(seed, Sabotage::None).expect("the same scenario passes without it");
 }

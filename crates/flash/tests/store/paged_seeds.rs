@@ -1,5 +1,5 @@
 //! Random scenarios with pages: random shapes, faults on one device, several boots, each ended by a crash. Deliberate
-//! violations of a rule must be noticed.
+//! violations of a rule must be detected.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -124,7 +124,7 @@ fn thousand_random_scenarios_with_page_faults_serve_nothing_stale() {
     assert!(counts.served > 10 * seeds && counts.suspect > seeds && counts.evictions > seeds, "{counts:?}");
 }
 
-/// A durable mark of a write to the backing is damaged on every device, but the log knows that it was durable.
+/// A durable mark of a write to the backing is damaged on every device, but the log records that it was durable.
 fn short_map(sabotage: Sabotage) -> Result<(), String> {
     let world = formatted(3, PAGED);
     let seam = world.seam();
@@ -168,7 +168,7 @@ fn short_map(sabotage: Sabotage) -> Result<(), String> {
     })
 }
 
-/// Checks that a random scenario with faults notices the sabotage, and passes without it.
+/// Checks that a random scenario with faults detects the sabotage, and passes without it.
 fn is_caught_by_a_seed(sabotage: Sabotage) {
     let caught = (0..2_000).find_map(|seed| Some((seed, run_scenario(seed, sabotage, &mut Counts::default()).err()?)));
     let (seed, error) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not detected"));
@@ -176,7 +176,7 @@ fn is_caught_by_a_seed(sabotage: Sabotage) {
     run_scenario(seed, Sabotage::None, &mut Counts::default()).expect("the same seed passes without it");
 }
 
-/// Checks that a crash of a scenario without faults notices the sabotage.
+/// Checks that a crash of a scenario without faults detects the sabotage.
 fn is_caught_by_a_cut(sabotage: Sabotage) {
     let caught = (0..6).find_map(|seed| Some((seed, paged_cuts::campaign(seed, 8, sabotage, u64::MAX).err()?)));
     let (seed, error) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not detected"));

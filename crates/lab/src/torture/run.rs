@@ -147,7 +147,7 @@ impl Run {
             dirty_max_percent: options.dirty_max_percent,
             dirty_age_max: options.dirty_age_max,
             readahead_max_bytes: options.readahead_max_bytes,
-            spill_percent: options.flash.as_ref().map_or(50, |flash| flash.rest_percent),
+            spill_percent: options.flash.as_ref().map_or(50, |flash| flash.spill_percent),
             sabotage: self.sabotage,
             admission: match &options.deployment {
                 Some(deployment) if deployment.has_pages => AdmissionRule::ThirdTouch,

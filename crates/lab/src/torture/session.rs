@@ -22,7 +22,7 @@ const GRACE: Nanos = Nanos::from_secs(2);
 /// Longest zero-range of a client.
 const ZERO_BYTES_MAX: u64 = 256 << 10;
 
-/// A flag that remembers whether it has been set at any time since a mark.
+/// A flag that records whether it has been set at any time since a mark.
 #[derive(Default)]
 pub struct LatchedFlag {
     on: Cell<bool>,

@@ -128,7 +128,7 @@ fn cancelled_wait_returns_its_place() {
             let mut slot = Box::pin(datastore.acquire_slot(1, large, Priority::Foreground));
             let is_granted =
                 std::future::poll_fn(|context| std::task::Poll::Ready(slot.as_mut().poll(context).is_ready())).await;
-            // Some are granted their slot and are dropped before they notice.
+            // Some are granted their slot and are dropped before they take it.
             seam.sleep(Nanos::from_millis(wait % 7 * 5)).await;
             drop((is_granted, slot));
         }

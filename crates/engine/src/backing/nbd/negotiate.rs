@@ -1,4 +1,4 @@
-//! The client's side of the handshake: opens an export and learns its properties.
+//! The client's side of the handshake: opens an export and reads its properties.
 
 use std::io;
 
@@ -121,7 +121,7 @@ fn export_info(
     Ok(ExportInfo { size_bytes, flags, logical_block, preferred_block, request_bytes_max, structured, allocation })
 }
 
-/// The handshake with servers that do not know `GO`.
+/// The handshake with servers that do not support `GO`.
 async fn export_name<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     incoming: &mut Incoming<S, R>,
     writer: &mut W,

@@ -39,7 +39,7 @@ struct Volumes {
 }
 
 fn devices() -> FlashOptions {
-    FlashOptions { rest_percent: 0, ..FlashOptions::plain(2, 256 << 10, 24) }
+    FlashOptions { spill_percent: 0, ..FlashOptions::plain(2, 256 << 10, 24) }
 }
 
 fn world(seed: u64) -> WorldSpec {
@@ -69,7 +69,7 @@ fn attach(fixture: Fixture, policy: WritePolicy, first: bool) -> Volumes {
 }
 
 fn first_session(seed: u64, policy: WritePolicy, expected: &[u64]) -> Volumes {
-    let core = CoreSpec { readahead_max_bytes: 0, spill_percent: devices().rest_percent, ..CoreSpec::default() };
+    let core = CoreSpec { readahead_max_bytes: 0, spill_percent: devices().spill_percent, ..CoreSpec::default() };
     let fixture = Fixture::new(world(seed), core);
     fixture.add_disk("disk", out_of_order_disk(SECTORS * 512)).set_tags(0, expected);
     fixture.add_disk("scan", out_of_order_disk(4 * MIB));

@@ -50,15 +50,14 @@ impl Decoder {
         if bytes[..4] != BLOCK_MAGIC {
             return Err("no block begins here".into());
         }
-        let (len, records, dropped, started_at_ns) =
+        // The last field is the start time of a block, and the number of requests in the end mark.
+        let (len, records, dropped, last_field) =
             (u32_at(bytes, 4) as usize, u32_at(bytes, 8), u32_at(bytes, 12), u64_at(bytes, 16));
         if records == END_MARK {
             check(bytes, &[])?;
             out.dropped += u64::from(dropped);
-            if started_at_ns != self.read {
-                return Err(
-                    format!("{} requests were read of the {started_at_ns} that were recorded", self.read).into()
-                );
+            if last_field != self.read {
+                return Err(format!("{} requests were read of the {last_field} that were recorded", self.read).into());
             }
             return Ok(State::Ended);
         }
@@ -66,7 +65,7 @@ impl Decoder {
             return Err(format!("a block of {records} requests in {len} bytes").into());
         }
         let header = bytes.try_into().expect("the unit is a block header");
-        Ok(State::Records { header, len, records, started_at_ns })
+        Ok(State::Records { header, len, records, started_at_ns: last_field })
     }
 
     fn record(&self, bytes: &mut &[u8], before: &mut Previous) -> Option<Request> {
