@@ -45,7 +45,7 @@ pub struct WaitingBlocks {
 pub fn waiting_in_memory(left: &ShmImage, end: BlockNo) -> WaitingBlocks {
     let ranges: u64 = left.zeroes.iter().map(|range| range.end - range.start).sum();
     let ranges_past: u64 = left.zeroes.iter().map(|range| range.end.saturating_sub(range.start.max(end.0))).sum();
-    let blocks_past = left.blocks.iter().filter(|(note, _)| note.block >= end.0).count() as u64;
+    let blocks_past = left.blocks.iter().filter(|(tag, _)| tag.block >= end.0).count() as u64;
     WaitingBlocks { blocks: left.blocks.len() as u64 + ranges, past_end: blocks_past + ranges_past }
 }
 

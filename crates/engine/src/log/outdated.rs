@@ -115,12 +115,12 @@ mod tests {
 
     /// The blocks covered by the tags, which are stored as the seam stores them.
     fn follow(outdated: &mut Outdated, places: &mut Vec<Option<RangeTag>>) -> BTreeSet<u64> {
-        let gone = outdated.update_tags(VolumeId(1), |note| {
-            places.push(Some(note));
+        let gone = outdated.update_tags(VolumeId(1), |tag| {
+            places.push(Some(tag));
             Some(places.len() as u32 - 1)
         });
         gone.into_iter().for_each(|place| places[place as usize] = None);
-        places.iter().flatten().flat_map(|note| note.start..note.end).collect()
+        places.iter().flatten().flat_map(|tag| tag.start..tag.end).collect()
     }
 
     #[test]

@@ -35,15 +35,15 @@ impl<S: Seam> Shard<S> {
 
 /// The ranges that are out of date, sorted and merged. A kill between writing a new tag and removing the ones it
 /// replaces leaves overlapping ranges.
-fn merged(left: &ShmImage) -> Vec<Range<BlockNo>> {
-    let mut notes: Vec<_> = left.outdated.iter().map(|note| BlockNo(note.start)..BlockNo(note.end)).collect();
-    notes.sort_unstable_by_key(|note| note.start);
-    notes.dedup_by(|next, last| {
+fn merged(image: &ShmImage) -> Vec<Range<BlockNo>> {
+    let mut ranges: Vec<_> = image.outdated.iter().map(|tag| BlockNo(tag.start)..BlockNo(tag.end)).collect();
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, last| {
         let touch = next.start <= last.end;
         if touch {
             last.end = last.end.max(next.end);
         }
         touch
     });
-    notes
+    ranges
 }

@@ -128,7 +128,7 @@ impl<S: Seam> Shard<S> {
         mode: WriteMode,
     ) -> Option<()> {
         let sectors = span.sectors();
-        let supplied = (span.len == BLOCK_BYTES).then(|| source.give(span.from)).flatten();
+        let supplied = (span.len == BLOCK_BYTES).then(|| source.take_block(span.from)).flatten();
         let filled = supplied.is_some();
         let mut found = memory.find(self.number, span.block);
         if span.len < BLOCK_BYTES && found.is_none() && state.log_tracker.is_spilled(span.block) {

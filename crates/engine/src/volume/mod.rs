@@ -289,7 +289,7 @@ impl<S: Seam> Volume<S> {
         self.count(result)
     }
 
-    /// Buffers for the content of a write of whole blocks ([`crate::GivenBlocks`]); `None` if too few are free now.
+    /// Buffers for the content of a write of whole blocks ([`crate::OwnedBlocks`]); `None` if too few are free now.
     pub fn buffers(&self, count: usize) -> Option<Vec<S::BlockMut>> {
         self.0.shard.with(|_, memory| (0..count).map(|_| memory.alloc()).collect())
     }

@@ -253,10 +253,10 @@ fn last_member_that_answers_in_time_stays() {
     world.block_on(async {
         let store = opened(&world, &seam).await;
         NAMES.iter().for_each(|name| hang(&world, name, Ops::ALL));
-        let (own, flag) = (seam.clone(), Rc::new(Cell::new(false)));
+        let (task_seam, flag) = (seam.clone(), Rc::new(Cell::new(false)));
         let (log, done) = (store.clone(), Rc::clone(&flag));
         seam.spawn(async move {
-            append(&own, &log, 1).await;
+            append(&task_seam, &log, 1).await;
             done.set(true);
         });
         seam.sleep(Nanos::from_secs(25)).await;

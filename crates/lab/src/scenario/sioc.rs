@@ -391,7 +391,7 @@ fn neighbours(seed: u64, writes: bool, outcome: &mut Outcome) {
         SOURCE,
     ));
     outcome.notes.push(format!(
-        "one {neighbour_load}: hits {hits_before:.4} before, {hits:.4} beside it ({hits_without:.4} without shares); p99 \
-         {p99_before:.1} ms, {p99:.1} ms ({p99_without:.1} ms without shares)"
+        "one {neighbour_load}: hits {hits_before:.4} before, {hits:.4} beside it ({hits_without:.4} without shares); \
+         p99 {p99_before:.1} ms, {p99:.1} ms ({p99_without:.1} ms without shares)"
     ));
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use engine::{CacheMode, Core, GivenBlocks, RequestError, Volume, WritePolicy, WriteSource};
+use engine::{CacheMode, Core, OwnedBlocks, RequestError, Volume, WritePolicy, WriteSource};
 use seam::sim::{DiskControl, SimBlockMut, SimDisk, SimSeam};
 use seam::{BLOCK_BYTES, Nanos, SECTOR_BYTES, Seam};
 
@@ -372,12 +372,12 @@ pub struct TagSource {
 
 impl TagSource {
     /// Content of a write of `len` bytes in whole blocks, in the engine's own buffers; `None` when there are too few.
-    pub fn blocks(&mut self, volume: &Volume<SimSeam>, len: usize) -> Option<GivenBlocks<SimSeam>> {
+    pub fn blocks(&mut self, volume: &Volume<SimSeam>, len: usize) -> Option<OwnedBlocks<SimSeam>> {
         let mut blocks = volume.buffers(len / BLOCK_BYTES)?;
         for (index, block) in blocks.iter_mut().enumerate() {
             self.fill(index * BLOCK_BYTES, block, 0, BLOCK_BYTES);
         }
-        Some(GivenBlocks::new(blocks))
+        Some(OwnedBlocks::new(blocks))
     }
 }
 
