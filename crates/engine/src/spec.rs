@@ -176,7 +176,7 @@ pub enum Sabotage {
     StaleAfterDiscard,
     /// Written data is treated as clean after a reconnect of the backing.
     DropWrittenAtReconnect,
-    /// A fill is installed even if a write came between (R2).
+    /// A fill is installed even if a write came between (R2, docs/rules.md).
     NoFillGuards,
     /// An overwrite changes a buffer in flight to the disk (R1).
     OverwriteInFlight,

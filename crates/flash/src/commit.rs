@@ -1,5 +1,6 @@
 //! Group commit: one batch is in flight, and requests that arrive meanwhile go into the next. A batch is one sequential
-//! write and one flush on every log member in service. Its appends return when all of these members have it (R6).
+//! write and one flush on every log member in service. Its appends return when all of these members have it (R6,
+//! docs/rules.md).
 //!
 //! Recovery relies on one batch at a time: a batch that has a successor was durable, so only the last one can be torn.
 

@@ -1,4 +1,4 @@
-//! Durable changes of the members in service (R10), and writes of superblocks.
+//! Durable changes of the members in service (R10, docs/rules.md), and writes of superblocks.
 //!
 //! A change of the members is written to both superblocks of every survivor, so that no single damaged block can
 //! restore the old membership.

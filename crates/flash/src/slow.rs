@@ -69,7 +69,7 @@ impl LatencyHistory {
     }
 
     /// Raises the usual latency after a request that the mirror served as slowly: this is the latency under this load.
-    fn learn(&mut self, latency: u64) {
+    fn raise_usual(&mut self, latency: u64) {
         self.usual_nanos = (self.usual_nanos * 15 + latency) / 16;
     }
 
@@ -208,7 +208,7 @@ pub fn detect_slow_members<S: Seam>(inner: &Inner<S>, latencies: &[(u32, Nanos)]
         let is_unusual = history.is_slow(latency.0);
         let slow = is_unusual && latency.0 > SLOW_FACTOR_TO_MIRROR * fastest;
         if is_unusual && !slow {
-            history.learn(latency.0);
+            history.raise_usual(latency.0);
         }
         // Batches never overlap, so each one counts.
         if history.count_strike(slow, now, now) {
@@ -240,7 +240,7 @@ pub async fn read<S: Seam, T>(inner: &Rc<Inner<S>>, member: u32, at: u64, read: 
                     speed.mean_read_latency(now).map_or(latency.0, |recent_mean| recent_mean.min(latency.0));
                 let slow = suspect && fastest.is_some_and(|fastest| recent_mean > SLOW_FACTOR_TO_MIRROR * fastest);
                 if suspect && !slow {
-                    speed.reads.learn(latency.0);
+                    speed.reads.raise_usual(latency.0);
                 }
                 (speed.reads.count_strike(slow, started_at, now), false)
             }

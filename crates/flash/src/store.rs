@@ -416,8 +416,8 @@ impl<S: Seam> Store<S> {
     }
 
     /// Sets the function that records each new membership generation, after all members hold it durably. Nothing that
-    /// relies on a generation is acknowledged before the generation is recorded (R10). If `record` fails or times out,
-    /// it is called again; appends fail meanwhile.
+    /// relies on a generation is acknowledged before the generation is recorded (R10, docs/rules.md). If `record` fails
+    /// or times out, it is called again; appends fail meanwhile.
     pub fn set_generation_recorder(
         &self,
         record: impl Fn(StoreGeneration) -> Boxed<'static, Result<(), String>> + 'static,

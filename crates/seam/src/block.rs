@@ -1,4 +1,4 @@
-//! Buffers: 4 KiB blocks, writable while they have one owner, frozen once they are shared (R1).
+//! Buffers: 4 KiB blocks, writable while they have one owner, frozen once they are shared (R1, docs/rules.md).
 //!
 //! The engine never loops over bytes. Every operation on content (copy, zero, compare, checksum) is a method here, so
 //! that a simulated world can keep one tag per sector instead of the bytes.

@@ -21,7 +21,7 @@ const MARKED_BLOCKS: u64 = 16 * flash::REGION_BLOCKS;
 pub struct Target<B> {
     /// State of the block when its write began.
     pub sent: Sent,
-    /// Its content, frozen (R1).
+    /// Its content, frozen (R1, docs/rules.md).
     pub data: B,
     /// Its valid sectors.
     pub present: Sectors,

@@ -1,6 +1,6 @@
 //! Flushes answered from the mirrored flash log. A flush appends the changes since the last one and is acknowledged
-//! when they are durable on every device in service (R6). Destage runs independently; once content is durable on the
-//! backing, its log records are retired (`log_tracker.rs`).
+//! when they are durable on every device in service (R6, docs/rules.md). Destage runs independently; once content is
+//! durable on the backing, its log records are retired (`log_tracker.rs`).
 //!
 //! A block that became durable on the backing without a record of its newest content gets a tombstone before the flush
 //! is acknowledged. Otherwise a recovery could restore an older record over it (R8). Zero-ranges go through the backing

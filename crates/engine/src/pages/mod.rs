@@ -175,7 +175,7 @@ impl<S: Seam> Shard<S> {
         self.readable_pages().filter(|_| self.admits_reads() && !self.stopping.get())
     }
 
-    /// Invalidates the flash copies of these blocks before newer content is acknowledged (R2).
+    /// Invalidates the flash copies of these blocks before newer content is acknowledged (R2, docs/rules.md).
     pub fn invalidate_flash(&self, blocks: Range<BlockNo>) {
         if let Some(pages) = &self.flash_tier.pages
             && !blocks.is_empty()

@@ -434,8 +434,8 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Puts blocks on flash. The caller takes `content` without awaiting afterwards: the store registers the page in
-    /// the first step of its `put`, and later writes invalidate it from then on (R2). `by_use`: the page is
-    /// promoted because of its uses, not because it is pinned.
+    /// the first step of its `put`, and later writes invalidate it from then on (R2, docs/rules.md). `by_use`: the page
+    /// is promoted because of its uses, not because it is pinned.
     async fn put_page(&self, page: PageNo, content: Vec<(u32, S::Block)>, by_use: bool) {
         let counters = &self.flash_tier.counters;
         let Some(pages) = self.growing_pages().cloned() else { return };

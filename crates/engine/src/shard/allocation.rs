@@ -1,4 +1,4 @@
-//! Allocation status (R4): the backing's, overlaid with newer content of the cache.
+//! Allocation status (R4, docs/rules.md): the backing's, overlaid with newer content of the cache.
 
 use seam::{AllocationExtent, BLOCK_BYTES, Disk, Seam};
 

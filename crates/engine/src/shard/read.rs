@@ -118,7 +118,7 @@ impl<S: Seam> Shard<S> {
             }
             let has_reloaded = !plan.spilled.is_empty();
             for run in plan.spilled {
-                // An unreadable block fails only the requests for it (R11).
+                // An unreadable block fails only the requests for it (R11, docs/rules.md).
                 let Some(filled) = self.reload(run, ReloadReason::Read).await? else { continue };
                 served.from_flash += filled.blocks.len();
                 for (span, piece) in spans.iter().zip(&mut pieces) {

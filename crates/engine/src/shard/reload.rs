@@ -1,5 +1,5 @@
-//! Reload of spilled blocks from the flash log into memory, each under a fill guard (R2): a write meanwhile takes
-//! precedence.
+//! Reload of spilled blocks from the flash log into memory, each under a fill guard (R2, docs/rules.md): a write
+//! meanwhile takes precedence.
 
 use std::ops::Range;
 use std::rc::Rc;

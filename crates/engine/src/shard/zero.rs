@@ -1,4 +1,5 @@
-//! Zero-ranges and discards (R4): edges within a block are partial writes of zeroes; all whole blocks form a range.
+//! Zero-ranges and discards (R4, docs/rules.md): edges within a block are partial writes of zeroes; all whole blocks
+//! form a range.
 
 use std::ops::Range;
 use std::rc::Rc;

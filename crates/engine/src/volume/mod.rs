@@ -361,7 +361,7 @@ impl<S: Seam> Volume<S> {
     }
 
     /// Allocation status of `len` bytes from `at` on, as runs that cover a prefix of it (at least one run). Never
-    /// reports zero or hole where the newest content differs (R4).
+    /// reports zero or hole where the newest content differs (R4, docs/rules.md).
     pub async fn allocation(&self, at: u64, len: u64) -> Result<Vec<AllocationExtent>, RequestError> {
         let _inside = self.enter().await?;
         self.check(at, len)?;

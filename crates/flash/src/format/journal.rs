@@ -85,7 +85,7 @@ pub enum Record {
         /// The member.
         member: u8,
     },
-    /// A region of a volume becomes dirty or clean (R8).
+    /// A region of a volume becomes dirty or clean (R8, docs/rules.md).
     DirtyRegion {
         /// The volume's number.
         volume: u16,

@@ -113,7 +113,7 @@ pub struct Superblock {
     pub begin: Sequence,
     /// Bytes of the map journal on each log member.
     pub journal_bytes: u64,
-    /// The last commit of the map journal that was durable when this superblock was written (R9).
+    /// The last commit of the map journal that was durable when this superblock was written (R9, docs/rules.md).
     pub journal: CommitNo,
 }
 

@@ -53,7 +53,8 @@ pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
         if let Err(error) = commit_once(&inner).await {
             let journal_lost = !inner.log_devices().is_empty();
             if journal_lost {
-                // The remaining log members do not have the whole map, and their superblocks show it (R9).
+                // The remaining log members do not have the whole map, and their superblocks show it (R9,
+                // docs/rules.md).
                 let known = inner.state.borrow().superblock.journal;
                 super::load::start_empty_map(&inner, known);
                 continue;

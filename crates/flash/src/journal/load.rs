@@ -1,6 +1,6 @@
-//! Loads the map after an opening (R9). It uses the complete half with the highest generation, and reads each block
-//! from any mirror that has it. A superblock and each log batch name a commit that was durable. If the map ends before
-//! that commit, the whole map is dropped: the missing part may invalidate a page or mark a dirty region.
+//! Loads the map after an opening (R9, docs/rules.md). It uses the complete half with the highest generation, and reads
+//! each block from any mirror that has it. A superblock and each log batch name a commit that was durable. If the map
+//! ends before that commit, the whole map is dropped: the missing part may invalidate a page or mark a dirty region.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

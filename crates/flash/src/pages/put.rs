@@ -236,8 +236,8 @@ fn runs<S: Seam>(seam: &S, content: &Content<S::Block>, sums: S::Block, whole_bl
     runs
 }
 
-/// Enters the page into the map, with the blocks that were written and not invalidated meanwhile (R2). Returns the
-/// valid blocks.
+/// Enters the page into the map, with the blocks that were written and not invalidated meanwhile (R2, docs/rules.md).
+/// Returns the valid blocks.
 fn finish_put<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutError>) -> u16 {
     let mut guard = inner.pages.borrow_mut();
     let state = &mut *guard;

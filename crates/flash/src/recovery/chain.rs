@@ -66,7 +66,7 @@ pub struct Chain {
     pub segments: u32,
     /// The generation of each segment that holds pages, by member and number.
     pub page_segment_generations: BTreeMap<(u32, u32), u64>,
-    /// The last commit of the map journal that is known to be durable (R9).
+    /// The last commit of the map journal that is known to be durable (R9, docs/rules.md).
     pub journal: CommitNo,
 }
 

@@ -1,4 +1,4 @@
-//! The members of a store, and which of them hold all acknowledged data (R10).
+//! The members of a store, and which of them hold all acknowledged data (R10, docs/rules.md).
 
 use seam::Seam;
 

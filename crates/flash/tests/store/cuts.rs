@@ -32,9 +32,9 @@ pub fn crashes(cut: &Snapshot, rng: &Rng) -> Vec<(String, Vec<Survival>)> {
     }
     crashes.push(("all kept".to_owned(), all(Survival::Whole)));
     for lost in 0..changes.len() {
-        let mut one = all(Survival::Whole);
-        one[lost] = Survival::Lost;
-        crashes.push((format!("{lost} alone lost"), one));
+        let mut survivals = all(Survival::Whole);
+        survivals[lost] = Survival::Lost;
+        crashes.push((format!("{lost} alone lost"), survivals));
     }
     for (last, change) in changes.iter().enumerate().filter(|(_, change)| change.last_of_disk) {
         for sectors in 1..change.count {

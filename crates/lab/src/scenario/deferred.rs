@@ -40,7 +40,7 @@ pub const WRITES: Scenario = Scenario {
     }),
 };
 
-const FILE: u64 = 4 * GIB;
+const FILE_BYTES: u64 = 4 * GIB;
 const OUTSTANDING: [u32; 2] = [1, 32];
 
 /// The file at the beginning of the disks; bytes are reduced by the factor `cut`.
@@ -50,7 +50,7 @@ fn plan(seed: u64, cut: u64) -> Plan {
     Plan {
         seed,
         memory_bytes: 16 * GIB / cut,
-        arrays: vec![(raid, FILE / cut / (1 << 20) * (1 << 20))],
+        arrays: vec![(raid, FILE_BYTES / cut / (1 << 20) * (1 << 20))],
         layout: Layout::Concatenated,
         flash: None,
         policy: engine::WritePolicy::WriteBackVolatile,
@@ -60,7 +60,7 @@ fn plan(seed: u64, cut: u64) -> Plan {
 }
 
 fn pattern(cut: u64) -> Pattern {
-    Pattern::random(FILE / cut / (1 << 20) * (1 << 20), 4096, 0)
+    Pattern::random(FILE_BYTES / cut / (1 << 20) * (1 << 20), 4096, 0)
 }
 
 fn times_raw(ratio: f64) -> Check {

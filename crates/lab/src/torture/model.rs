@@ -8,7 +8,7 @@
 //! - **crash** (promises 2, 3): any version not superseded by a *durable* version. A version is durable when it was
 //!   acknowledged before a successful flush began, or with FUA;
 //! - **drained** (promise 4): the backing's own content, under the rule of a read that began with the drain;
-//! - **allocation** (R4): *zero* or *hole* only where a read could have returned zeroes.
+//! - **allocation** (R4, docs/rules.md): *zero* or *hole* only where a read could have returned zeroes.
 //!
 //! A failed write is a version that never supersedes. A version returned by a read counts as acknowledged again at that
 //! read, so the content may not alternate between two settled versions.
