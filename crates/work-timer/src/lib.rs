@@ -27,7 +27,7 @@ impl WorkTimer {
         *self.started_at.lock().unwrap_or_else(PoisonError::into_inner) = started_at;
     }
 
-    /// Returns an error text if the operation has run for [`HUNG_AFTER`] or longer at `now`.
+    /// Returns an error text if the operation has run for ten seconds or longer at `now`.
     pub fn hung(&self, now: Instant) -> Option<String> {
         let started_at = (*self.started_at.lock().unwrap_or_else(PoisonError::into_inner))?;
         let time = now.saturating_duration_since(started_at);
