@@ -148,7 +148,7 @@ impl<S: Seam> Core<S> {
         Ok(volume)
     }
 
-    /// As [`Core::attach_recovered`], but first recovers persisted memory: blocks that a killed process left of the
+    /// Like [`Core::attach_recovered`], but first recovers persisted memory: blocks that a killed process left of the
     /// volume become dirty again, before the volume can be found. `source` gives the content of the block at a place.
     /// Returns the number of recovered blocks and zero-ranges too. On an error the persisted memory stays complete.
     pub async fn attach_with_memory<W: WriteSource<S>>(

@@ -11,7 +11,7 @@ use seam::sim::SimSeam;
 use seam::{DiskOpen, Seam};
 
 use crate::{
-    Backing, CacheMode, Core, CoreSpec, DatastoreSpec, FlashQuota, GivenBlocks, MemoryQuota, Qos, Volume, VolumeId,
+    Backing, CacheMode, Core, CoreSpec, DatastoreSpec, FlashQuota, OwnedBlocks, MemoryQuota, Qos, Volume, VolumeId,
     VolumeSpec, WriteFlags, WritePolicy, ZeroFlags,
 };
 
@@ -29,7 +29,7 @@ async fn use_core(seam: SimSeam, store: Store<SimSeam>) -> Result<(), Box<dyn Er
     let spec = |number| VolumeSpec::new("volume", VolumeId(number));
     core.attach(spec(1), Backing::plain(disk.clone()))?;
     core.attach_recovered(spec(2), Backing::plain(disk.clone())).await?;
-    let source = |_| GivenBlocks::new([]);
+    let source = |_| OwnedBlocks::new([]);
     let (volume, _) = core.attach_with_memory(spec(3), Backing::plain(disk), &ShmImage::default(), source).await?;
     use_volume(&volume).await?;
     core.detach("volume").await?;
@@ -46,8 +46,8 @@ async fn use_volume(volume: &Volume<SimSeam>) -> Result<(), Box<dyn Error>> {
     volume.read_once(0, 0, &mut pieces).await?;
     volume.read_bytes_now(0, 0, &mut pieces);
     volume.read_bytes(0, 0, &mut pieces).await?;
-    volume.write_now(0, 0, &mut GivenBlocks::new([]));
-    volume.write(0, 0, write_flags, &mut GivenBlocks::new([])).await?;
+    volume.write_now(0, 0, &mut OwnedBlocks::new([]));
+    volume.write(0, 0, write_flags, &mut OwnedBlocks::new([])).await?;
     volume.write_bytes(0, &[], write_flags).await?;
     volume.zero(0, 0, zero_flags).await?;
     volume.zero_bytes(0, 0, zero_flags).await?;

@@ -140,7 +140,7 @@ impl Default for FlashQuota {
 
 impl FlashQuota {
     /// The setting in the form that the flash store takes.
-    pub fn to_page_share(&self) -> PageQuota {
+    pub fn to_page_quota(&self) -> PageQuota {
         PageQuota { min: self.min, max: self.max, pinned: self.pinned.clone() }
     }
 }
@@ -176,7 +176,7 @@ pub enum Sabotage {
     StaleAfterDiscard,
     /// Written data is treated as clean after a reconnect of the backing.
     DropWrittenAtReconnect,
-    /// A fill is installed even if a write came between (R2).
+    /// A fill is installed even if a write came between (R2, docs/rules.md).
     NoFillGuards,
     /// An overwrite changes a buffer in flight to the disk (R1).
     OverwriteInFlight,

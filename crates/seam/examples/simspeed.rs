@@ -21,8 +21,8 @@ fn run<D: Disk<SimSeam>>(name: &str, keep: Content, timing: Timing, disk: impl A
     let seam = world.seam();
     let started = stopwatch();
     world.block_on(async {
-        let what = DiskOpen { path: "d".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
-        let disk = disk(&world, seam.open_disk(&what).await.expect("the disk was just added")).await;
+        let options = DiskOpen { path: "d".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
+        let disk = disk(&world, seam.open_disk(&options).await.expect("the disk was just added")).await;
         let left = Rc::new(Cell::new(CLIENTS));
         for _ in 0..CLIENTS {
             let (seam, disk, left) = (seam.clone(), disk.clone(), Rc::clone(&left));

@@ -1,9 +1,9 @@
 //! A volume's records in the flash log, the write-back stage of each, and the changes since the last flush.
 //!
 //! A record is retired when something newer is durable: a newer record, or the content on the backing. For the backing,
-//! a write sent after the record was taken must have completed, and a flush of the backing must cover it (R7).
-//! [`WritebackStage`] is the write-back stage of a block. Records still at the first stage whose block is not in memory
-//! are held compactly in a [`RecordIndex`].
+//! a write sent after the record was taken must have completed, and a flush of the backing must cover it (R7,
+//! docs/rules.md). [`WritebackStage`] is the write-back stage of a block. Records still at the first stage whose block
+//! is not in memory are held compactly in a [`RecordIndex`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;

@@ -215,7 +215,8 @@ impl<S: Seam> Memory<S> {
         (self.slots.len() * BLOCK_OVERHEAD_BYTES) as u64
     }
 
-    /// Takes the content out for a change, if no other reference exists; otherwise the caller must copy it (R1).
+    /// Takes the content out for a change, if no other reference exists; otherwise the caller must copy it (R1,
+    /// docs/rules.md).
     pub fn take_unique(&mut self, slot: u32) -> Option<S::BlockMut> {
         let held = &mut self.slots[slot as usize].data;
         if !held.as_ref().is_some_and(Block::is_unique) {

@@ -70,8 +70,8 @@ impl Outdated {
         ranges.keys().for_each(|start| self.tags.mark_changed(*start));
         for (start, end) in ranges {
             blocks.range(start..end).for_each(|block| self.add(block.single()));
-            for (first, behind) in zeroed.range(..end).filter(|(_, behind)| **behind > start) {
-                self.add((*first).max(start)..(*behind).min(end));
+            for (other_start, other_end) in zeroed.range(..end).filter(|(_, other_end)| **other_end > start) {
+                self.add((*other_start).max(start)..(*other_end).min(end));
             }
         }
     }
@@ -113,12 +113,12 @@ mod tests {
 
     /// The blocks covered by the tags, which are stored as the seam stores them.
     fn follow(outdated: &mut Outdated, places: &mut Vec<Option<RangeTag>>) -> BTreeSet<u64> {
-        let gone = outdated.update_tags(VolumeId(1), |note| {
-            places.push(Some(note));
+        let gone = outdated.update_tags(VolumeId(1), |tag| {
+            places.push(Some(tag));
             Some(places.len() as u32 - 1)
         });
         gone.into_iter().for_each(|place| places[place as usize] = None);
-        places.iter().flatten().flat_map(|note| note.start..note.end).collect()
+        places.iter().flatten().flat_map(|tag| tag.start..tag.end).collect()
     }
 
     #[test]

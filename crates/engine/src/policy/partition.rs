@@ -68,9 +68,9 @@ fn slope(from: (u64, f64), to: (u64, f64)) -> f64 {
 pub fn partition(blocks: u64, demands: &[VolumeDemand]) -> Vec<u64> {
     let mut remaining = blocks;
     let mut assign = |sizes: &mut [u64], volume: usize, wanted: u64| {
-        let given = wanted.min(remaining).min(demands[volume].max - sizes[volume]);
-        sizes[volume] += given;
-        remaining -= given;
+        let assigned = wanted.min(remaining).min(demands[volume].max - sizes[volume]);
+        sizes[volume] += assigned;
+        remaining -= assigned;
         remaining
     };
     let mut sizes = vec![0; demands.len()];
@@ -80,7 +80,7 @@ pub fn partition(blocks: u64, demands: &[VolumeDemand]) -> Vec<u64> {
     let mut segments: Vec<HullSegment> =
         (0..).zip(demands).flat_map(|(volume, demand)| segments(volume, demand)).collect();
     // The sort is stable: the segments of one volume keep their order.
-    segments.sort_by(|one, other| other.gain.total_cmp(&one.gain));
+    segments.sort_by(|left, right| right.gain.total_cmp(&left.gain));
     // The part of the hull that a minimum covers is already assigned.
     let mut covered = sizes.clone();
     for HullSegment { volume, blocks, .. } in segments {

@@ -17,7 +17,7 @@ pub struct MapLoaded {
 /// The reason why a block was not read. It returns the block's buffer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Unread<B> {
-    /// The copy is unreadable or fails its check (R11). The block is no longer valid.
+    /// The copy is unreadable or fails its check (R11, docs/rules.md). The block is no longer valid.
     Bad(B),
     /// The block has no valid copy, or lost it during the read, or no buffer was free for its checksum.
     Absent(B),

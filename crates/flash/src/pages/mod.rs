@@ -207,8 +207,8 @@ impl<S: Seam> VolumePages<S> {
         state.find(self.incarnation, page).is_some_and(|slot| state.table.uses(slot) > 0)
     }
 
-    /// Reads a run of blocks of a page, one buffer each. A block that is invalid, unreadable or fails its check (R11)
-    /// returns its buffer, and is no longer valid.
+    /// Reads a run of blocks of a page, one buffer each. A block that is invalid, unreadable or fails its check (R11,
+    /// docs/rules.md) returns its buffer, and is no longer valid.
     ///
     /// # Panics
     /// If the numbers of buffers and blocks differ, or the run leaves the page.

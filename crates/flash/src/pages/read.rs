@@ -1,5 +1,5 @@
-//! Reads of pages (R11): one request reads a run of blocks with the checksums between them. Each block is checked
-//! before it is returned.
+//! Reads of pages (R11, docs/rules.md): one request reads a run of blocks with the checksums between them. Each block
+//! is checked before it is returned.
 
 use std::ops::Range;
 use std::rc::Rc;

@@ -70,7 +70,7 @@ pub struct PageState<S: Seam> {
     pub numbers: BTreeMap<VolumeId, u16>,
     /// The volume of each number.
     pub volumes: BTreeMap<u16, VolumeId>,
-    /// Slots whose page is being written, with the new blocks that have not been invalidated since (R2).
+    /// Slots whose page is being written, with the new blocks that have not been invalidated since (R2, docs/rules.md).
     pub pending_puts: BTreeMap<SlotId, u16>,
     /// Reads in flight, by slot and its segment's generation.
     pub pins: BTreeMap<(SlotId, u64), u32>,

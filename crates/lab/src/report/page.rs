@@ -95,8 +95,8 @@ fn charts(found: &Findings) -> String {
         let figures = history.series.get(name);
         figures.map_or_else(|| vec![0.0; at.len()], |figures| figures.mean.clone())
     };
-    let sum = |one: Vec<f64>, other: Vec<f64>| -> Vec<f64> {
-        one.into_iter().zip(other).map(|(one, other)| one + other).collect()
+    let sum = |left: Vec<f64>, right: Vec<f64>| -> Vec<f64> {
+        left.into_iter().zip(right).map(|(left, right)| left + right).collect()
     };
     let (memory, flash) = (mean("memory_hits"), mean("flash_hits"));
     let hits = sum(memory.clone(), flash.clone());
@@ -159,9 +159,9 @@ fn volumes(found: &Findings) -> String {
     };
     let rows: String = found.volumes.iter().map(row).collect();
     let unlisted = found.volumes_examined - found.volumes.len();
-    let line = |count: usize, what: &str| match count {
+    let line = |count: usize, predicate: &str| match count {
         0 => String::new(),
-        _ => format!("<p class=\"faint\">{count} more {what}.</p>\n"),
+        _ => format!("<p class=\"faint\">{count} more {predicate}.</p>\n"),
     };
     let more = line(unlisted, "had fewer reads") + &line(found.volumes_not_examined, "were not examined");
     format!(

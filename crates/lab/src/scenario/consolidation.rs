@@ -88,7 +88,7 @@ fn layout(tiles: u64, cut: u64) -> (Vec<Job>, Vec<u64>) {
     let tile_bytes = TILE_BYTES / cut;
     let (mut jobs, mut sizes, mut at) = (Vec::new(), Vec::new(), 0);
     for streams in LUNS {
-        let begun = at;
+        let lun_start = at;
         for _ in 0..tiles {
             for stream in streams {
                 let span = tile::span(*stream, tile_bytes);
@@ -96,7 +96,7 @@ fn layout(tiles: u64, cut: u64) -> (Vec<Job>, Vec<u64>) {
                 at += span.end - span.start;
             }
         }
-        sizes.push(at - begun);
+        sizes.push(at - lun_start);
     }
     (jobs, sizes)
 }

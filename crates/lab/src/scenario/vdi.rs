@@ -65,7 +65,7 @@ fn disk_bytes(cut: u64) -> u64 {
     DiskType::Sas15k.capacity_bytes() / cut / (1 << 16) * (1 << 16)
 }
 
-fn all(cut: u64) -> Desktops {
+fn scaled_desktops(cut: u64) -> Desktops {
     let image_bytes = 8 * GIB / cut / MIB * MIB;
     // Spreads the desktops over all of the disks.
     let apart_bytes = (4 * disk_bytes(cut) - image_bytes) / COUNT / MIB * MIB;
@@ -79,7 +79,7 @@ fn plan(seed: u64, cached: bool, cut: u64) -> Plan {
     Plan {
         seed,
         memory_bytes: 12_000_000_000 / cut,
-        arrays: vec![(array, all(cut).bytes())],
+        arrays: vec![(array, scaled_desktops(cut).bytes())],
         layout: Layout::Concatenated,
         flash: cached.then_some(flash),
         policy: engine::WritePolicy::WriteBack,
@@ -89,17 +89,17 @@ fn plan(seed: u64, cached: bool, cut: u64) -> Plan {
 }
 
 fn log_on(cut: u64) -> Vec<Job> {
-    all(cut).steady(1.0, Nanos(GAP_NS / cut))
+    scaled_desktops(cut).steady(1.0, Nanos(GAP_NS / cut))
 }
 
 fn at_work(times: f64, cut: u64) -> Vec<Job> {
-    all(cut).steady(times, Nanos::ZERO)
+    scaled_desktops(cut).steady(times, Nanos::ZERO)
 }
 
 /// The acts: the desktops boot, then work with a burst in the last of each `BURST_EACH` minutes.
 fn acts(cut: u64) -> Vec<Act> {
     let each = BURST_EACH as u64;
-    let mut acts = vec![Act::new("all start", BOOT_MINUTES, all(cut).boot_storm())];
+    let mut acts = vec![Act::new("all start", BOOT_MINUTES, scaled_desktops(cut).boot_storm())];
     for round in 0..MINUTES / each {
         let (name, jobs) = if round == 0 { ("log-on", log_on(cut)) } else { ("at work", at_work(1.0, cut)) };
         acts.push(Act::new(name, each - 1, jobs));
@@ -111,7 +111,7 @@ fn acts(cut: u64) -> Vec<Act> {
 /// Boots the desktops, then logs them on and works; returns a point per minute after the boot.
 fn run_desktops(bed: &mut TestBed, minutes: u64, seed: u64) -> Vec<Point> {
     let mut points = Vec::new();
-    let booting = bed.start_clients(&all(SPEEDUP).boot_storm(), seed + 500);
+    let booting = bed.start_clients(&scaled_desktops(SPEEDUP).boot_storm(), seed + 500);
     bed.run_for(&booting, Nanos::from_secs(BOOT_MINUTES * 60 / SPEEDUP));
     bed.stop_clients(booting);
     bed.restart_clock();
@@ -169,15 +169,15 @@ fn checks_of(run: &str, points: &[Point]) -> Vec<Check> {
 fn desktops(seed: u64) -> Outcome {
     let mut bare = TestBed::new(&plan(seed, false, SPEEDUP));
     let reads_percent = (READS_PER_S / (READS_PER_S + WRITES_PER_S) * 100.0).round() as u32;
-    let mix = Pattern::reads_and_writes(all(SPEEDUP).bytes(), READ_BYTES, WRITE_BYTES, reads_percent);
+    let mix = Pattern::reads_and_writes(scaled_desktops(SPEEDUP).bytes(), READ_BYTES, WRITE_BYTES, reads_percent);
     let rule = bare.sample(&mix, 16, 60, seed).iops;
     let without = run_desktops(&mut bare, 10, seed);
     let mut bed = TestBed::new(&plan(seed, true, SPEEDUP));
     let with = run_desktops(&mut bed, MINUTES, seed);
     let volume = bed.volumes[0].clone();
-    let own = all(SPEEDUP);
-    for desktop in 0..own.count {
-        let discarded = volume.discard(own.start(desktop), own.own_bytes, WriteFlags::default());
+    let recreated = scaled_desktops(SPEEDUP);
+    for desktop in 0..recreated.count {
+        let discarded = volume.discard(recreated.start(desktop), recreated.own_bytes, WriteFlags::default());
         bed.fixture.world.block_on(discarded).expect("the array accepts discards");
     }
     let again = run_desktops(&mut bed, MINUTES, seed + 1_000);

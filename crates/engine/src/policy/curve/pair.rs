@@ -30,7 +30,7 @@ pub struct CurvePoint {
     pub miss_ratio: f64,
 }
 
-/// Points of one curve and the load behind it.
+/// Points of one curve, and the load that it describes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CurveStats {
     /// Bytes of a block or page.
@@ -54,10 +54,10 @@ pub struct VolumeCurves {
 
 impl Curves {
     /// Records a read or write of `len` bytes at `at`.
-    pub fn used(&mut self, at: u64, len: u64) {
+    pub fn record_use(&mut self, at: u64, len: u64) {
         let end = at + len;
-        (at / BLOCK..end.div_ceil(BLOCK)).for_each(|block| self.memory.used(key(block)));
-        (at / PAGE..end.div_ceil(PAGE)).for_each(|page| self.flash.used(key(page)));
+        (at / BLOCK..end.div_ceil(BLOCK)).for_each(|block| self.memory.record_use(key(block)));
+        (at / PAGE..end.div_ceil(PAGE)).for_each(|page| self.flash.record_use(key(page)));
     }
 
     /// Both curves, in a bounded number of points.
@@ -106,7 +106,7 @@ mod tests {
         let mut curves = Curves::default();
         assert_eq!(curves.stats().memory.points, []);
         for round in 0..4 {
-            (0..2_000).for_each(|page| curves.used(page * PAGE + 60 * 1024, 8 * 1024));
+            (0..2_000).for_each(|page| curves.record_use(page * PAGE + 60 * 1024, 8 * 1024));
             assert_eq!(curves.memory.accesses(), (round + 1) * 4_000);
             assert_eq!(curves.flash.accesses(), (round + 1) * 4_000);
         }
