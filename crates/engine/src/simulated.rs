@@ -11,7 +11,7 @@ use seam::sim::SimSeam;
 use seam::{DiskOpen, Seam};
 
 use crate::{
-    Backing, CacheMode, Core, CoreSpec, DatastoreSpec, FlashQuota, OwnedBlocks, MemoryQuota, Qos, Volume, VolumeId,
+    Backing, CacheMode, Core, CoreSpec, DatastoreSpec, FlashQuota, MemoryQuota, OwnedBlocks, Qos, Volume, VolumeId,
     VolumeSpec, WriteFlags, WritePolicy, ZeroFlags,
 };
 
