@@ -52,7 +52,7 @@ test('overview matches the API and updates every second', { skip }, async (t) =>
   const told = ((await reads()) - from) / ((Date.now() - began) / 1e3);
   const shown = seen.reduce((sum, text) => sum + rateOf(text), 0) / seen.length;
   t.diagnostic(
-    `reads a second: page ${shown.toFixed(1)}, API ${told.toFixed(1)}; figures changed ${others.size} times in 6 s`,
+    `reads per second: page ${shown.toFixed(1)}, API ${told.toFixed(1)}; figures changed ${others.size} times in 6 s`,
   );
   assert.ok(Math.abs(shown - told) < told * 0.25, `the page shows ${shown}, the API ${told}`);
   assert.ok(others.size >= 2, `in six seconds it showed ${[...others]}`);
@@ -167,7 +167,7 @@ test('datastores show the sums of their volumes', { skip }, async (t) => {
   }
   const told = ((await requests()) - from) / ((Date.now() - began) / 1e3);
   const mean = seen.reduce((sum, rate) => sum + rate, 0) / seen.length;
-  t.diagnostic(`requests a second: page ${mean.toFixed(1)}, API ${told.toFixed(1)}`);
+  t.diagnostic(`requests per second: page ${mean.toFixed(1)}, API ${told.toFixed(1)}`);
   assert.ok(Math.abs(mean - told) < told * 0.25, `the page shows ${mean}, the API ${told}`);
   assert.ok((await page.locator('[data-chart]').count()) >= 4);
   assert.deepEqual(page.errors, []);

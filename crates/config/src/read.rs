@@ -232,12 +232,12 @@ impl Setting for Size {
     }
 }
 
-/// Bytes a second, or off.
+/// Bytes per second, or off.
 pub struct Rate(pub Option<u64>);
 
 impl Setting for Rate {
     fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
-        let text = value.as_str().ok_or(ValueError::Type("\"off\", or a size a second with its unit, in quotes"))?;
+        let text = value.as_str().ok_or(ValueError::Type("\"off\", or a size per second with its unit, in quotes"))?;
         match text {
             "off" => Ok(Rate(None)),
             _ => units::parse_size(text).map(|bytes| Rate(Some(bytes))).map_err(|what| split_message(&what)),

@@ -122,7 +122,7 @@ export interface Qos {
   share_waited_us: number;
 }
 
-/** Bytes written to a device, by cause, over all restarts. */
+/** Bytes written to a device, by cause, across all restarts. */
 export interface Written {
   promotion_bytes: number;
   dirty_bytes: number;

@@ -1,4 +1,4 @@
-//! Bytes written to each flash device over all restarts, and the part of its rated life that this is. The store counts
+//! Bytes written to each flash device across all restarts, and the part of its rated life that this is. The store counts
 //! from its opening. The earlier total is kept in the state directory, saved once a minute and at a clean stop, so that
 //! a crash loses at most a minute.
 
@@ -15,7 +15,7 @@ use super::FlashLog;
 use logging::{self as log, FLASH};
 use state::{DeviceWear, State};
 
-/// Rated life: `endurance_dwpd` full writes a day for five years, the usual warranty of manufacturers.
+/// Rated life: `endurance_dwpd` full writes per day for five years, the usual warranty of manufacturers.
 const RATED_DAYS: u64 = 5 * 365;
 const DAY_SECONDS: u64 = 86_400;
 /// Minimum observation time for a forecast.

@@ -3,7 +3,7 @@
 //!
 //! While clients keep the backing busy, promotion may not read from it. Without page fills a page would therefore grow
 //! by a few blocks with each miss. For a disk, 64 KiB cost hardly more than 4 KiB. For a backing short of bandwidth
-//! they do, so a limit of bytes a second applies, reads of clients included.
+//! they do, so a limit of bytes per second applies, reads of clients included.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use crate::shard::fill::{FillGuard, Filled};
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 
-/// Bytes a second below which bandwidth does not delay the clients of a backing: a quarter of one disk or gigabit link.
+/// Bytes per second below which bandwidth does not delay the clients of a backing: a quarter of one disk or gigabit link.
 const PAGE_FILL_BYTES_PER_SECOND: u64 = 25_000_000;
 /// Limit of whole pages that wait to be written to flash.
 const WAITING_PAGES_MAX: usize = 32;

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::{DriveReport, Notice};
 
-/// Bytes written to a flash device over all restarts, by cause.
+/// Bytes written to a flash device across all restarts, by cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WrittenReport {
     /// Bytes of clean pages.
@@ -39,7 +39,7 @@ pub struct FlashDeviceReport {
     /// Bytes of the log written to it since the start.
     #[serde(default)]
     pub log_bytes: u64,
-    /// Bytes written to it over all restarts.
+    /// Bytes written to it across all restarts.
     #[serde(default)]
     pub written: WrittenReport,
     /// Used part of its rated writes (`endurance_dwpd` a day for five years); absent without a rating.
