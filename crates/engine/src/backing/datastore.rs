@@ -45,7 +45,8 @@ const RESERVABLE_PERCENT: f64 = 90.0;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
     "{wanted_iops} requests per second cannot be reserved on \"{datastore}\": its measured rate is {measured_iops} \
-     requests of 4 KiB per second, of which {reservable_iops} may be reserved; other volumes have reserved {others_iops}"
+     requests of 4 KiB per second, of which {reservable_iops} may be reserved; other volumes have reserved \
+     {others_iops}"
 )]
 pub struct ReservationError {
     /// Name of the datastore.

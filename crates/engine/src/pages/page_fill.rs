@@ -18,7 +18,8 @@ use crate::shard::fill::{FillGuard, Filled};
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 
-/// Bytes per second below which bandwidth does not delay the clients of a backing: a quarter of one disk or gigabit link.
+/// Bytes per second below which bandwidth does not delay the clients of a backing: a quarter of one disk or gigabit
+/// link.
 const PAGE_FILL_BYTES_PER_SECOND: u64 = 25_000_000;
 /// Limit of whole pages that wait to be written to flash.
 const WAITING_PAGES_MAX: usize = 32;

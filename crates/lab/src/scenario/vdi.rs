@@ -152,7 +152,12 @@ fn checks_of(run: &str, points: &[Point]) -> Vec<Check> {
         (READS_PER_S * point.read_hit_ratio + WRITES_PER_S * point.write_hit_ratio) * COUNT as f64 / rate
     };
     vec![
-        Check::at_least(format!("{run}: requests per second"), mean(&steady, |point| point.iops), 0.99 * 1_784.0, SOURCE),
+        Check::at_least(
+            format!("{run}: requests per second"),
+            mean(&steady, |point| point.iops),
+            0.99 * 1_784.0,
+            SOURCE,
+        ),
         Check::at_least(format!("{run}: requests per second, least burst"), burst_min, 0.98 * 3_848.0, SOURCE),
         Check::at_most(format!("{run}: mean latency, ms"), weighted / requests, 2.0, SOURCE),
         Check::at_most(format!("{run}: latency of the slowest minute, ms"), latency(points), 3.17, SOURCE),
