@@ -267,7 +267,7 @@ test('drive health is listed beside the write count', { skip }, async (t) => {
   const page = await open(t, '#/flash');
   await badge(page, 'live');
   // The test's devices are files.
-  await page.waitForSelector('[data-drives="0"]:has-text("files have no SMART data")');
+  await page.waitForSelector('[data-drives="0"]:has-text("files have none")');
   const status = await daemon.json('status');
   const drive = { drive: '/dev/nvme0n1', model: 'Example', read_unix_seconds: 1e9, temperature_celsius: 41 };
   const unknown = { spare_ratio: null, spare_threshold_ratio: null, wear_used_ratio: null, media_errors: null };
