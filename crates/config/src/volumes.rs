@@ -156,7 +156,7 @@ fn read_lun(section: &Section<'_>, taken: &mut BTreeMap<u16, usize>, source: &mu
     match taken.get(&lun) {
         Some(first) => {
             let what = format!("LUN {lun} is that of the volume at line {first}");
-            source.problem(&span, what, "give each volume a number of its own, or leave it out and have one given");
+            source.problem(&span, what, "give each volume a number of its own, or omit it: one is assigned");
         }
         None => drop(taken.insert(lun, line)),
     }

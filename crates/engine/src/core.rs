@@ -103,7 +103,7 @@ impl<S: Seam> Core<S> {
         self.0.core_state.pages()
     }
 
-    /// Sets the promotion budget in bytes a day, with a burst of one day; 0: no limit.
+    /// Sets the promotion budget in bytes per day, with a burst of one day; 0: no limit.
     pub fn limit_promotion(&self, bytes_a_day: u64) {
         self.0.core_state.promoter().budget().set_bytes_a_day(bytes_a_day);
     }

@@ -263,7 +263,7 @@ pub enum UnflushedLoss {
 pub struct Qos {
     /// Weight among the volumes of its datastore while that is congested.
     pub shares: u32,
-    /// Reserved requests of 4 KiB a second to its datastore; 0: none.
+    /// Reserved requests of 4 KiB per second to its datastore; 0: none.
     pub reservation_iops: u64,
     /// Limits on the requests of clients.
     pub limits: Limits,

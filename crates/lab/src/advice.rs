@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn hot_set_knee_is_near_its_size() {
         let mut random = Random::new(3, 0);
-        // Nine of ten requests go to 100 of 1,000 pages, at a hundred requests a second.
+        // Nine of ten requests go to 100 of 1,000 pages, at a hundred requests per second.
         let requests = (0..40_000u64).map(|number| {
             let page = if random.percent(90) { random.below(100) } else { random.below(1_000) };
             let (at, time_ns) = (page * PAGE_BYTES, Some(number * 10_000_000));

@@ -40,7 +40,7 @@ impl Random {
 enum Arrivals {
     /// This many requests wait at any time.
     Flood(u64),
-    /// This many requests a second, at even distances.
+    /// This many requests per second, at even distances.
     Rate(u64),
     /// A flood for this many milliseconds, then none for as long.
     Waves(u64),
@@ -64,7 +64,7 @@ impl Client {
 #[derive(Clone, Debug)]
 struct Case {
     clients: Vec<Client>,
-    /// Small accesses a second that the disks do in total.
+    /// Small accesses per second that the disks do in total.
     rate: u64,
     /// Requests that the disks serve in parallel.
     slots: usize,

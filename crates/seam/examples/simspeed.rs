@@ -49,7 +49,7 @@ fn run<D: Disk<SimSeam>>(name: &str, keep: Content, timing: Timing, disk: impl A
     });
     let took = started();
     let rate = REQUESTS as f64 / took.as_secs_f64();
-    println!("{name:<30} {rate:>9.0} requests a second of CPU, {} of virtual time in {took:.2?}", world.now());
+    println!("{name:<30} {rate:>9.0} requests per second of CPU, {} of virtual time in {took:.2?}", world.now());
 }
 
 /// This thread's CPU time, which excludes other load of the machine. Code inside the world must not read it.

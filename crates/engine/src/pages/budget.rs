@@ -21,7 +21,7 @@ const RATE_SHIFT_MAX: u32 = 6;
 
 /// Limits of the promotions of a core.
 pub struct Budget {
-    /// Bytes a day; 0: no limit.
+    /// Bytes per day; 0: no limit.
     bytes_a_day: Cell<u64>,
     left: Cell<u64>,
     refilled_at: Cell<Option<Nanos>>,

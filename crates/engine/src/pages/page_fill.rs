@@ -3,7 +3,7 @@
 //!
 //! While clients keep the backing busy, promotion may not read from it. Without page fills a page would therefore grow
 //! by a few blocks with each miss. For a disk, 64 KiB cost hardly more than 4 KiB. For a backing short of bandwidth
-//! they do, so a limit of bytes a second applies, reads of clients included.
+//! they do, so a limit of bytes per second applies, reads of clients included.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -18,7 +18,8 @@ use crate::shard::fill::{FillGuard, Filled};
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 
-/// Bytes a second below which bandwidth does not delay the clients of a backing: a quarter of one disk or gigabit link.
+/// Bytes per second below which bandwidth does not delay the clients of a backing: a quarter of one disk or gigabit
+/// link.
 const PAGE_FILL_BYTES_PER_SECOND: u64 = 25_000_000;
 /// Limit of whole pages that wait to be written to flash.
 const WAITING_PAGES_MAX: usize = 32;
@@ -124,7 +125,7 @@ impl<S: Seam> Shard<S> {
             }
         });
         self.release_fill_guards([&guard]);
-        self.queue_page_read(page, PageRead { guard: whole, first: blocks.start, blocks: content });
+        self.queue_page_read(page, PageRead { guard: page_guard, first: blocks.start, blocks: content });
         let mut filled = Filled::new(run.start, wanted, guard);
         filled.waited = waited;
         Ok(filled)

@@ -11,9 +11,9 @@ use seam::{Nanos, Seam};
 use super::counters::RejectReason;
 use crate::shard::{Shard, ShardRef};
 
-/// Pause after each filled page: at most 32 MiB a second.
+/// Pause after each filled page: at most 32 MiB per second.
 const PACE: Nanos = Nanos::from_millis(2);
-/// The same while clients use the backing: at most 3.2 MiB a second.
+/// The same while clients use the backing: at most 3.2 MiB per second.
 const PACE_BUSY: Nanos = Nanos::from_millis(20);
 /// Pages checked before the task yields.
 const PAGES_BEFORE_YIELD: u64 = 1_024;

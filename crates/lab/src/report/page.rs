@@ -117,8 +117,8 @@ fn charts(found: &Findings) -> String {
     };
     figure(
         "Where reads came from",
-        drawn("Reads a second, by source", &[("memory", memory), ("flash", flash), ("array", others)], true, rate),
-        "Reads a second: <b class=\"memory\">memory</b>, <b class=\"flash\">flash</b>, <b class=\"array\">the \
+        drawn("Reads per second, by source", &[("memory", memory), ("flash", flash), ("array", others)], true, rate),
+        "Reads per second: <b class=\"memory\">memory</b>, <b class=\"flash\">flash</b>, <b class=\"array\">the \
          array</b>, wholly or in part.",
     );
     let client_requests = sum(mean("reads"), mean("writes"));
@@ -126,12 +126,12 @@ fn charts(found: &Findings) -> String {
     figure(
         "Requests avoided at the array",
         drawn(
-            "Requests a second, of clients and to the array",
+            "Requests per second, of clients and to the array",
             &[("memory", client_requests), ("array", array_requests)],
             false,
             rate,
         ),
-        "Requests a second: <b class=\"memory\">of clients</b>, <b class=\"array\">to the array</b>.",
+        "Requests per second: <b class=\"memory\">of clients</b>, <b class=\"array\">to the array</b>.",
     );
     let p50 = percentile(latency.map(|latency| &latency.p50_us));
     let p99 = percentile(latency.map(|latency| &latency.p99_us));

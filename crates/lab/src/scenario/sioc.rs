@@ -210,7 +210,7 @@ fn proportions(seed: u64, threshold: Option<Threshold>, weights: [u32; 3], outco
     let latency = (0..3).map(|vm| bed.p99(vm, started_at, Nanos::from_secs(60)));
     let latency: Vec<_> = latency.map(|p99| format!("{p99:.0}")).collect();
     outcome.notes.push(format!(
-        "shares {weights:?}{suffix}: {} reads a second in all, p99 {} ms, threshold {}, window {:.0}",
+        "shares {weights:?}{suffix}: {} reads per second in all, p99 {} ms, threshold {}, window {:.0}",
         rate / 60,
         latency.join("/"),
         stats.threshold,
@@ -247,21 +247,21 @@ fn idle(seed: u64, outcome: &mut Outcome) {
         SOURCE,
     ));
     outcome.notes.push(format!(
-        "one volume idles: {before:.0} reads a second before, {after:.0} after; p99 {p99:.0} \
+        "one volume idles: {before:.0} reads per second before, {after:.0} after; p99 {p99:.0} \
                                 ms, {returned:.0} ms after its return"
     ));
 }
 
 fn limits(seed: u64, outcome: &mut Outcome) {
     let cases = [
-        ("500 requests a second", Limits { iops: 500, ..Limits::default() }, 4096, 510),
+        ("500 requests per second", Limits { iops: 500, ..Limits::default() }, 4096, 510),
         (
-            "500 requests a second, a burst of 1,000",
+            "500 requests per second, a burst of 1,000",
             Limits { iops: 500, burst_iops: 1_000, ..Limits::default() },
             4096,
             1_510,
         ),
-        ("20 MB a second", Limits { bytes: 20_000_000, ..Limits::default() }, 65_536, 20_400_000 / 65_536),
+        ("20 MB per second", Limits { bytes: 20_000_000, ..Limits::default() }, 65_536, 20_400_000 / 65_536),
     ];
     for (name, limits, bytes, max) in cases {
         for depth in [1, 64] {
@@ -318,7 +318,7 @@ fn reservation(seed: u64, outcome: &mut Outcome) {
     outcome.checks.push(Check::at_least("300 a second reserved: lowest rate in any 5 s", min, 285.0, SOURCE));
     let others = [1, 2].map(|vm| bed.count(vm, started_at, Nanos::from_secs(60)) as f64 / 60.0);
     outcome.notes.push(format!(
-        "beside the reservation: {:.0} reads of 4 KiB, {:.1} writes of 1 MiB a second",
+        "beside the reservation: {:.0} reads of 4 KiB, {:.1} writes of 1 MiB per second",
         others[0], others[1]
     ));
 }

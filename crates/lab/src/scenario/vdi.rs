@@ -48,7 +48,7 @@ pub const DESKTOPS: Scenario = Scenario {
     source: SOURCE,
     setting: "a tenth of the bytes and of the time, a minute is 6 s; figures of the whole: 4+1 SAS 15k in RAID 5, an \
               image of 8 GiB that all read and 512 MiB for each desktop spread over all of the disks, 90 % of the \
-              requests to a tenth of either; 1.34 reads of 14 KB and 7.58 writes of 12 KB a second and desktop, all \
+              requests to a tenth of either; 1.34 reads of 14 KB and 7.58 writes of 12 KB per second and desktop, all \
               started for 10 minutes, then a log-on every 5 s by each of three launchers, 2.16 times the rate in the \
               last of each 15 minutes; after 90 minutes every desktop is discarded, and the same again",
     run: desktops,
@@ -152,8 +152,13 @@ fn checks_of(run: &str, points: &[Point]) -> Vec<Check> {
         (READS_PER_S * point.read_hit_ratio + WRITES_PER_S * point.write_hit_ratio) * COUNT as f64 / rate
     };
     vec![
-        Check::at_least(format!("{run}: requests a second"), mean(&steady, |point| point.iops), 0.99 * 1_784.0, SOURCE),
-        Check::at_least(format!("{run}: requests a second, least burst"), burst_min, 0.98 * 3_848.0, SOURCE),
+        Check::at_least(
+            format!("{run}: requests per second"),
+            mean(&steady, |point| point.iops),
+            0.99 * 1_784.0,
+            SOURCE,
+        ),
+        Check::at_least(format!("{run}: requests per second, least burst"), burst_min, 0.98 * 3_848.0, SOURCE),
         Check::at_most(format!("{run}: mean latency, ms"), weighted / requests, 2.0, SOURCE),
         Check::at_most(format!("{run}: latency of the slowest minute, ms"), latency(points), 3.17, SOURCE),
         Check::at_least(format!("{run}: requests from the cache, last half hour"), mean(last, hits), 0.98, SOURCE),
@@ -182,7 +187,7 @@ fn desktops(seed: u64) -> Outcome {
     }
     let again = run_desktops(&mut bed, MINUTES, seed + 1_000);
     let mut checks = vec![Check::between(
-        "requests a second of the bare disks, 16 outstanding",
+        "requests per second of the bare disks, 16 outstanding",
         rule,
         DISK_RULE,
         DISK_RULE * 324.0 / 180.0,

@@ -43,7 +43,7 @@ pub struct ConfigurationReport {
 /// A key. Values are written as in the file, without quotes, brackets and secrets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KeyReport {
-    /// Its table; empty at the top of the file.
+    /// Its table; empty at the top level.
     pub table: String,
     /// Its name.
     pub key: String,

@@ -83,7 +83,7 @@ impl FromStr for EventKind {
 /// Something that has happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EventReport {
-    /// They count up, over restarts too.
+    /// They count up, across restarts too.
     pub number: u64,
     /// When, in milliseconds since 1970.
     pub at_unix_ms: u64,

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::{DriveReport, JobKind, Notice};
 
-/// Bytes written to a flash device over all restarts, by cause.
+/// Bytes written to a flash device across all restarts, by cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WrittenReport {
     /// Bytes of clean pages.
@@ -43,7 +43,7 @@ pub struct FlashDeviceReport {
     #[serde(default)]
     #[schema(required)]
     pub log_bytes: u64,
-    /// Bytes written to it over all restarts.
+    /// Bytes written to it across all restarts.
     #[serde(default)]
     #[schema(required)]
     pub written: WrittenReport,
