@@ -259,7 +259,7 @@ export interface components {
       at_unix_ms: number;
       /** @description Kind. */
       kind: components['schemas']['EventKind'];
-      /** @description They count up, over restarts too. */
+      /** @description They count up, across restarts too. */
       number: number;
       phase?: components['schemas']['DaemonPhase'] | null;
       /** @description The volume or device concerned, if any. */
@@ -327,7 +327,7 @@ export interface components {
       state: string;
       /** @description Age of the oldest request that it has not answered, in milliseconds; 0: it has answered all. */
       unanswered_ms: number;
-      /** @description Bytes written to it over all restarts. */
+      /** @description Bytes written to it across all restarts. */
       written: components['schemas']['WrittenReport'];
     };
     /** @description A change of the flash devices in progress. */
@@ -578,7 +578,7 @@ export interface components {
       key: string;
       /** @description Source of the value. */
       source: components['schemas']['KeySource'];
-      /** @description Its table; empty at the top of the file. */
+      /** @description Its table; empty at the top level. */
       table: string;
       /** @description When a change of it in the file takes effect. */
       takes_effect: components['schemas']['TakesEffect'];
@@ -1208,7 +1208,7 @@ export interface components {
       /** @description Waiting messages. */
       waiting: number;
     };
-    /** @description Bytes written to a flash device over all restarts, by cause. */
+    /** @description Bytes written to a flash device across all restarts, by cause. */
     WrittenReport: {
       /** @description Bytes of the log: dirty data with headers. */
       dirty_bytes: number;
