@@ -15,9 +15,6 @@ pub mod pages;
 pub mod policy;
 pub mod request;
 mod shard;
-#[cfg(debug_assertions)]
-#[doc(hidden)]
-pub mod simulated;
 pub mod spec;
 pub mod stats;
 pub mod telemetry;

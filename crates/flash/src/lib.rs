@@ -31,9 +31,6 @@ mod record;
 mod recovery;
 mod scrub;
 mod segments;
-#[cfg(debug_assertions)]
-#[doc(hidden)]
-pub mod simulated;
 mod slow;
 mod store;
 mod wait;
