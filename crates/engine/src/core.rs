@@ -30,9 +30,6 @@ pub enum AttachError {
          policy or mode"
     )]
     DirtyOnFlash(String),
-    /// The volume's records in the flash log could not be recovered.
-    #[error("the records of \"{0}\" in the flash log could not be recovered: {1}; the log keeps them")]
-    Recovery(String, RequestError),
     /// The volume's persisted memory could not be recovered.
     #[error("the persisted memory of \"{0}\" could not be recovered: {1}; the memory file keeps it")]
     PersistedMemory(String, RequestError),
@@ -186,11 +183,8 @@ impl<S: Seam> Core<S> {
             return Err(AttachError::DirtyOnFlash(spec.name));
         }
         let volume = self.make(spec, backing)?;
-        let recovered = volume.recover(&self.0.unclaimed_records.borrow()[own_range], left);
-        recovered.map(|()| volume.clone()).map_err(|error| {
-            volume.abandon();
-            AttachError::Recovery(volume.name().to_owned(), error)
-        })
+        volume.recover(&self.0.unclaimed_records.borrow()[own_range], left);
+        Ok(volume)
     }
 
     /// Makes a volume findable and drops its unclaimed records.

@@ -38,13 +38,23 @@ struct Entry {
     stage: WritebackStage,
 }
 
+/// What happened to a changed range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RangeChange {
+    /// It was zeroed; the backing may release its space if `may_unmap`.
+    Zeroed { may_unmap: bool },
+    /// Its newest content is on the backing or discarded, so that its records are out of date.
+    Outdated,
+}
+
 /// Changes since the last flush.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
-    /// Written blocks.
+    /// Blocks whose newest content was written.
     pub blocks: BTreeSet<BlockNo>,
-    /// Zeroed ranges: first block to the block past the last.
-    pub ranges: BTreeMap<BlockNo, BlockNo>,
+    /// Changed ranges by their first block, with the block past the last. The content of their blocks is newer if these
+    /// are in `blocks` as well.
+    pub ranges: BTreeMap<BlockNo, (BlockNo, RangeChange)>,
     /// True if there were too many changes to list.
     pub everything: bool,
 }
@@ -52,9 +62,19 @@ pub struct Changes {
 impl Changes {
     /// True if any of `blocks` has changed.
     fn overlaps(&self, blocks: &Range<BlockNo>) -> bool {
-        self.everything
-            || self.blocks.range(blocks.clone()).next().is_some()
-            || self.ranges.range(..blocks.end).any(|(_, end)| *end > blocks.start)
+        self.everything || self.blocks.range(blocks.clone()).next().is_some() || self.overlaps_ranges(blocks)
+    }
+
+    /// True if any of `blocks` lies in a changed range.
+    pub fn overlaps_ranges(&self, blocks: &Range<BlockNo>) -> bool {
+        self.ranges.range(..blocks.end).any(|(_, (end, _))| *end > blocks.start)
+    }
+
+    /// The changed parts of `blocks`.
+    fn parts_of(&self, blocks: Range<BlockNo>) -> Vec<Range<BlockNo>> {
+        let single = self.blocks.range(blocks.clone()).map(|block| block.single());
+        let ranges = self.ranges.range(..blocks.end).filter(|(_, (end, _))| *end > blocks.start);
+        single.chain(ranges.map(|(start, (end, _))| *start.max(&blocks.start)..*end.min(&blocks.end))).collect()
     }
 
     /// True if there is nothing to make durable.
@@ -62,10 +82,31 @@ impl Changes {
         self.blocks.is_empty() && self.ranges.is_empty() && !self.everything
     }
 
-    fn add_range(&mut self, range: Range<BlockNo>) {
-        self.ranges.entry(range.start).and_modify(|end| *end = range.end.max(*end)).or_insert(range.end);
+    /// Adds a range, which replaces older changes of its blocks.
+    fn add_range(&mut self, range: Range<BlockNo>, change: RangeChange) {
+        while let Some(block) = self.blocks.range(range.clone()).next().copied() {
+            self.blocks.remove(&block);
+        }
+        self.cut_ranges(&range);
+        self.ranges.insert(range.start, (range.end, change));
         if self.ranges.len() > RANGES_MAX {
             self.mark_all();
+        }
+    }
+
+    /// Cuts `blocks` out of the ranges, which do not overlap.
+    fn cut_ranges(&mut self, blocks: &Range<BlockNo>) {
+        while let Some((start, (end, change))) =
+            self.ranges.range(..blocks.end).next_back().map(|(key, value)| (*key, *value))
+            && end > blocks.start
+        {
+            self.ranges.remove(&start);
+            if end > blocks.end {
+                self.ranges.insert(blocks.end, (end, change));
+            }
+            if start < blocks.start {
+                self.ranges.insert(start, (blocks.start, change));
+            }
         }
     }
 
@@ -76,20 +117,22 @@ impl Changes {
     /// Keeps only changed blocks in `outdated`.
     fn restrict(&self, outdated: &mut Outdated) {
         if !self.everything {
-            outdated.keep_only(&self.blocks, &self.ranges);
+            outdated.keep_only(|blocks| self.parts_of(blocks));
         }
     }
 
-    /// Adds the other changes to these.
-    pub fn merge(&mut self, other: Changes, blocks_max: usize) {
-        if other.everything {
+    /// Adds `older` changes to these.
+    fn add_older(&mut self, mut older: Changes, blocks_max: usize) {
+        if older.everything || self.everything {
             return self.mark_all();
         }
-        self.blocks.extend(other.blocks);
-        other.ranges.into_iter().for_each(|(start, end)| self.add_range(start..end));
-        if self.blocks.len() > blocks_max {
-            self.mark_all();
+        let newer = std::mem::take(self);
+        newer.ranges.into_iter().for_each(|(start, (end, change))| older.add_range(start..end, change));
+        older.blocks.extend(newer.blocks);
+        if older.blocks.len() > blocks_max {
+            older.mark_all();
         }
+        *self = older;
     }
 }
 
@@ -111,6 +154,8 @@ pub struct LogTracker {
     /// in both.
     record_index: RecordIndex,
     written: VecDeque<(BlockNo, CompletionNo)>,
+    /// Zero-ranges whose records a recovery found, with the records' positions.
+    recovered_zeroes: VecDeque<(Range<BlockNo>, Position)>,
     /// Positions of records that may be retired.
     retirable: Vec<Position>,
 }
@@ -146,7 +191,7 @@ impl LogTracker {
 
     /// Number of records that keep their segments in use.
     pub fn len(&self) -> usize {
-        self.entries.len() + self.record_index.len()
+        self.entries.len() + self.record_index.len() + self.recovered_zeroes.len()
     }
 
     /// Number of spilled blocks: a record alone holds their newest content.
@@ -220,9 +265,9 @@ impl LogTracker {
     }
 
     /// Like [`LogTracker::record_change`], for a range.
-    pub fn record_range_change(&mut self, blocks: Range<BlockNo>) {
+    pub fn record_range_change(&mut self, blocks: Range<BlockNo>, change: RangeChange) {
         if self.tracks_changes && !self.changed.everything {
-            self.changed.add_range(blocks);
+            self.changed.add_range(blocks, change);
         }
     }
 
@@ -238,19 +283,17 @@ impl LogTracker {
         self.taken = None;
         match durable {
             true => self.outdated.iter_mut().for_each(|outdated| self.changed.restrict(outdated)),
-            false => self.changed.merge(changed.clone(), self.blocks_max),
+            false => self.changed.add_older(changed.clone(), self.blocks_max),
         }
     }
 
     /// Blocks in these ranges that were written since the list was taken. `None` if a part of the ranges was zeroed
     /// again, or if there were too many changes to list.
-    pub fn written_within(&self, ranges: &BTreeMap<BlockNo, BlockNo>) -> Option<Vec<BlockNo>> {
-        let is_zeroed_again =
-            |(start, end): (&BlockNo, &BlockNo)| self.changed.ranges.range(..end).any(|(_, other)| other > start);
-        if self.changed.everything || ranges.iter().any(is_zeroed_again) {
+    pub fn written_within(&self, ranges: &[Range<BlockNo>]) -> Option<Vec<BlockNo>> {
+        if self.changed.everything || ranges.iter().any(|range| self.changed.overlaps_ranges(range)) {
             return None;
         }
-        let written = ranges.iter().flat_map(|(start, end)| self.changed.blocks.range(start..end));
+        let written = ranges.iter().flat_map(|range| self.changed.blocks.range(range.clone()));
         Some(written.copied().collect())
     }
 
@@ -314,6 +357,45 @@ impl LogTracker {
         self.record_index.bulk_load(records);
     }
 
+    /// Adopts the record of a zero-range that a recovery found.
+    pub fn adopt_zeroes(&mut self, blocks: Range<BlockNo>, position: Position) {
+        self.may_have_records = true;
+        self.recovered_zeroes.push_back((blocks, position));
+    }
+
+    /// True if adopted records of zero-ranges keep any of these segments in use.
+    pub fn has_zeroes_in_segments(&self, segments: &BTreeSet<u32>) -> bool {
+        self.recovered_zeroes.iter().any(|(_, position)| segments.contains(&position.segment()))
+    }
+
+    /// Retires adopted records of zero-ranges, of which it examines `examined_max`. A range with newer content is
+    /// retired when that is durable; `waits_for_backing` tells of ranges with zeroes that are not durable there.
+    pub fn retire_zeroes(&mut self, examined_max: usize, waits_for_backing: impl Fn(&Range<BlockNo>) -> bool) {
+        for _ in 0..self.recovered_zeroes.len().min(examined_max) {
+            let (blocks, position) =
+                self.recovered_zeroes.pop_front().expect("the queue has as many entries as counted");
+            let is_changed = |changed: &Changes| changed.overlaps(&blocks);
+            if is_changed(&self.changed) || self.taken.as_deref().is_some_and(is_changed) || waits_for_backing(&blocks)
+            {
+                self.recovered_zeroes.push_back((blocks, position));
+            } else {
+                self.retirable.push(position);
+            }
+        }
+    }
+
+    /// Records that records of ranges are being appended to the log.
+    pub fn begin_range_append(&mut self) {
+        self.may_have_records = true;
+    }
+
+    /// Records that records of zeroes of these blocks are durable at `position`. Since the zeroes are durable on the
+    /// backing, they are retired at once.
+    pub fn record_zeroes(&mut self, blocks: Range<BlockNo>, position: Position) {
+        self.record_tombstones(blocks);
+        self.retirable.push(position);
+    }
+
     /// Records that tombstones of these blocks are durable.
     pub fn record_tombstones(&mut self, blocks: Range<BlockNo>) {
         self.outdated.iter_mut().for_each(|outdated| outdated.remove(blocks.clone()));
@@ -329,6 +411,7 @@ impl LogTracker {
     /// Records that tombstones of the whole volume are durable: a recovery finds none of its records.
     pub fn record_all_tombstones(&mut self) {
         self.record_tombstones(BlockNo::ALL);
+        self.retirable.extend(self.recovered_zeroes.drain(..).map(|(_, position)| position));
         self.may_have_records = false;
     }
 

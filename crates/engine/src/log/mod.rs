@@ -3,8 +3,8 @@
 //! durable on the backing, its log records are retired (`log_tracker.rs`).
 //!
 //! A block that became durable on the backing without a record of its newest content gets a tombstone before the flush
-//! is acknowledged. Otherwise a recovery could restore an older record over it (R8). Zero-ranges go through the backing
-//! and get tombstones.
+//! is acknowledged. Otherwise a recovery could restore an older record over it (R8). Zero-ranges go through the backing,
+//! and their records are retired at once. A recovery writes them again: the backing may be an older copy by then.
 
 pub mod flush_batcher;
 pub mod log_tracker;
@@ -26,7 +26,7 @@ use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 use crate::{CacheMode, RequestError, WritePolicy};
-use log_tracker::{Changes, WritebackStage};
+use log_tracker::{Changes, RangeChange, WritebackStage};
 
 /// Pause after each attempt to free space in a full log.
 const FULL_PAUSE: Nanos = Nanos::from_millis(50);
@@ -36,8 +36,10 @@ const APPEND_TRIES: u32 = 2;
 const TOMBSTONE_TRIES: u32 = 1_200;
 /// Upper bound of a volume's blocks: a recovery may find records past an end that has moved.
 const VOLUME_BLOCKS_MAX: BlockNo = BlockNo(1 << 34);
-/// Longest range of one tombstone, in blocks.
-const TOMBSTONE_BLOCKS_MAX: u64 = 1 << 31;
+/// Longest range of one record, in blocks.
+const RANGE_BLOCKS_MAX: u64 = 1 << 31;
+/// Adopted records of zero-ranges that are examined whenever records are retired.
+const EXAMINED_ZEROES: usize = 16;
 
 /// State of the log flushes of one shard.
 #[derive(Default)]
@@ -54,6 +56,13 @@ enum MadeDurable {
     Blocks,
     /// On the backing, with the rest of the volume; the log holds no record of the volume any more.
     Volume,
+}
+
+/// Content of a record of a range.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RangeContent {
+    Zeroes { may_unmap: bool },
+    Tombstone,
 }
 
 /// Result of preparing a chunk of blocks for the log.
@@ -75,11 +84,11 @@ fn without(range: Range<BlockNo>, blocks: &BTreeSet<BlockNo>) -> Vec<Range<Block
     remaining
 }
 
-/// `range` in pieces of at most one tombstone each.
+/// `range` in pieces of at most one record each.
 fn pieces_of(range: Range<BlockNo>) -> impl Iterator<Item = Range<BlockNo>> {
     // Steps over numbers: a step over mapped ones takes as long as 2^31 single steps.
-    let starts = (range.start.0..range.end.0).step_by(TOMBSTONE_BLOCKS_MAX as usize).map(BlockNo);
-    starts.map(move |start| start..range.end.min(start.plus(TOMBSTONE_BLOCKS_MAX)))
+    let starts = (range.start.0..range.end.0).step_by(RANGE_BLOCKS_MAX as usize).map(BlockNo);
+    starts.map(move |start| start..range.end.min(start.plus(RANGE_BLOCKS_MAX)))
 }
 
 fn disk_error(error: &StoreError) -> RequestError {
@@ -158,14 +167,18 @@ impl<S: Seam> Shard<S> {
     /// Like [`Shard::append_tombstones_from`], but together with the next flush.
     pub fn queue_tombstones_from(&self, first: BlockNo) {
         self.with(|state, _| {
-            state.log_tracker.record_range_change(first..VOLUME_BLOCKS_MAX);
+            state.log_tracker.record_range_change(first..VOLUME_BLOCKS_MAX, RangeChange::Outdated);
             state.log_tracker.record_clean(first..VOLUME_BLOCKS_MAX);
         });
     }
 
     /// Retires the records that newer content has replaced.
     pub fn retire_records(&self) {
-        let retired = self.state.borrow_mut().log_tracker.take_retirable();
+        let retired = {
+            let mut state = self.state.borrow_mut();
+            state.retire_zeroes(EXAMINED_ZEROES);
+            state.log_tracker.take_retirable()
+        };
         if let Some(store) = self.store().filter(|_| !retired.is_empty()) {
             store.retire(&retired);
         }
@@ -178,17 +191,21 @@ impl<S: Seam> Shard<S> {
         }
         let mut blocks = changed.blocks.clone();
         if !changed.ranges.is_empty() {
-            self.flush_zeroes().await?;
+            let ranges: Vec<Range<BlockNo>> = changed.ranges.iter().map(|(start, (end, _))| *start..*end).collect();
+            self.flush_zeroes(|zeroes| changed.overlaps_ranges(zeroes)).await?;
             // A block written over the zeroes is perhaps not on the backing yet, so its old record must stay until a
             // new one is durable. Such a block is logged instead; its new content satisfies the flush in place of the
             // zeroes.
-            let written = self.state.borrow().log_tracker.written_within(&changed.ranges);
+            let written = self.state.borrow().log_tracker.written_within(&ranges);
             match written {
                 Some(written) => blocks.extend(written),
                 None => self.flush_all().await?,
             }
-            let ranges = changed.ranges.iter().flat_map(|(start, end)| without(*start..*end, &blocks));
-            if self.append_tombstones(ranges).await? == MadeDurable::Volume {
+            let changes = changed.ranges.values().map(|(_, change)| *change);
+            let parts = ranges.into_iter().zip(changes).flat_map(|(range, change)| {
+                without(range, &blocks).into_iter().flat_map(move |part| self.split_at_end(part, change))
+            });
+            if self.append_ranges(parts).await? == MadeDurable::Volume {
                 return Ok(());
             }
         }
@@ -334,28 +351,82 @@ impl<S: Seam> Shard<S> {
         self: &ShardRef<S>,
         ranges: impl IntoIterator<Item = Range<BlockNo>>,
     ) -> Result<MadeDurable, RequestError> {
-        let pieces: Vec<Range<BlockNo>> = ranges.into_iter().flat_map(pieces_of).collect();
+        self.append_ranges(ranges.into_iter().map(|range| (range, RangeChange::Outdated))).await
+    }
+
+    /// A changed range in the parts before and behind the volume's end, where nothing was zeroed.
+    fn split_at_end(&self, range: Range<BlockNo>, change: RangeChange) -> Vec<(Range<BlockNo>, RangeChange)> {
+        let end = BlockNo(self.blocks()).clamp(range.start, range.end);
+        let parts = [(range.start..end, change), (end..range.end, RangeChange::Outdated)];
+        parts.into_iter().filter(|(part, _)| !part.is_empty()).collect()
+    }
+
+    /// Makes records of changed ranges durable: zeroes if the log answers flushes, otherwise tombstones, if a recovery
+    /// could find records of the volume. The content of the ranges must be durable on the backing or discarded.
+    async fn append_ranges(
+        self: &ShardRef<S>,
+        ranges: impl IntoIterator<Item = (Range<BlockNo>, RangeChange)>,
+    ) -> Result<MadeDurable, RequestError> {
+        let uses_log = self.uses_log();
+        let content_of = |change| match change {
+            RangeChange::Zeroed { may_unmap } if uses_log => RangeContent::Zeroes { may_unmap },
+            RangeChange::Zeroed { .. } | RangeChange::Outdated => RangeContent::Tombstone,
+        };
+        let pieces: Vec<(Range<BlockNo>, RangeContent)> = ranges
+            .into_iter()
+            .flat_map(|(range, change)| pieces_of(range).map(move |piece| (piece, content_of(change))))
+            .collect();
         let batch_max = self.store().map_or(1, |store| store.records_max());
         for pieces in pieces.chunks(batch_max) {
-            if !self.state.borrow().log_tracker.has_records() || self.sabotage(Sabotage::NoTombstones) {
-                return Ok(MadeDurable::Blocks);
+            if self.append_range_batch(pieces).await? == MadeDurable::Volume {
+                return Ok(MadeDurable::Volume);
             }
-            let mut tried = 0;
-            loop {
-                let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
-                match store.append(self.tombstones(pieces)).await {
-                    Ok(_) => break,
-                    Err(StoreError::Full) if tried < APPEND_TRIES && !self.core.is_log_still_full() => {
-                        self.free_log_space(tried > 0).await?;
-                        tried += 1;
-                    }
-                    Err(StoreError::Full) => return self.bypass_log().await,
-                    Err(error) => return Err(disk_error(&error)),
-                }
-            }
-            self.with(|state, _| pieces.iter().for_each(|piece| state.log_tracker.record_tombstones(piece.clone())));
         }
         Ok(MadeDurable::Blocks)
+    }
+
+    async fn append_range_batch(
+        self: &ShardRef<S>,
+        pieces: &[(Range<BlockNo>, RangeContent)],
+    ) -> Result<MadeDurable, RequestError> {
+        let had_records = self.state.borrow().log_tracker.has_records();
+        let is_needed = |content: &RangeContent| had_records || *content != RangeContent::Tombstone;
+        let pieces: Vec<_> = pieces.iter().filter(|(_, content)| is_needed(content)).cloned().collect();
+        if pieces.is_empty() || self.sabotage(Sabotage::NoTombstones) {
+            return Ok(MadeDurable::Blocks);
+        }
+        self.with(|state, _| state.log_tracker.begin_range_append());
+        let mut tried = 0;
+        loop {
+            let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
+            let (positions, unrecorded) = match store.append(self.range_records(&pieces)).await {
+                Ok(positions) => (positions, None),
+                // The records are in the log, but must not be acknowledged (R10).
+                Err(StoreError::Unrecorded { why, positions }) => {
+                    (positions, Some(StoreError::Unrecorded { why, positions: Vec::new() }))
+                }
+                Err(StoreError::Full) if !had_records => {
+                    self.with(|state, _| state.log_tracker.record_failed_first_append());
+                    return Ok(MadeDurable::Blocks);
+                }
+                Err(StoreError::Full) if tried < APPEND_TRIES && !self.core.is_log_still_full() => {
+                    self.free_log_space(tried > 0).await?;
+                    tried += 1;
+                    continue;
+                }
+                Err(StoreError::Full) => return self.bypass_log().await,
+                Err(error) => return Err(disk_error(&error)),
+            };
+            self.with(|state, _| {
+                for ((blocks, content), position) in pieces.iter().zip(positions) {
+                    match content {
+                        RangeContent::Zeroes { .. } => state.log_tracker.record_zeroes(blocks.clone(), position),
+                        RangeContent::Tombstone => state.log_tracker.record_tombstones(blocks.clone()),
+                    }
+                }
+            });
+            return unrecorded.map_or(Ok(MadeDurable::Blocks), |error| Err(disk_error(&error)));
+        }
     }
 
     /// Bypasses the log: destages the whole volume and appends its tombstones. Other volumes fill the log, perhaps for
@@ -373,13 +444,14 @@ impl<S: Seam> Shard<S> {
         if !self.state.borrow().log_tracker.has_records() || self.sabotage(Sabotage::NoTombstones) {
             return Ok(());
         }
-        let pieces: Vec<Range<BlockNo>> = pieces_of(BlockNo::ZERO..VOLUME_BLOCKS_MAX).collect();
+        let pieces = pieces_of(BlockNo::ZERO..VOLUME_BLOCKS_MAX).map(|piece| (piece, RangeContent::Tombstone));
+        let pieces: Vec<_> = pieces.collect();
         let batch_max = self.store().map_or(1, |store| store.records_max());
         for pieces in pieces.chunks(batch_max) {
             let mut tries_left = TOMBSTONE_TRIES;
             loop {
                 let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
-                match store.append_tombstones(self.tombstones(pieces)).await {
+                match store.append_tombstones(self.range_records(pieces)).await {
                     Ok(_) => break,
                     // The space reserved for these tombstones is used up; a log of few segments reserves none.
                     Err(StoreError::Full) if tries_left > 0 => {
@@ -394,11 +466,16 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
-    fn tombstones(&self, pieces: &[Range<BlockNo>]) -> Vec<Record<S>> {
+    fn range_records(&self, pieces: &[(Range<BlockNo>, RangeContent)]) -> Vec<Record<S>> {
         let epoch = self.state.borrow().epochs.current();
-        let record = |piece: &Range<BlockNo>| {
+        let record = |(piece, content): &(Range<BlockNo>, RangeContent)| {
             let owner = Owner { incarnation: self.incarnation, block: piece.start };
-            Record { owner, epoch, content: Content::Retire { blocks: BlockNo::count(piece) as u32 } }
+            let blocks = BlockNo::count(piece) as u32;
+            let content = match *content {
+                RangeContent::Zeroes { may_unmap } => Content::Zero { blocks, may_unmap },
+                RangeContent::Tombstone => Content::Retire { blocks },
+            };
+            Record { owner, epoch, content }
         };
         pieces.iter().map(record).collect()
     }
@@ -420,6 +497,7 @@ impl<S: Seam> Shard<S> {
                 None => !state.zeroes.contains(block),
             };
             state.log_tracker.retire_records_if(is_clean);
+            state.retire_zeroes(usize::MAX);
         });
         self.retire_records();
         self.seam().sleep(FULL_PAUSE).await;
@@ -437,6 +515,6 @@ mod tests {
         assert_eq!(pieces.len(), 8);
         assert_eq!((pieces[0].start, pieces[7].end), (BlockNo(7), VOLUME_BLOCKS_MAX));
         assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));
-        assert!(pieces.iter().all(|piece| BlockNo::count(piece) <= TOMBSTONE_BLOCKS_MAX));
+        assert!(pieces.iter().all(|piece| BlockNo::count(piece) <= RANGE_BLOCKS_MAX));
     }
 }

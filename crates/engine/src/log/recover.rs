@@ -1,36 +1,66 @@
 //! Recovery of a volume from the flash log after a restart. Every block with a record becomes a spilled block before
-//! the volume is served. Only the log's headers have been read by then; a block without an intact copy fails the
-//! request that reads it.
+//! the volume is served, and every zero-range with a record a dirty one. Only the log's headers have been read by then;
+//! a block without an intact copy fails the request that reads it.
 
 use std::ops::Range;
 
 use flash::{BlockNo, Recovered, RecoveredContent};
+use seam::Seam;
 use seam::persist::ShmImage;
-use seam::{DiskError, Seam};
 
-use crate::RequestError;
 use crate::shard::{Shard, ShardRef};
 
 impl<S: Seam> Shard<S> {
-    /// Adopts `records`: the newest record of each block, in order of block. Records of blocks that persisted memory
+    /// Adopts `records`: the newest records of the volume, in order of block. Records of blocks that persisted memory
     /// lists as out of date do not count.
-    pub fn recover(self: &ShardRef<S>, records: &[Recovered], left: &ShmImage) -> Result<(), RequestError> {
-        if let Some(range) = records.iter().find(|record| record.content != RecoveredContent::Data) {
-            let block = range.owner.block;
-            let text = format!("the flash log holds a zero-range at block {block}, which this version never writes");
-            return Err(DiskError::Io(text).into());
-        }
-        let blocks = self.blocks();
+    pub fn recover(self: &ShardRef<S>, records: &[Recovered], left: &ShmImage) {
+        let blocks = BlockNo(self.blocks());
         let outdated = merged(left);
         let is_valid = |block: BlockNo| {
             let last = outdated.partition_point(|range| range.start <= block).checked_sub(1);
-            block.0 < blocks && !last.is_some_and(|last| outdated[last].contains(&block))
+            block < blocks && !last.is_some_and(|last| outdated[last].contains(&block))
         };
-        self.with(|state, _| state.adopt(records.iter().map(|record| (record.owner.block, record.position)), is_valid));
+        let now = self.seam().now();
+        self.with(|state, _| {
+            let data = records.iter().filter(|record| record.content == RecoveredContent::Data);
+            state.adopt(data.map(|record| (record.owner.block, record.position)), is_valid);
+            for record in records {
+                if let RecoveredContent::Zero { blocks: count, may_unmap } = record.content {
+                    let range = record.owner.block.run(u64::from(count));
+                    let (valid, invalid) = split_by(range.clone(), &outdated, blocks);
+                    valid.into_iter().for_each(|part| state.adopt_zeroes(part, may_unmap, now));
+                    invalid.into_iter().for_each(|part| state.adopt_outdated(part));
+                    state.log_tracker.adopt_zeroes(range, record.position);
+                }
+            }
+        });
         self.core.keep_ticking();
         self.work.notify();
-        Ok(())
     }
+}
+
+/// Splits `range` into the parts that count and the parts in `outdated` ranges or from `end` on.
+fn split_by(
+    range: Range<BlockNo>,
+    outdated: &[Range<BlockNo>],
+    end: BlockNo,
+) -> (Vec<Range<BlockNo>>, Vec<Range<BlockNo>>) {
+    let (mut valid, mut invalid) = (Vec::new(), Vec::new());
+    let mut add = |part: Range<BlockNo>, counts: bool| {
+        let parts = if counts { &mut valid } else { &mut invalid };
+        parts.extend((!part.is_empty()).then_some(part));
+    };
+    let inside = range.start..end.clamp(range.start, range.end);
+    let mut next = inside.start;
+    let first = outdated.partition_point(|other| other.end <= inside.start);
+    for other in outdated[first..].iter().take_while(|other| other.start < inside.end) {
+        add(next..other.start.max(next), true);
+        next = other.end.min(inside.end);
+        add(other.start.max(inside.start)..next, false);
+    }
+    add(next..inside.end, true);
+    add(inside.end..range.end, false);
+    (valid, invalid)
 }
 
 /// The ranges that are out of date, sorted and merged. A kill between writing a new tag and removing the ones it
@@ -46,4 +76,24 @@ fn merged(image: &ShmImage) -> Vec<Range<BlockNo>> {
         touch
     });
     ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, end: u64) -> Range<BlockNo> {
+        BlockNo(start)..BlockNo(end)
+    }
+
+    #[test]
+    fn ranges_are_split_by_outdated_ranges_and_the_volumes_end() {
+        let outdated = [range(0, 12), range(14, 16), range(19, 22), range(40, 50)];
+        let (valid, invalid) = split_by(range(10, 30), &outdated, BlockNo(20));
+        assert_eq!(valid, [range(12, 14), range(16, 19)]);
+        assert_eq!(invalid, [range(10, 12), range(14, 16), range(19, 20), range(20, 30)]);
+        assert_eq!(split_by(range(30, 35), &outdated, BlockNo(100)), (vec![range(30, 35)], vec![]));
+        assert_eq!(split_by(range(30, 35), &outdated, BlockNo(20)), (vec![], vec![range(30, 35)]));
+        assert_eq!(split_by(range(41, 45), &outdated, BlockNo(100)), (vec![], vec![range(41, 45)]));
+    }
 }

@@ -22,7 +22,12 @@ impl<S: Seam> Shard<S> {
     /// in flight, or whose state on the backing is in doubt, are left to a full destage.
     pub(super) async fn destage_log_tail(self: &ShardRef<S>) -> Result<(), RequestError> {
         let Some(store) = self.core.log() else { return Err(RequestError::ShuttingDown) };
-        let blocks = self.state.borrow().log_tracker.blocks_in_segments(&store.oldest_segments());
+        let segments = store.oldest_segments();
+        let blocks = self.state.borrow().log_tracker.blocks_in_segments(&segments);
+        let has_zeroes = self.state.borrow().log_tracker.has_zeroes_in_segments(&segments);
+        if has_zeroes {
+            self.flush_zeroes(|_| true).await?;
+        }
         if blocks.is_empty() {
             return Ok(());
         }

@@ -60,19 +60,16 @@ impl Outdated {
         }
     }
 
-    /// Keeps only blocks that have changed since the last flush: the written ones in `blocks` and the zeroed ones in
-    /// `zeroed`. For all others the log is up to date.
-    pub fn keep_only(&mut self, blocks: &BTreeSet<BlockNo>, zeroed: &BTreeMap<BlockNo, BlockNo>) {
+    /// Keeps only blocks that have changed since the last flush: `changed_parts` of each range. For all others the log
+    /// is up to date.
+    pub fn keep_only(&mut self, changed_parts: impl Fn(Range<BlockNo>) -> Vec<Range<BlockNo>>) {
         if self.ranges.is_empty() {
             return;
         }
         let ranges = std::mem::take(&mut self.ranges);
         ranges.keys().for_each(|start| self.tags.mark_changed(*start));
         for (start, end) in ranges {
-            blocks.range(start..end).for_each(|block| self.add(block.single()));
-            for (other_start, other_end) in zeroed.range(..end).filter(|(_, other_end)| **other_end > start) {
-                self.add((*other_start).max(start)..(*other_end).min(end));
-            }
+            changed_parts(start..end).into_iter().for_each(|part| self.add(part));
         }
     }
 
@@ -130,11 +127,13 @@ mod tests {
         assert_eq!(ranges(&outdated), [(4, 6), (12, 20)]);
         outdated.remove(blocks_of(14..15));
         assert_eq!(ranges(&outdated), [(4, 6), (12, 14), (15, 20)]);
-        let blocks = BTreeSet::from([1, 5, 13].map(BlockNo));
-        let zeroed = BTreeMap::from([(14, 16), (19, 30)].map(|(start, end)| (BlockNo(start), BlockNo(end))));
-        outdated.keep_only(&blocks, &zeroed);
+        outdated.keep_only(|blocks| match blocks.start.0 {
+            4 => vec![blocks_of(5..6)],
+            12 => vec![blocks_of(13..14)],
+            _ => vec![blocks_of(15..16), blocks_of(19..20)],
+        });
         assert_eq!(ranges(&outdated), [(5, 6), (13, 14), (15, 16), (19, 20)]);
-        outdated.keep_only(&BTreeSet::new(), &BTreeMap::new());
+        outdated.keep_only(|_| Vec::new());
         assert_eq!(ranges(&outdated), []);
     }
 

@@ -86,6 +86,11 @@ impl ZeroRanges {
         !self.ranges.is_empty() && self.find(block).is_some()
     }
 
+    /// True if any of `blocks` is in a range.
+    pub fn overlaps(&self, blocks: &Range<BlockNo>) -> bool {
+        self.ranges.range(..blocks.end).next_back().is_some_and(|(_, range)| range.end > blocks.start)
+    }
+
     /// All ranges, by their first block, in order.
     pub fn iter(&self) -> impl Iterator<Item = (BlockNo, &ZeroRange)> {
         self.ranges.iter().map(|(start, range)| (*start, range))
@@ -99,8 +104,7 @@ impl ZeroRanges {
     /// Adds a range over blocks that are in no range.
     pub fn insert(&mut self, start: BlockNo, range: ZeroRange) {
         assert!(start < range.end, "a range holds a block at least");
-        let overlap = self.ranges.range(..range.end).next_back().is_some_and(|(_, other)| other.end > start);
-        assert!(!overlap, "zero-ranges do not overlap");
+        assert!(!self.overlaps(&(start..range.end)), "zero-ranges do not overlap");
         self.ranges.insert(start, range);
         self.tags.mark_changed(start);
     }

@@ -17,8 +17,8 @@ use crate::destage::epochs::Epochs;
 use crate::destage::failures::Failures;
 use crate::destage::order::DirtyOrder;
 use crate::log::Logging;
-use crate::log::log_tracker::LogTracker;
-use crate::memory::zeroes::{ZeroRange, ZeroRanges, ZeroState};
+use crate::log::log_tracker::{LogTracker, RangeChange};
+use crate::memory::zeroes::{RANGES_MAX, ZeroRange, ZeroRanges, ZeroState};
 use crate::memory::{BlockNo, Memory, Sectors, Slot, SlotRef, Written};
 
 /// A write or zero operation in flight to the backing.
@@ -253,7 +253,8 @@ impl State {
     pub fn oldest_dirty<S: Seam>(&mut self, memory: &Memory<S>, volume: u32) -> Option<Nanos> {
         let block = self.oldest_in_memory(memory, volume);
         let spilled = (self.log_tracker.spilled_blocks() > 0).then_some(self.spilled_since);
-        let dirty = self.zeroes.iter().filter(|(_, range)| range.state == ZeroState::Dirty);
+        // A recovery may find more ranges than requests can add; all of them are destaged at once then.
+        let dirty = self.zeroes.iter().take(RANGES_MAX).filter(|(_, range)| range.state == ZeroState::Dirty);
         let range = dirty.map(|(_, range)| range.since).min();
         [block, range, spilled].into_iter().flatten().min()
     }
@@ -444,14 +445,39 @@ impl State {
             }
             (block, position, is_valid)
         }));
-        for run in past {
-            match BlockNo::count(&run) {
-                1 => self.log_tracker.record_change(run.start),
-                _ => self.log_tracker.record_range_change(run.clone()),
-            }
-            self.log_tracker.record_clean(run);
-        }
+        past.into_iter().for_each(|run| self.adopt_outdated(run));
         self.epochs.add_many(Epoch::OLDEST, self.log_tracker.spilled_blocks());
+    }
+
+    /// Records that the log has records of these blocks that do not count: the next flush appends tombstones.
+    pub fn adopt_outdated(&mut self, blocks: Range<BlockNo>) {
+        match BlockNo::count(&blocks) {
+            1 => self.log_tracker.record_change(blocks.start),
+            _ => self.log_tracker.record_range_change(blocks.clone(), RangeChange::Outdated),
+        }
+        self.log_tracker.record_clean(blocks);
+    }
+
+    /// Takes over zeroes from the log records of a recovery.
+    pub fn adopt_zeroes(&mut self, blocks: Range<BlockNo>, may_unmap: bool, now: Nanos) {
+        self.add_zeroes(
+            blocks.start,
+            ZeroRange {
+                end: blocks.end,
+                epoch: Epoch::OLDEST,
+                state: ZeroState::Dirty,
+                since: now,
+                may_unmap,
+                acked_unwritten: true,
+            },
+        );
+    }
+
+    /// Retires adopted records of zero-ranges whose blocks are durable on the backing or in a newer record. Examines
+    /// at most `examined_max` of them.
+    pub fn retire_zeroes(&mut self, examined_max: usize) {
+        let zeroes = &self.zeroes;
+        self.log_tracker.retire_zeroes(examined_max, |blocks| zeroes.overlaps(blocks));
     }
 
     /// Makes a reloaded block dirty as of `since`: its content has just come into memory.

@@ -10,6 +10,7 @@ use super::state::FlushObligation;
 use super::wait::WriteWait;
 use super::write::WriteMode;
 use super::{Shard, ShardRef, Span, spans};
+use crate::log::log_tracker::RangeChange;
 use crate::memory::zeroes::{RANGES_CROWDED, RANGES_MAX, ZeroRange, ZeroState};
 use crate::memory::{BlockNo, PageNo, Sectors};
 use crate::spec::Sabotage;
@@ -35,7 +36,9 @@ impl<S: Seam> Shard<S> {
         if flags.fast_only && !self.disk.geometry().fast_zero {
             return Err(RequestError::NotFast);
         }
-        let wait = (flags.fua || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
+        // The log makes the zeroes durable, also on a backing that an older copy replaces later (seed 516996).
+        let logged = flags.fua && self.uses_log();
+        let wait = (flags.fua && !logged || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
         let losses = self.state.borrow().losses;
         let block = BLOCK_BYTES as u64;
         let end = at + len;
@@ -110,7 +113,7 @@ impl<S: Seam> Shard<S> {
         self.with(|state, memory| {
             state.invalidate_fills(blocks.clone(), Sectors::ALL);
             self.invalidate_flash(blocks.clone());
-            state.log_tracker.record_range_change(blocks.clone());
+            state.log_tracker.record_range_change(blocks.clone(), RangeChange::Zeroed { may_unmap });
             let mut obligation = FlushObligation { epoch: None, acked_unwritten: wait.is_none() };
             for page in PageNo::each(&PageNo::covering(&blocks)) {
                 let Some(slots) = memory.page_slots(self.number, page) else { continue };

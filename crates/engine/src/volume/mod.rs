@@ -547,8 +547,8 @@ impl<S: Seam> Volume<S> {
 
     /// Adopts the volume's log records, sorted by block, before the volume is served. Records that persisted memory
     /// lists as out of date do not count.
-    pub(crate) fn recover(&self, records: &[flash::Recovered], left: &ShmImage) -> Result<(), RequestError> {
-        self.0.shard.recover(records, left)
+    pub(crate) fn recover(&self, records: &[flash::Recovered], left: &ShmImage) {
+        self.0.shard.recover(records, left);
     }
 
     /// Recovers the volume's persisted memory after a kill, before the volume is served. `source` provides the content
