@@ -30,6 +30,9 @@ pub enum AttachError {
          policy or mode"
     )]
     DirtyOnFlash(String),
+    /// The volume's records in the flash log could not be recovered.
+    #[error("the records of \"{0}\" in the flash log could not be recovered: {1}; the log keeps them")]
+    Recovery(String, RequestError),
     /// The volume's persisted memory could not be recovered.
     #[error("the persisted memory of \"{0}\" could not be recovered: {1}; the memory file keeps it")]
     PersistedMemory(String, RequestError),
@@ -133,7 +136,7 @@ impl<S: Seam> Core<S> {
 
     /// Attaches a volume with its records from the flash log. On an error the log keeps them.
     pub async fn attach_recovered(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
-        let volume = self.make_recovered(spec, backing, &ShmImage::default())?;
+        let volume = self.make_recovered(spec, backing, &ShmImage::default()).await?;
         self.register_recovered(&volume);
         Ok(volume)
     }
@@ -155,7 +158,7 @@ impl<S: Seam> Core<S> {
         left: &ShmImage,
         source: impl FnMut(usize) -> W,
     ) -> Result<(Volume<S>, u64), AttachError> {
-        let volume = self.make_recovered(spec, backing, left)?;
+        let volume = self.make_recovered(spec, backing, left).await?;
         let taken = volume.recover_memory(left, source).await.map_err(|error| {
             if volume.shard().state.borrow().log_tracker.has_records() {
                 self.0.partially_recovered.borrow_mut().insert(volume.spec().incarnation);
@@ -171,7 +174,12 @@ impl<S: Seam> Core<S> {
     }
 
     /// Makes a volume with its records from the flash log; it cannot be found yet.
-    fn make_recovered(&self, spec: VolumeSpec, backing: Backing<S>, left: &ShmImage) -> Result<Volume<S>, AttachError> {
+    async fn make_recovered(
+        &self,
+        spec: VolumeSpec,
+        backing: Backing<S>,
+        left: &ShmImage,
+    ) -> Result<Volume<S>, AttachError> {
         if self.0.partially_recovered.borrow().contains(&spec.incarnation) {
             return Err(AttachError::PartiallyRecovered(spec.name));
         }
@@ -183,7 +191,13 @@ impl<S: Seam> Core<S> {
             return Err(AttachError::DirtyOnFlash(spec.name));
         }
         let volume = self.make(spec, backing)?;
-        volume.recover(&self.0.unclaimed_records.borrow()[own_range], left);
+        let has_past_end = volume.recover(&self.0.unclaimed_records.borrow()[own_range], left);
+        if has_past_end {
+            volume.discard_past_end().await.map_err(|error| {
+                volume.abandon();
+                AttachError::Recovery(volume.name().to_owned(), error)
+            })?;
+        }
         Ok(volume)
     }
 

@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use flash::{BlockNo, RecoveredContent, VolumeId};
+use flash::{BlockNo, VolumeId};
 use seam::persist::ShmImage;
 use seam::{BLOCK_BYTES, Block, Disk, Nanos, PieceMut, Seam};
 
@@ -54,11 +54,7 @@ impl<S: Seam> Core<S> {
     pub fn waiting_in_log(&self, incarnation: VolumeId, end: BlockNo) -> WaitingBlocks {
         let mut waiting = WaitingBlocks::default();
         self.for_each_unclaimed(incarnation, |record| {
-            let first = record.owner.block;
-            let blocks = match record.content {
-                RecoveredContent::Data => first.single(),
-                RecoveredContent::Zero { blocks, .. } => first.run(u64::from(blocks)),
-            };
+            let blocks = record.blocks();
             waiting.blocks += BlockNo::count(&blocks);
             waiting.past_end += BlockNo::count(&(end.clamp(blocks.start, blocks.end)..blocks.end));
         });

@@ -1,6 +1,7 @@
 //! The records that are appended to the log and the records that recovery finds.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use seam::Seam;
 
@@ -129,4 +130,14 @@ pub struct Recovered {
     pub position: Position,
     /// The record's content.
     pub content: RecoveredContent,
+}
+
+impl Recovered {
+    /// The blocks that the record holds.
+    pub fn blocks(&self) -> Range<BlockNo> {
+        match self.content {
+            RecoveredContent::Data => self.owner.block.single(),
+            RecoveredContent::Zero { blocks, .. } => self.owner.block.run(u64::from(blocks)),
+        }
+    }
 }

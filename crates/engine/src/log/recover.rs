@@ -12,8 +12,8 @@ use crate::shard::{Shard, ShardRef};
 
 impl<S: Seam> Shard<S> {
     /// Adopts `records`: the newest records of the volume, in order of block. Records of blocks that persisted memory
-    /// lists as out of date do not count.
-    pub fn recover(self: &ShardRef<S>, records: &[Recovered], left: &ShmImage) {
+    /// lists as out of date do not count. Returns true if there are records past the volume's end.
+    pub fn recover(self: &ShardRef<S>, records: &[Recovered], left: &ShmImage) -> bool {
         let blocks = BlockNo(self.blocks());
         let outdated = merged(left);
         let is_valid = |block: BlockNo| {
@@ -25,8 +25,8 @@ impl<S: Seam> Shard<S> {
             let data = records.iter().filter(|record| record.content == RecoveredContent::Data);
             state.adopt(data.map(|record| (record.owner.block, record.position)), is_valid);
             for record in records {
-                if let RecoveredContent::Zero { blocks: count, may_unmap } = record.content {
-                    let range = record.owner.block.run(u64::from(count));
+                if let RecoveredContent::Zero { may_unmap, .. } = record.content {
+                    let range = record.blocks();
                     let (valid, invalid) = split_by(range.clone(), &outdated, blocks);
                     valid.into_iter().for_each(|part| state.adopt_zeroes(part, may_unmap, now));
                     invalid.into_iter().for_each(|part| state.adopt_outdated(part));
@@ -36,6 +36,7 @@ impl<S: Seam> Shard<S> {
         });
         self.core.keep_ticking();
         self.work.notify();
+        records.iter().any(|record| record.blocks().end > blocks)
     }
 }
 

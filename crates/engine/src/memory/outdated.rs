@@ -4,7 +4,7 @@
 //! The list is needed only where memory outlives the process: after a kill, no old record may overwrite content
 //! acknowledged since, flushed or not. Ranges never overlap or touch.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use flash::{BlockNo, VolumeId};
@@ -96,6 +96,8 @@ impl Outdated {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use seam::sim::Rng;
 
     use super::*;

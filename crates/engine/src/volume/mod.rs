@@ -546,9 +546,16 @@ impl<S: Seam> Volume<S> {
     }
 
     /// Adopts the volume's log records, sorted by block, before the volume is served. Records that persisted memory
-    /// lists as out of date do not count.
-    pub(crate) fn recover(&self, records: &[flash::Recovered], left: &ShmImage) {
-        self.0.shard.recover(records, left);
+    /// lists as out of date do not count. Returns true if there are records past the volume's end.
+    pub(crate) fn recover(&self, records: &[flash::Recovered], left: &ShmImage) -> bool {
+        self.0.shard.recover(records, left)
+    }
+
+    /// Makes tombstones of all records past the volume's end durable. The data was given up when the volume was
+    /// attached, so it must not come back when the backing grows, even after a crash (seed 703233).
+    pub(crate) async fn discard_past_end(&self) -> Result<(), RequestError> {
+        let shard = &self.0.shard;
+        shard.append_tombstones_from(flash::BlockNo(shard.blocks())).await
     }
 
     /// Recovers the volume's persisted memory after a kill, before the volume is served. `source` provides the content
