@@ -16,6 +16,8 @@ use crate::memory::outdated::Outdated;
 
 /// Maximum number of listed ranges; beyond it the whole volume counts as changed.
 const RANGES_MAX: usize = 1024;
+/// Number of records of zero-ranges from which a flush waits until the zeroes are on the backing.
+const ZERO_RECORDS_MAX: usize = 4096;
 
 /// Write-back stage: how far the content of a block's record, or newer content, has come on its way to the backing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +38,17 @@ struct Entry {
     /// The block's older record, held until the new one is durable.
     older: Option<Position>,
     stage: WritebackStage,
+}
+
+/// Content of an appended record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordContent {
+    /// The content of one block.
+    Data,
+    /// Zeroes; the backing may release the space of the range if `may_unmap`.
+    Zeroes { may_unmap: bool },
+    /// Older records of the range are dead.
+    Tombstone,
 }
 
 /// What happened to a changed range.
@@ -154,8 +167,8 @@ pub struct LogTracker {
     /// in both.
     record_index: RecordIndex,
     written: VecDeque<(BlockNo, CompletionNo)>,
-    /// Zero-ranges whose records a recovery found, with the records' positions.
-    recovered_zeroes: VecDeque<(Range<BlockNo>, Position)>,
+    /// Records of zero-ranges, each with its blocks.
+    zero_records: VecDeque<(Range<BlockNo>, Position)>,
     /// Positions of records that may be retired.
     retirable: Vec<Position>,
 }
@@ -189,9 +202,14 @@ impl LogTracker {
         self.may_have_records
     }
 
-    /// Number of records that keep their segments in use.
+    /// Number of blocks whose records keep their segments in use.
     pub fn len(&self) -> usize {
-        self.entries.len() + self.record_index.len() + self.recovered_zeroes.len()
+        self.entries.len() + self.record_index.len()
+    }
+
+    /// True if any records keep their segments in use.
+    pub fn holds_segments(&self) -> bool {
+        self.len() > 0 || !self.zero_records.is_empty()
     }
 
     /// Number of spilled blocks: a record alone holds their newest content.
@@ -287,16 +305,6 @@ impl LogTracker {
         }
     }
 
-    /// Blocks in these ranges that were written since the list was taken. `None` if a part of the ranges was zeroed
-    /// again, or if there were too many changes to list.
-    pub fn written_within(&self, ranges: &[Range<BlockNo>]) -> Option<Vec<BlockNo>> {
-        if self.changed.everything || ranges.iter().any(|range| self.changed.overlaps_ranges(range)) {
-            return None;
-        }
-        let written = ranges.iter().flat_map(|range| self.changed.blocks.range(range.clone()));
-        Some(written.copied().collect())
-    }
-
     /// True if there are unflushed changes.
     pub fn has_changes(&self) -> bool {
         !self.changed.is_empty()
@@ -321,8 +329,22 @@ impl LogTracker {
         }
     }
 
+    /// Records that these appended records are durable at `positions`.
+    pub fn record_appends(&mut self, contents: &[(Range<BlockNo>, RecordContent)], positions: &[Position]) {
+        for ((blocks, content), position) in contents.iter().zip(positions) {
+            match content {
+                RecordContent::Data => self.record_append(blocks.start, *position),
+                RecordContent::Zeroes { .. } => {
+                    self.record_tombstones(blocks.clone());
+                    self.zero_records.push_back((blocks.clone(), *position));
+                }
+                RecordContent::Tombstone => self.record_tombstones(blocks.clone()),
+            }
+        }
+    }
+
     /// Records that the appended record of the block is durable at `position`.
-    pub fn record_append(&mut self, block: BlockNo, position: Position) {
+    fn record_append(&mut self, block: BlockNo, position: Position) {
         let entry = self.entries.get_mut(&block).expect("the append was registered");
         entry.position = Some(position);
         self.retirable.extend(entry.older.take());
@@ -347,7 +369,7 @@ impl LogTracker {
 
     /// Records that the first append of a volume without records failed: the log still holds none.
     pub fn record_failed_first_append(&mut self) {
-        assert!(self.len() == 0, "the first append of a volume without records failed");
+        assert!(!self.holds_segments(), "the first append of a volume without records failed");
         self.may_have_records = false;
     }
 
@@ -360,24 +382,28 @@ impl LogTracker {
     /// Adopts the record of a zero-range that a recovery found.
     pub fn adopt_zeroes(&mut self, blocks: Range<BlockNo>, position: Position) {
         self.may_have_records = true;
-        self.recovered_zeroes.push_back((blocks, position));
+        self.zero_records.push_back((blocks, position));
     }
 
-    /// True if adopted records of zero-ranges keep any of these segments in use.
+    /// True if there are too many records of zero-ranges to add further ones.
+    pub fn has_many_zero_records(&self) -> bool {
+        self.zero_records.len() >= ZERO_RECORDS_MAX
+    }
+
+    /// True if records of zero-ranges keep any of these segments in use.
     pub fn has_zeroes_in_segments(&self, segments: &BTreeSet<u32>) -> bool {
-        self.recovered_zeroes.iter().any(|(_, position)| segments.contains(&position.segment()))
+        self.zero_records.iter().any(|(_, position)| segments.contains(&position.segment()))
     }
 
-    /// Retires adopted records of zero-ranges, of which it examines `examined_max`. A range with newer content is
-    /// retired when that is durable; `waits_for_backing` tells of ranges with zeroes that are not durable there.
+    /// Retires records of zero-ranges, of which it examines `examined_max`. A record is retired when its zeroes are
+    /// durable on the backing, which `waits_for_backing` denies, and newer content in a newer record.
     pub fn retire_zeroes(&mut self, examined_max: usize, waits_for_backing: impl Fn(&Range<BlockNo>) -> bool) {
-        for _ in 0..self.recovered_zeroes.len().min(examined_max) {
-            let (blocks, position) =
-                self.recovered_zeroes.pop_front().expect("the queue has as many entries as counted");
+        for _ in 0..self.zero_records.len().min(examined_max) {
+            let (blocks, position) = self.zero_records.pop_front().expect("the queue has as many entries as counted");
             let is_changed = |changed: &Changes| changed.overlaps(&blocks);
             if is_changed(&self.changed) || self.taken.as_deref().is_some_and(is_changed) || waits_for_backing(&blocks)
             {
-                self.recovered_zeroes.push_back((blocks, position));
+                self.zero_records.push_back((blocks, position));
             } else {
                 self.retirable.push(position);
             }
@@ -389,15 +415,8 @@ impl LogTracker {
         self.may_have_records = true;
     }
 
-    /// Records that records of zeroes of these blocks are durable at `position`. Since the zeroes are durable on the
-    /// backing, they are retired at once.
-    pub fn record_zeroes(&mut self, blocks: Range<BlockNo>, position: Position) {
-        self.record_tombstones(blocks);
-        self.retirable.push(position);
-    }
-
     /// Records that tombstones of these blocks are durable.
-    pub fn record_tombstones(&mut self, blocks: Range<BlockNo>) {
+    fn record_tombstones(&mut self, blocks: Range<BlockNo>) {
         self.outdated.iter_mut().for_each(|outdated| outdated.remove(blocks.clone()));
         self.retirable.extend(self.record_index.remove_range(blocks.clone()));
         // Removed one by one: splitting and joining the tree would cost as much as everything past the range.
@@ -411,7 +430,7 @@ impl LogTracker {
     /// Records that tombstones of the whole volume are durable: a recovery finds none of its records.
     pub fn record_all_tombstones(&mut self) {
         self.record_tombstones(BlockNo::ALL);
-        self.retirable.extend(self.recovered_zeroes.drain(..).map(|(_, position)| position));
+        self.retirable.extend(self.zero_records.drain(..).map(|(_, position)| position));
         self.may_have_records = false;
     }
 

@@ -3,8 +3,8 @@
 //! durable on the backing, its log records are retired (`log_tracker.rs`).
 //!
 //! A block that became durable on the backing without a record of its newest content gets a tombstone before the flush
-//! is acknowledged. Otherwise a recovery could restore an older record over it (R8). Zero-ranges go through the backing,
-//! and their records are retired at once. A recovery writes them again: the backing may be an older copy by then.
+//! is acknowledged. Otherwise a recovery could restore an older record over it (R8). A zero-range is one record, however
+//! long it is.
 
 pub mod flush_batcher;
 pub mod log_tracker;
@@ -26,7 +26,7 @@ use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 use crate::{CacheMode, RequestError, WritePolicy};
-use log_tracker::{Changes, RangeChange, WritebackStage};
+use log_tracker::{Changes, RangeChange, RecordContent, WritebackStage};
 
 /// Pause after each attempt to free space in a full log.
 const FULL_PAUSE: Nanos = Nanos::from_millis(50);
@@ -38,8 +38,8 @@ const TOMBSTONE_TRIES: u32 = 1_200;
 const VOLUME_BLOCKS_MAX: BlockNo = BlockNo(1 << 34);
 /// Longest range of one record, in blocks.
 const RANGE_BLOCKS_MAX: u64 = 1 << 31;
-/// Adopted records of zero-ranges that are examined whenever records are retired.
-const EXAMINED_ZEROES: usize = 16;
+/// Records of zero-ranges that are examined whenever records are retired.
+const EXAMINED_ZEROES: usize = 64;
 
 /// State of the log flushes of one shard.
 #[derive(Default)]
@@ -58,11 +58,14 @@ enum MadeDurable {
     Volume,
 }
 
-/// Content of a record of a range.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum RangeContent {
-    Zeroes { may_unmap: bool },
-    Tombstone,
+/// The blocks of a record, and what it says of them.
+fn content_of<S: Seam>(record: &Record<S>) -> (Range<BlockNo>, RecordContent) {
+    let run = |blocks: u32| record.owner.block.run(u64::from(blocks));
+    match record.content {
+        Content::Data(_) => (run(1), RecordContent::Data),
+        Content::Zero { blocks, may_unmap } => (run(blocks), RecordContent::Zeroes { may_unmap }),
+        Content::Retire { blocks } => (run(blocks), RecordContent::Tombstone),
+    }
 }
 
 /// Result of preparing a chunk of blocks for the log.
@@ -185,31 +188,22 @@ impl<S: Seam> Shard<S> {
     }
 
     async fn make_durable(self: &ShardRef<S>, changed: &Changes) -> Result<(), RequestError> {
-        if changed.everything {
+        if changed.everything || (!changed.ranges.is_empty() && !self.uses_log()) {
             self.flush_all().await?;
             return self.append_all_tombstones().await;
         }
-        let mut blocks = changed.blocks.clone();
-        if !changed.ranges.is_empty() {
-            let ranges: Vec<Range<BlockNo>> = changed.ranges.iter().map(|(start, (end, _))| *start..*end).collect();
-            self.flush_zeroes(|zeroes| changed.overlaps_ranges(zeroes)).await?;
-            // A block written over the zeroes is perhaps not on the backing yet, so its old record must stay until a
-            // new one is durable. Such a block is logged instead; its new content satisfies the flush in place of the
-            // zeroes.
-            let written = self.state.borrow().log_tracker.written_within(&ranges);
-            match written {
-                Some(written) => blocks.extend(written),
-                None => self.flush_all().await?,
-            }
-            let changes = changed.ranges.values().map(|(_, change)| *change);
-            let parts = ranges.into_iter().zip(changes).flat_map(|(range, change)| {
-                without(range, &blocks).into_iter().flat_map(move |part| self.split_at_end(part, change))
-            });
-            if self.append_ranges(parts).await? == MadeDurable::Volume {
-                return Ok(());
-            }
+        if self.state.borrow().log_tracker.has_many_zero_records() {
+            self.flush_zeroes().await?;
+            self.state.borrow_mut().retire_zeroes(usize::MAX);
         }
-        let blocks: Vec<BlockNo> = blocks.into_iter().collect();
+        let ranges = changed.ranges.iter().flat_map(|(start, (end, change))| {
+            let parts = without(*start..*end, &changed.blocks).into_iter();
+            parts.flat_map(move |part| self.split_at_end(part, *change))
+        });
+        if self.append_ranges(ranges).await? == MadeDurable::Volume {
+            return Ok(());
+        }
+        let blocks: Vec<BlockNo> = changed.blocks.iter().copied().collect();
         let batch_max = self.store().map_or(1, |store| store.records_max());
         for chunk in blocks.chunks(batch_max) {
             if self.log_chunk(chunk).await? == MadeDurable::Volume {
@@ -234,23 +228,14 @@ impl<S: Seam> Shard<S> {
                     return self.append_tombstones(runs.map(|run| run[0].run(run.len() as u64))).await;
                 }
             };
-            let logged_blocks: Vec<Option<BlockNo>> = records
-                .iter()
-                .map(|record| matches!(record.content, Content::Data(_)).then_some(record.owner.block))
-                .collect();
-            let tombstones: Vec<Range<BlockNo>> = records
-                .iter()
-                .filter_map(|record| match record.content {
-                    Content::Retire { blocks } => Some(record.owner.block.run(u64::from(blocks))),
-                    _ => None,
-                })
-                .collect();
+            let contents: Vec<(Range<BlockNo>, RecordContent)> = records.iter().map(content_of).collect();
+            let data_blocks = || {
+                contents.iter().filter(|(_, content)| *content == RecordContent::Data).map(|(blocks, _)| blocks.start)
+            };
             let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
             if self.sabotage(Sabotage::AckBeforeLog) {
                 drop(records);
-                self.with(|state, _| {
-                    logged_blocks.into_iter().flatten().for_each(|block| state.log_tracker.record_failed_append(block))
-                });
+                self.with(|state, _| data_blocks().for_each(|block| state.log_tracker.record_failed_append(block)));
                 return Ok(MadeDurable::Blocks);
             }
             // A batch whose membership change is not yet recorded must not be acknowledged, but its records are in the
@@ -262,20 +247,13 @@ impl<S: Seam> Shard<S> {
                 result => (result, None),
             };
             if result.is_ok() {
-                let blocks = logged_blocks.iter().flatten().count() as u64;
+                let blocks = data_blocks().count() as u64;
                 self.counters.add(&self.counters.logged_bytes, blocks * BLOCK_BYTES as u64);
             }
             self.with(|state, _| match &result {
-                Ok(positions) => {
-                    for (block, position) in logged_blocks.iter().zip(positions) {
-                        if let Some(block) = block {
-                            state.log_tracker.record_append(*block, *position);
-                        }
-                    }
-                    tombstones.iter().for_each(|blocks| state.log_tracker.record_tombstones(blocks.clone()));
-                }
+                Ok(positions) => state.log_tracker.record_appends(&contents, positions),
                 Err(error) => {
-                    logged_blocks.iter().flatten().for_each(|block| state.log_tracker.record_failed_append(*block));
+                    data_blocks().for_each(|block| state.log_tracker.record_failed_append(block));
                     if *error == StoreError::Full && !had_records {
                         state.log_tracker.record_failed_first_append();
                     }
@@ -310,7 +288,7 @@ impl<S: Seam> Shard<S> {
         let mut partial = Vec::new();
         for block in blocks {
             match memory.find(self.number, *block).map(|id| memory.slot(id)) {
-                None if state.zeroes.contains(*block) => return Chunk::ThroughBacking,
+                None if state.zeroes.contains(*block) && !may_log => return Chunk::ThroughBacking,
                 Some(slot) if !slot.is_clean() && !may_log => return Chunk::ThroughBacking,
                 Some(slot) if !slot.is_clean() && slot.present != Sectors::ALL => partial.push(*block),
                 _ => {}
@@ -324,6 +302,13 @@ impl<S: Seam> Shard<S> {
             let owner = Owner { incarnation: self.incarnation, block: *block };
             let epoch = state.epochs.current();
             let slot = memory.find(self.number, *block).map(|id| memory.slot(id));
+            if slot.is_none()
+                && let Some((_, range)) = state.zeroes.find(*block)
+            {
+                state.log_tracker.begin_range_append();
+                records.push(Record { owner, epoch, content: Content::Zero { blocks: 1, may_unmap: range.may_unmap } });
+                continue;
+            }
             let Some(slot) = slot.filter(|slot| !slot.is_clean()) else {
                 // The newest content is durable on the backing: a tombstone replaces the record.
                 if state.log_tracker.has_records() && !self.sabotage(Sabotage::NoTombstones) {
@@ -361,18 +346,17 @@ impl<S: Seam> Shard<S> {
         parts.into_iter().filter(|(part, _)| !part.is_empty()).collect()
     }
 
-    /// Makes records of changed ranges durable: zeroes if the log answers flushes, otherwise tombstones, if a recovery
-    /// could find records of the volume. The content of the ranges must be durable on the backing or discarded.
+    /// Makes records of changed ranges durable: of zeroes, or tombstones if a recovery could find records of the volume.
+    /// The content of the ranges with tombstones must be durable on the backing or discarded.
     async fn append_ranges(
         self: &ShardRef<S>,
         ranges: impl IntoIterator<Item = (Range<BlockNo>, RangeChange)>,
     ) -> Result<MadeDurable, RequestError> {
-        let uses_log = self.uses_log();
         let content_of = |change| match change {
-            RangeChange::Zeroed { may_unmap } if uses_log => RangeContent::Zeroes { may_unmap },
-            RangeChange::Zeroed { .. } | RangeChange::Outdated => RangeContent::Tombstone,
+            RangeChange::Zeroed { may_unmap } => RecordContent::Zeroes { may_unmap },
+            RangeChange::Outdated => RecordContent::Tombstone,
         };
-        let pieces: Vec<(Range<BlockNo>, RangeContent)> = ranges
+        let pieces: Vec<(Range<BlockNo>, RecordContent)> = ranges
             .into_iter()
             .flat_map(|(range, change)| pieces_of(range).map(move |piece| (piece, content_of(change))))
             .collect();
@@ -387,12 +371,13 @@ impl<S: Seam> Shard<S> {
 
     async fn append_range_batch(
         self: &ShardRef<S>,
-        pieces: &[(Range<BlockNo>, RangeContent)],
+        pieces: &[(Range<BlockNo>, RecordContent)],
     ) -> Result<MadeDurable, RequestError> {
         let had_records = self.state.borrow().log_tracker.has_records();
-        let is_needed = |content: &RangeContent| had_records || *content != RangeContent::Tombstone;
+        let has_tombstones = had_records && !self.sabotage(Sabotage::NoTombstones);
+        let is_needed = |content: &RecordContent| has_tombstones || *content != RecordContent::Tombstone;
         let pieces: Vec<_> = pieces.iter().filter(|(_, content)| is_needed(content)).cloned().collect();
-        if pieces.is_empty() || self.sabotage(Sabotage::NoTombstones) {
+        if pieces.is_empty() {
             return Ok(MadeDurable::Blocks);
         }
         self.with(|state, _| state.log_tracker.begin_range_append());
@@ -405,26 +390,20 @@ impl<S: Seam> Shard<S> {
                 Err(StoreError::Unrecorded { why, positions }) => {
                     (positions, Some(StoreError::Unrecorded { why, positions: Vec::new() }))
                 }
-                Err(StoreError::Full) if !had_records => {
-                    self.with(|state, _| state.log_tracker.record_failed_first_append());
-                    return Ok(MadeDurable::Blocks);
-                }
                 Err(StoreError::Full) if tried < APPEND_TRIES && !self.core.is_log_still_full() => {
                     self.free_log_space(tried > 0).await?;
                     tried += 1;
                     continue;
                 }
-                Err(StoreError::Full) => return self.bypass_log().await,
+                Err(StoreError::Full) => {
+                    if !had_records {
+                        self.with(|state, _| state.log_tracker.record_failed_first_append());
+                    }
+                    return self.bypass_log().await;
+                }
                 Err(error) => return Err(disk_error(&error)),
             };
-            self.with(|state, _| {
-                for ((blocks, content), position) in pieces.iter().zip(positions) {
-                    match content {
-                        RangeContent::Zeroes { .. } => state.log_tracker.record_zeroes(blocks.clone(), position),
-                        RangeContent::Tombstone => state.log_tracker.record_tombstones(blocks.clone()),
-                    }
-                }
-            });
+            self.with(|state, _| state.log_tracker.record_appends(&pieces, &positions));
             return unrecorded.map_or(Ok(MadeDurable::Blocks), |error| Err(disk_error(&error)));
         }
     }
@@ -444,7 +423,7 @@ impl<S: Seam> Shard<S> {
         if !self.state.borrow().log_tracker.has_records() || self.sabotage(Sabotage::NoTombstones) {
             return Ok(());
         }
-        let pieces = pieces_of(BlockNo::ZERO..VOLUME_BLOCKS_MAX).map(|piece| (piece, RangeContent::Tombstone));
+        let pieces = pieces_of(BlockNo::ZERO..VOLUME_BLOCKS_MAX).map(|piece| (piece, RecordContent::Tombstone));
         let pieces: Vec<_> = pieces.collect();
         let batch_max = self.store().map_or(1, |store| store.records_max());
         for pieces in pieces.chunks(batch_max) {
@@ -466,14 +445,15 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
-    fn range_records(&self, pieces: &[(Range<BlockNo>, RangeContent)]) -> Vec<Record<S>> {
+    fn range_records(&self, pieces: &[(Range<BlockNo>, RecordContent)]) -> Vec<Record<S>> {
         let epoch = self.state.borrow().epochs.current();
-        let record = |(piece, content): &(Range<BlockNo>, RangeContent)| {
+        let record = |(piece, content): &(Range<BlockNo>, RecordContent)| {
             let owner = Owner { incarnation: self.incarnation, block: piece.start };
             let blocks = BlockNo::count(piece) as u32;
             let content = match *content {
-                RangeContent::Zeroes { may_unmap } => Content::Zero { blocks, may_unmap },
-                RangeContent::Tombstone => Content::Retire { blocks },
+                RecordContent::Data => unreachable!("a range has no data"),
+                RecordContent::Zeroes { may_unmap } => Content::Zero { blocks, may_unmap },
+                RecordContent::Tombstone => Content::Retire { blocks },
             };
             Record { owner, epoch, content }
         };

@@ -26,7 +26,7 @@ impl<S: Seam> Shard<S> {
         let blocks = self.state.borrow().log_tracker.blocks_in_segments(&segments);
         let has_zeroes = self.state.borrow().log_tracker.has_zeroes_in_segments(&segments);
         if has_zeroes {
-            self.flush_zeroes(|_| true).await?;
+            self.flush_zeroes().await?;
         }
         if blocks.is_empty() {
             return Ok(());

@@ -219,7 +219,7 @@ impl<S: Seam> CoreState<S> {
             shard.work.notify();
             let is_idle = {
                 let state = shard.state.borrow();
-                state.log_tracker.len() > 0
+                state.log_tracker.holds_segments()
                     && state.log_tracker.has_changes()
                     && !state.logging.single_flight.is_running()
             };

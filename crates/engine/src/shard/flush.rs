@@ -1,7 +1,6 @@
 //! Flushes. A flush is acknowledged when all writes acknowledged before it are on the backing, and the backing is
 //! flushed.
 
-use std::ops::Range;
 use std::rc::Rc;
 
 use flash::CompletionNo;
@@ -11,7 +10,6 @@ use super::single_flight::SingleFlight;
 use super::wait::WriteWait;
 use super::{Shard, ShardRef};
 use crate::backing::{Cause, Op};
-use crate::memory::BlockNo;
 use crate::memory::zeroes::ZeroState;
 use crate::spec::Sabotage;
 use crate::{RequestError, WritePolicy};
@@ -63,17 +61,13 @@ impl<S: Seam> Shard<S> {
         flushed.map_err(RequestError::from)
     }
 
-    /// Makes the included ones of the present zero-ranges durable on the backing, with few other blocks.
-    pub async fn flush_zeroes(
-        self: &ShardRef<S>,
-        is_included: impl Fn(&Range<BlockNo>) -> bool,
-    ) -> Result<(), RequestError> {
+    /// Makes all present zero-ranges durable on the backing, with few other blocks.
+    pub async fn flush_zeroes(self: &ShardRef<S>) -> Result<(), RequestError> {
         let losses = self.state.borrow().losses;
         loop {
             let wait = Rc::new(WriteWait::default());
             let operations = self.with(|state, _| {
-                let ranges = state.zeroes.iter().filter(|(start, range)| is_included(&(*start..range.end)));
-                let ranges = ranges.map(|(start, range)| (start, range.state));
+                let ranges = state.zeroes.iter().map(|(start, range)| (start, range.state));
                 let ranges: Vec<_> = ranges.filter(|(_, state)| !matches!(state, ZeroState::Written(_))).collect();
                 let dirty = ranges.iter().filter(|(_, range)| *range == ZeroState::Dirty);
                 dirty.for_each(|(start, _)| state.waits.add(*start, &wait));
