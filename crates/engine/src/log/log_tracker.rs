@@ -12,6 +12,7 @@ use std::rc::Rc;
 use flash::{BlockNo, CompletionNo, Position};
 
 use super::record_index::RecordIndex;
+use super::zero_records::ZeroRecords;
 use crate::memory::outdated::Outdated;
 
 /// Maximum number of listed ranges; beyond it the whole volume counts as changed.
@@ -167,8 +168,7 @@ pub struct LogTracker {
     /// in both.
     record_index: RecordIndex,
     written: VecDeque<(BlockNo, CompletionNo)>,
-    /// Records of zero-ranges, each with its blocks.
-    zero_records: VecDeque<(Range<BlockNo>, Position)>,
+    zero_records: ZeroRecords,
     /// Positions of records that may be retired.
     retirable: Vec<Position>,
 }
@@ -336,7 +336,7 @@ impl LogTracker {
                 RecordContent::Data => self.record_append(blocks.start, *position),
                 RecordContent::Zeroes { .. } => {
                     self.record_tombstones(blocks.clone());
-                    self.zero_records.push_back((blocks.clone(), *position));
+                    self.zero_records.insert(blocks.clone(), *position);
                 }
                 RecordContent::Tombstone => self.record_tombstones(blocks.clone()),
             }
@@ -348,6 +348,10 @@ impl LogTracker {
         let entry = self.entries.get_mut(&block).expect("the append was registered");
         entry.position = Some(position);
         self.retirable.extend(entry.older.take());
+        if !self.zero_records.is_empty() {
+            self.zero_records.cut(&block.single(), &mut self.retirable);
+        }
+        let entry = &self.entries[&block];
         if entry.stage == WritebackStage::Durable {
             self.retire_record(block);
         }
@@ -382,7 +386,7 @@ impl LogTracker {
     /// Adopts the record of a zero-range that a recovery found.
     pub fn adopt_zeroes(&mut self, blocks: Range<BlockNo>, position: Position) {
         self.may_have_records = true;
-        self.zero_records.push_back((blocks, position));
+        self.zero_records.insert(blocks, position);
     }
 
     /// True if there are too many records of zero-ranges to add further ones.
@@ -392,22 +396,18 @@ impl LogTracker {
 
     /// True if records of zero-ranges keep any of these segments in use.
     pub fn has_zeroes_in_segments(&self, segments: &BTreeSet<u32>) -> bool {
-        self.zero_records.iter().any(|(_, position)| segments.contains(&position.segment()))
+        self.zero_records.are_in_segments(segments)
     }
 
-    /// Retires records of zero-ranges, of which it examines `examined_max`. A record is retired when its zeroes are
-    /// durable on the backing, which `waits_for_backing` denies, and newer content in a newer record.
+    /// Retires records of zero-ranges, of which it examines `examined_max`. Zeroes are durable on the backing unless
+    /// they wait for it, as `waits_for_backing` reports; newer content is durable when it no longer counts as changed.
     pub fn retire_zeroes(&mut self, examined_max: usize, waits_for_backing: impl Fn(&Range<BlockNo>) -> bool) {
-        for _ in 0..self.zero_records.len().min(examined_max) {
-            let (blocks, position) = self.zero_records.pop_front().expect("the queue has as many entries as counted");
-            let is_changed = |changed: &Changes| changed.overlaps(&blocks);
-            if is_changed(&self.changed) || self.taken.as_deref().is_some_and(is_changed) || waits_for_backing(&blocks)
-            {
-                self.zero_records.push_back((blocks, position));
-            } else {
-                self.retirable.push(position);
-            }
-        }
+        let (changed, taken) = (&self.changed, self.taken.as_deref());
+        let is_durable = |blocks: &Range<BlockNo>| {
+            let is_changed = changed.overlaps(blocks) || taken.is_some_and(|taken| taken.overlaps(blocks));
+            !is_changed && !waits_for_backing(blocks)
+        };
+        self.zero_records.retire(examined_max, is_durable, &mut self.retirable);
     }
 
     /// Records that records of ranges are being appended to the log.
@@ -418,6 +418,7 @@ impl LogTracker {
     /// Records that tombstones of these blocks are durable.
     fn record_tombstones(&mut self, blocks: Range<BlockNo>) {
         self.outdated.iter_mut().for_each(|outdated| outdated.remove(blocks.clone()));
+        self.zero_records.cut(&blocks, &mut self.retirable);
         self.retirable.extend(self.record_index.remove_range(blocks.clone()));
         // Removed one by one: splitting and joining the tree would cost as much as everything past the range.
         let gone: Vec<BlockNo> = self.entries.range(blocks).map(|(block, _)| *block).collect();
@@ -430,7 +431,7 @@ impl LogTracker {
     /// Records that tombstones of the whole volume are durable: a recovery finds none of its records.
     pub fn record_all_tombstones(&mut self) {
         self.record_tombstones(BlockNo::ALL);
-        self.retirable.extend(self.zero_records.drain(..).map(|(_, position)| position));
+        self.zero_records.clear(&mut self.retirable);
         self.may_have_records = false;
     }
 

@@ -12,6 +12,7 @@ mod record_index;
 mod recover;
 pub mod spill;
 mod tail;
+mod zero_records;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
