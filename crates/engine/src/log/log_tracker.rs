@@ -334,8 +334,10 @@ impl LogTracker {
         for ((blocks, content), position) in contents.iter().zip(positions) {
             match content {
                 RecordContent::Data => self.record_append(blocks.start, *position),
+                // Newer content may have become durable on the backing since the record was made: its blocks stay
+                // listed as out of date until the flush ends (seed 20000073).
                 RecordContent::Zeroes { .. } => {
-                    self.record_tombstones(blocks.clone());
+                    self.drop_older_records(blocks.clone());
                     self.zero_records.insert(blocks.clone(), *position);
                 }
                 RecordContent::Tombstone => self.record_tombstones(blocks.clone()),
@@ -418,6 +420,11 @@ impl LogTracker {
     /// Records that tombstones of these blocks are durable.
     fn record_tombstones(&mut self, blocks: Range<BlockNo>) {
         self.outdated.iter_mut().for_each(|outdated| outdated.remove(blocks.clone()));
+        self.drop_older_records(blocks);
+    }
+
+    /// Retires the records of these blocks, which a newer record or a tombstone replaces.
+    fn drop_older_records(&mut self, blocks: Range<BlockNo>) {
         self.zero_records.cut(&blocks, &mut self.retirable);
         self.retirable.extend(self.record_index.remove_range(blocks.clone()));
         // Removed one by one: splitting and joining the tree would cost as much as everything past the range.
