@@ -412,6 +412,26 @@ impl LogTracker {
         self.zero_records.retire(examined_max, is_durable, &mut self.retirable);
     }
 
+    /// Like [`LogTracker::retire_zeroes`] for all records, at a higher cost: newer content is also durable if it is
+    /// clean. `has_unclean` reports whether a range has a block that is not.
+    pub fn retire_durable_zeroes(
+        &mut self,
+        is_unclean: impl Fn(BlockNo) -> bool,
+        has_unclean: impl Fn(&Range<BlockNo>) -> bool,
+        waits_for_backing: impl Fn(&Range<BlockNo>) -> bool,
+    ) {
+        let is_pending = |changes: &Changes, blocks: &Range<BlockNo>| match changes.everything {
+            true => has_unclean(blocks),
+            false => changes.blocks.range(blocks.clone()).any(|block| is_unclean(*block)),
+        };
+        let (changed, taken) = (&self.changed, self.taken.as_deref());
+        let is_durable = |blocks: &Range<BlockNo>| {
+            let is_pending = is_pending(changed, blocks) || taken.is_some_and(|taken| is_pending(taken, blocks));
+            !is_pending && !waits_for_backing(blocks)
+        };
+        self.zero_records.retire(usize::MAX, is_durable, &mut self.retirable);
+    }
+
     /// Records that records of ranges are being appended to the log.
     pub fn begin_range_append(&mut self) {
         self.may_have_records = true;

@@ -195,7 +195,7 @@ impl<S: Seam> Shard<S> {
         }
         if self.state.borrow().log_tracker.has_many_zero_records() {
             self.flush_zeroes().await?;
-            self.state.borrow_mut().retire_zeroes(usize::MAX);
+            self.with(|state, memory| state.retire_durable_zeroes(memory, self.number));
         }
         let ranges = changed.ranges.iter().flat_map(|(start, (end, change))| {
             let parts = without(*start..*end, &changed.blocks).into_iter();
@@ -478,7 +478,7 @@ impl<S: Seam> Shard<S> {
                 None => !state.zeroes.contains(block),
             };
             state.log_tracker.retire_records_if(is_clean);
-            state.retire_zeroes(usize::MAX);
+            state.retire_durable_zeroes(memory, self.number);
         });
         self.retire_records();
         self.seam().sleep(FULL_PAUSE).await;

@@ -113,6 +113,10 @@ impl<B> Destaged<B> {
     }
 }
 
+fn overlap(left: &Range<BlockNo>, right: &Range<BlockNo>) -> bool {
+    left.start < right.end && right.start < left.end
+}
+
 /// Block and range states of a shard.
 #[derive(Default)]
 pub struct State {
@@ -287,7 +291,7 @@ impl State {
 
     /// True if an operation in flight touches any of `blocks`.
     pub fn is_busy(&self, blocks: &Range<BlockNo>) -> bool {
-        self.operations.iter().any(|other| other.blocks.start < blocks.end && blocks.start < other.blocks.end)
+        self.operations.iter().any(|other| overlap(&other.blocks, blocks))
     }
 
     /// Marks a dirty block as in flight.
@@ -473,11 +477,25 @@ impl State {
         );
     }
 
-    /// Retires adopted records of zero-ranges whose blocks are durable on the backing or in a newer record. Examines
-    /// at most `examined_max` of them.
+    /// Retires records of zero-ranges whose blocks are durable on the backing or in a newer record. Examines at most
+    /// `examined_max` of them.
     pub fn retire_zeroes(&mut self, examined_max: usize) {
         let zeroes = &self.zeroes;
         self.log_tracker.retire_zeroes(examined_max, |blocks| zeroes.overlaps(blocks));
+    }
+
+    /// Like [`State::retire_zeroes`] for all records, and in spite of changes that a flush has yet to record, if they
+    /// are durable on the backing.
+    pub fn retire_durable_zeroes<S: Seam>(&mut self, memory: &Memory<S>, volume: u32) {
+        let (zeroes, order, operations) = (&self.zeroes, &self.order, &self.operations);
+        let is_unclean = |block| memory.find(volume, block).is_some_and(|id| !memory.slot(id).is_clean());
+        let has_written = self.written_blocks > 0;
+        let has_unclean = |blocks: &Range<BlockNo>| {
+            let is_sent = operations.iter().any(|operation| overlap(&operation.blocks, blocks));
+            let is_dirty = order.iter_from(blocks.start).next().is_some_and(|block| block < blocks.end);
+            has_written || is_sent || is_dirty
+        };
+        self.log_tracker.retire_durable_zeroes(is_unclean, has_unclean, |blocks| zeroes.overlaps(blocks));
     }
 
     /// Makes a reloaded block dirty as of `since`: its content has just come into memory.
