@@ -157,6 +157,66 @@ fn log_full_of_discarded_records_frees_space() {
     assert_eq!(fixture.world.block_on(read(&volume, 0, 480)).unwrap(), [0; 480]);
 }
 
+/// Found by torture (seed 516996): the zeroes were on the backing alone, and an older copy of it was served.
+#[test]
+fn flushed_zeroes_need_no_backing_and_survive_a_power_cut() {
+    for is_fua in [false, true] {
+        let (fixture, volume) = first_session(51, 16);
+        let disk = fixture.world.disk("disk").unwrap();
+        fixture.world.block_on(async {
+            write(&volume, 0, 160, 7).await.unwrap();
+            volume.flush().await.unwrap();
+            volume.destage_all().await.unwrap();
+            disk.add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
+            // Blocks 1 and 18 are zeroed in part.
+            volume.discard(13 * 512, 136 * 512, WriteFlags { fua: is_fua, ..Default::default() }).await.unwrap();
+            if !is_fua {
+                volume.flush().await.expect("the log has the zeroes");
+            }
+            write(&volume, 80, 8, 9).await.unwrap();
+            volume.flush().await.unwrap();
+            write(&volume, 88, 8, 10).await.unwrap();
+        });
+        let expected = [&[7; 13][..], &[0; 67], &[9; 8], &[0; 61], &[7; 11]].concat();
+        drop(volume);
+        let (fixture, volume) = next_session(fixture, CrashMode::LoseAll, 52, 16);
+        let disk = fixture.world.disk("disk").unwrap();
+        assert_eq!(fixture.world.block_on(read(&volume, 0, 160)).unwrap(), expected);
+        assert_eq!(durable_tags(&disk, 0, 160), [7; 160], "the backing failed all changes");
+        // The first flush after a start must not make the adopted records worthless.
+        fixture.world.block_on(async {
+            write(&volume, 0, 1, 11).await.unwrap();
+            volume.flush().await.unwrap();
+        });
+        drop(volume);
+        let (fixture, volume) = next_session(fixture, CrashMode::LoseAll, 53, 16);
+        let expected = [&[11][..], &expected[1..]].concat();
+        assert_eq!(fixture.world.block_on(read(&volume, 0, 160)).unwrap(), expected);
+        fixture.world.block_on(volume.destage_all()).unwrap();
+        assert_eq!(durable_tags(&fixture.world.disk("disk").unwrap(), 0, 160), expected);
+    }
+}
+
+/// Found by torture (seed 20000683): records of zeroes over changed blocks kept a full log full.
+#[test]
+fn log_full_of_zero_records_frees_space() {
+    let (fixture, volume) = first_session(54, 6);
+    let disk = fixture.world.disk("disk").unwrap();
+    fixture.world.block_on(async {
+        for round in 0..600 {
+            write(&volume, round % 7 * 64, 64, round + 1).await.unwrap();
+            volume.discard(round % 5 * 32_768, 65_536, WriteFlags::default()).await.unwrap();
+            volume.flush().await.unwrap_or_else(|error| panic!("round {round}: {error}"));
+        }
+        volume.destage_all().await.unwrap();
+    });
+    let content = fixture.world.block_on(read(&volume, 0, 512)).unwrap();
+    assert_eq!(durable_tags(&disk, 0, 512), content);
+    drop(volume);
+    let (fixture, volume) = next_session(fixture, CrashMode::LoseAll, 55, 6);
+    assert_eq!(fixture.world.block_on(read(&volume, 0, 512)).unwrap(), content);
+}
+
 /// Two volumes over one log: "disk", and "other", whose backing fails all writes and whose flushed blocks fill the log.
 fn filled_by_another(seed: u64) -> (Fixture, Volume<SimSeam>, Volume<SimSeam>) {
     let (fixture, volume) = first_session(seed, 30);
