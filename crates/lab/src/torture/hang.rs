@@ -6,7 +6,7 @@
 //! its writes, so that each read is checked and flushed data is checked after the end.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::Rc;
 
@@ -111,6 +111,8 @@ struct Written {
 struct Subject {
     volume: Volume<SimSeam>,
     blocks: RefCell<BTreeMap<u64, Written>>,
+    /// Blocks whose acknowledged version is perhaps not flushed.
+    unflushed: RefCell<BTreeSet<u64>>,
     /// Completed requests.
     completed: Cell<u64>,
     /// Requests in flight by client, with their start times.
@@ -230,6 +232,7 @@ fn first_session(options: &HangOptions) -> (Fixture, Vec<Rc<Subject>>) {
         Rc::new(Subject {
             volume,
             blocks: RefCell::default(),
+            unflushed: RefCell::default(),
             completed: Cell::default(),
             in_flight: RefCell::default(),
             longest: Cell::default(),
@@ -319,14 +322,19 @@ async fn abandon_map_without_devices(core: Core<SimSeam>) {
 
 /// Flushes the volume; false when the flush failed.
 async fn flush(subject: &Subject) -> Result<bool, ViolationText> {
-    let acknowledged: Vec<_> =
-        subject.blocks.borrow().iter().map(|(block, written)| (*block, written.acknowledged)).collect();
+    let acknowledged: Vec<_> = {
+        let blocks = subject.blocks.borrow();
+        subject.unflushed.borrow().iter().map(|block| (*block, blocks[block].acknowledged)).collect()
+    };
     let flushed = subject.volume.flush().await.is_ok();
     if flushed {
-        let mut blocks = subject.blocks.borrow_mut();
+        let (mut blocks, mut unflushed) = (subject.blocks.borrow_mut(), subject.unflushed.borrow_mut());
         for (block, version) in acknowledged {
             let written = blocks.entry(block).or_default();
             written.flushed = written.flushed.max(version);
+            if written.flushed == written.acknowledged {
+                unflushed.remove(&block);
+            }
         }
     }
     Ok(flushed)
@@ -342,6 +350,7 @@ async fn write_block(subject: &Subject, block: u64) -> Result<bool, ViolationTex
     let is_ok = write(&subject.volume, block * 8, 8, version).await.is_ok();
     if is_ok {
         subject.blocks.borrow_mut().entry(block).or_default().acknowledged = version;
+        subject.unflushed.borrow_mut().insert(block);
     }
     Ok(is_ok)
 }
