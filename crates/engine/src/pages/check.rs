@@ -6,9 +6,15 @@
 //! cached blocks has changed at random places, the check misses the change with probability (1 - *p*)^1200. For 1 %
 //! that is once in 170,000 times, for 0.1 % three times in ten. A changed run of cached pages is always found if it is
 //! longer than a 1200th of all cached pages, the distance between two compared pages.
+//!
+//! Blocks leave the ring if their region was dirty at a crash, or if the backing has changed. They are read from the
+//! backing and return to the ring with their present content, so that the next start can recognise this backing.
 
-use std::rc::Weak;
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::rc::{Rc, Weak};
 
+use flash::VolumePages;
 use seam::{Block, Nanos, Seam};
 
 use super::page_and_index;
@@ -50,8 +56,9 @@ impl Item {
 
 /// Compares the pages with the backing, and then admits or drops them; ends with the volume.
 pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
-    let Some(core) = shard.upgrade().map(|shard| std::rc::Rc::clone(&shard.core)) else { return };
+    let Some(core) = shard.upgrade().map(|shard| Rc::clone(&shard.core)) else { return };
     core.wait_for_map().await;
+    let listed = shard.upgrade().map(|shard| shard.listed_blocks()).unwrap_or_default();
     loop {
         let Some(strong) = shard.upgrade().filter(|shard| !shard.stopping.get()) else { return };
         match strong.compare_with_backing().await {
@@ -64,6 +71,14 @@ pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
                 }
             }
             Compared::Unknown => {}
+        }
+        drop(strong);
+        core.seam().sleep(PAUSE).await;
+    }
+    loop {
+        let Some(strong) = shard.upgrade().filter(|shard| !shard.stopping.get()) else { return };
+        if strong.list_again(&listed).await {
+            return;
         }
         drop(strong);
         core.seam().sleep(PAUSE).await;
@@ -94,28 +109,82 @@ impl<S: Seam> Shard<S> {
             sample.into_iter().map(|(page, mask)| Item::Page(page, sample_bits(mask, each, self.seam().random())));
         let mut items: Vec<Item> = recent_writes.chain(spread).collect();
         items.sort_by_key(|item| item.first());
-        let next = std::cell::Cell::new(0);
-        let (worst, left, over) =
-            (std::cell::Cell::new(Compared::Same), std::cell::Cell::new(COMPARISONS_MAX), Signal::default());
-        let shared = std::rc::Rc::new((items, next, worst, left, over));
+        let worst = Rc::new(Cell::new(Compared::Same));
+        let found = Rc::clone(&worst);
+        self.for_each_concurrently(items, async move |shard, item| {
+            if found.get() == Compared::Same {
+                let result = shard.compare_one(item).await;
+                if result != Compared::Same && found.get() != Compared::Different {
+                    found.set(result);
+                }
+            }
+        })
+        .await;
+        worst.get()
+    }
+
+    /// Handles the items with several tasks, until all are done or the volume stops.
+    async fn for_each_concurrently<T: Copy + 'static>(
+        self: &ShardRef<S>,
+        items: Vec<T>,
+        handle: impl AsyncFn(&ShardRef<S>, T) + 'static,
+    ) {
+        let shared = Rc::new((items, handle, Cell::new(0), Cell::new(COMPARISONS_MAX), Signal::default()));
         for _ in 0..COMPARISONS_MAX {
-            let (shard, shared) = (std::rc::Rc::clone(self), std::rc::Rc::clone(&shared));
+            let (shard, shared) = (Rc::clone(self), Rc::clone(&shared));
             self.seam().spawn(async move {
-                let (items, next, worst, left, over) = &*shared;
-                while worst.get() == Compared::Same && next.get() < items.len() && !shard.stopping.get() {
-                    let item = items[next.replace(next.get() + 1)];
-                    let found = shard.compare_one(item).await;
-                    if found != Compared::Same && worst.get() != Compared::Different {
-                        worst.set(found);
-                    }
+                let (items, handle, next, left, over) = &*shared;
+                while next.get() < items.len() && !shard.stopping.get() {
+                    handle(&shard, items[next.replace(next.get() + 1)]).await;
                 }
                 left.set(left.get() - 1);
                 over.notify();
             });
         }
-        let (_, _, worst, left, over) = &*shared;
+        let (_, _, _, left, over) = &*shared;
         over.wait_for(|| (left.get() == 0).then_some(())).await;
-        worst.get()
+    }
+
+    /// Blocks that the journal lists as recent writes.
+    fn listed_blocks(&self) -> BTreeSet<BlockNo> {
+        let Some(pages) = self.flash_tier.pages.as_ref().filter(|_| self.core.spec().flash_check_blocks > 0) else {
+            return BTreeSet::new();
+        };
+        let proven = pages.recent_writes().into_iter().map(|(block, _)| block);
+        proven.chain(pages.unproven_writes()).collect()
+    }
+
+    /// Lists those of `blocks` again that are no recent writes any more, with the content that the backing has now.
+    /// Returns false if the backing cannot be flushed at present.
+    async fn list_again(self: &ShardRef<S>, blocks: &BTreeSet<BlockNo>) -> bool {
+        let Some(pages) = self.flash_tier.pages.clone() else { return true };
+        let present: BTreeSet<BlockNo> = pages.recent_writes().into_iter().map(|(block, _)| block).collect();
+        let missing: Vec<BlockNo> = blocks.difference(&present).copied().collect();
+        if missing.is_empty() {
+            return true;
+        }
+        // Content that a power cut could undo would later be missed in a healthy backing.
+        if !self.sync().await.is_durable() {
+            return false;
+        }
+        self.for_each_concurrently(missing, async move |shard, block| shard.list_present_content(&pages, block).await)
+            .await;
+        true
+    }
+
+    async fn list_present_content(&self, pages: &VolumePages<S>, block: BlockNo) {
+        if block >= self.end_block() {
+            return pages.drop_recent_write(block);
+        }
+        // A block with newer content is listed when that is destaged.
+        let guard = self.with(|state, memory| state.issue_fill_guard(memory, self.number, block.single(), false));
+        let found = self.read_backing(block.single()).await;
+        if let Ok([content]) = found.as_deref()
+            && guard.invalidated(block) == Sectors::NONE
+        {
+            pages.record_destaged(block, content);
+        }
+        self.state.borrow_mut().release_fill_guard(&guard);
     }
 
     /// Compares one item. A block written since the attach proves nothing and is skipped.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use seam::{DiskResult, Seam};
 
 use super::checkpoint::{self, Checkpoint};
-use super::dirty_regions::{DIRTY_REGIONS_MANY, Region};
+use super::dirty_regions::{DIRTY_REGIONS_MANY, Region, blocks_of};
 use super::{Head, SPARE_BLOCKS, write_soon};
 use crate::device::{Device, block_of};
 use crate::error::StoreError;
@@ -180,19 +180,26 @@ fn regions_to_clear<S: Seam>(state: &mut PageState<S>, clears_early: bool) -> Ve
     if !idle && state.dirty_regions.len() < DIRTY_REGIONS_MANY {
         return Vec::new();
     }
-    let settled: Vec<_> =
-        state.dirty_regions.settled().into_iter().filter(|region| !state.has_suspects(*region)).collect();
+    // A region without its mark would make its unproven recent writes count.
+    let may_clear = |region: &Region| {
+        !state.has_suspects(*region) && !state.recent_writes.has_unproven(region.0, &blocks_of(*region))
+    };
+    let settled: Vec<_> = state.dirty_regions.settled().into_iter().filter(may_clear).collect();
     let count = if idle { settled.len() } else { settled.len().min(DIRTY_REGIONS_MANY / 3) };
     settled.into_iter().take(count).collect()
 }
 
-/// When the write-intent log is nearly full, drops suspect pages of regions that have been dirty since a crash. No
-/// client has used these pages since.
+/// When the write-intent log is nearly full, drops suspect pages and unproven recent writes of regions that have been
+/// dirty since a crash. No client has used these pages since.
 fn free_scarce_regions<S: Seam>(state: &mut PageState<S>) {
     if state.dirty_regions.len() < DIRTY_REGIONS_MANY {
         return;
     }
     for region in state.dirty_regions.settled().into_iter().take(DIRTY_REGIONS_MANY / 6) {
+        if state.recent_writes.has_unproven(region.0, &blocks_of(region)) {
+            let removed = state.recent_writes.remove(region.0, blocks_of(region));
+            state.journal.events.extend(removed);
+        }
         for slot in state.slots_of_region(region) {
             if state.table.has(slot, SUSPECT) {
                 state.invalidate_blocks(slot, ALL_BLOCKS);

@@ -331,15 +331,13 @@ fn zeroes_of<S: Seam>(inner: &Inner<S>) -> u32 {
     inner.seam.zero_block().checksum(0)
 }
 
-/// Handles a region that was dirty at a crash: its pages become suspect, and its recent writes are dropped.
+/// Handles a region that was dirty at a crash: its pages become suspect, and its recent writes unproven.
 fn mark_suspect<S: Seam>(state: &mut PageState<S>, region: Region) {
     state.dirty_regions.restore(region);
     for slot in state.slots_of_region(region) {
         state.table.set_flag(slot, SUSPECT, true);
     }
-    let blocks = blocks_of(region);
-    let removed = state.recent_writes.remove(region.0, blocks);
-    state.journal.events.extend(removed);
+    state.recent_writes.mark_unproven(region.0, &blocks_of(region));
 }
 
 /// Frees empty slots, drops slots without a valid block, and seals the others. Nothing is added to a sealed slot:

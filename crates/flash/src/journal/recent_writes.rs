@@ -5,6 +5,9 @@
 //! commits. So a replayed ring may still contain an entry that this ring has evicted. Every eviction therefore needs a
 //! record. Without one, the next write of the block would make the checksum of the replayed entry wrong. That write
 //! finds no entry to remove, so it writes no record.
+//!
+//! Entries of a region that was dirty at a crash are unproven: the block may have been written again. They are kept
+//! apart until the block has been read from the backing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -26,12 +29,16 @@ struct VolumeRing {
     /// Blocks evicted from the ring that a durable record may still list. The value is true once a commit has taken the
     /// record of the eviction, which is durable when the next commit begins.
     evicted: BTreeMap<BlockNo, bool>,
+    /// Unproven entries, all with a record.
+    unproven: BTreeMap<BlockNo, u32>,
 }
 
 impl VolumeRing {
     /// True when the block has an entry with a record.
     fn is_saved(&self, block: BlockNo) -> bool {
-        self.blocks.iter().take(self.blocks.len() - self.unsaved).any(|(saved, _)| *saved == block)
+        self.unproven.contains_key(&block)
+            || self.evicted.contains_key(&block)
+            || self.blocks.iter().take(self.blocks.len() - self.unsaved).any(|(saved, _)| *saved == block)
     }
 }
 
@@ -53,8 +60,7 @@ impl RecentWrites {
 
     /// Adds a destaged block.
     pub fn push(&mut self, volume: u16, block: BlockNo, checksum: u32) {
-        let saved =
-            self.volumes.get(&volume).is_some_and(|ring| ring.is_saved(block) || ring.evicted.contains_key(&block));
+        let saved = self.volumes.get(&volume).is_some_and(|ring| ring.is_saved(block));
         self.remove(volume, block.single());
         let ring = self.volumes.entry(volume).or_default();
         if saved {
@@ -86,6 +92,7 @@ impl RecentWrites {
         self.volumes.get(&volume).is_some_and(|ring| {
             ring.blocks.iter().any(|(block, _)| blocks.contains(block))
                 || ring.evicted.range(blocks.clone()).next().is_some()
+                || ring.unproven.range(blocks.clone()).next().is_some()
         })
     }
 
@@ -106,12 +113,36 @@ impl RecentWrites {
             self.blocks -= 1;
             records.push(Record::Undestaged { volume, block });
         }
-        let evicted: Vec<_> = ring.evicted.range(blocks).map(|(block, _)| *block).collect();
+        let evicted: Vec<_> = ring.evicted.range(blocks.clone()).map(|(block, _)| *block).collect();
         for block in evicted {
             ring.evicted.remove(&block);
             records.push(Record::Undestaged { volume, block });
         }
+        let unproven: Vec<_> = ring.unproven.range(blocks).map(|(block, _)| *block).collect();
+        for block in unproven {
+            ring.unproven.remove(&block);
+            self.blocks -= 1;
+            records.push(Record::Undestaged { volume, block });
+        }
         records
+    }
+
+    /// Marks the entries of these blocks as unproven, after a replay.
+    pub fn mark_unproven(&mut self, volume: u16, blocks: &Range<BlockNo>) {
+        let Some(ring) = self.volumes.get_mut(&volume) else { return };
+        assert!(ring.unsaved == 0, "replayed entries have records");
+        ring.unproven.extend(ring.blocks.iter().copied().filter(|(block, _)| blocks.contains(block)));
+        ring.blocks.retain(|(block, _)| !blocks.contains(block));
+    }
+
+    /// True if any of these blocks has an unproven entry.
+    pub fn has_unproven(&self, volume: u16, blocks: &Range<BlockNo>) -> bool {
+        self.volumes.get(&volume).is_some_and(|ring| ring.unproven.range(blocks.clone()).next().is_some())
+    }
+
+    /// The blocks with unproven entries.
+    pub fn unproven(&self, volume: u16) -> Vec<BlockNo> {
+        self.volumes.get(&volume).map(|ring| ring.unproven.keys().copied().collect()).unwrap_or_default()
     }
 
     /// Takes the pending records, which count as written from now on.
@@ -145,12 +176,13 @@ impl RecentWrites {
     /// The records of all entries that have one, for a checkpoint. The other entries follow with a commit.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         self.volumes.iter().flat_map(|(volume, ring)| {
-            let saved = ring.blocks.iter().take(ring.blocks.len() - ring.unsaved);
-            saved.map(|(block, checksum)| Record::Destaged { volume: *volume, block: *block, checksum: *checksum })
+            let saved = ring.blocks.iter().take(ring.blocks.len() - ring.unsaved).copied();
+            let unproven = ring.unproven.iter().map(|(block, checksum)| (*block, *checksum));
+            unproven.chain(saved).map(|(block, checksum)| Record::Destaged { volume: *volume, block, checksum })
         })
     }
 
-    /// A volume's entries, oldest first.
+    /// A volume's entries without unproven ones, oldest first.
     pub fn of_volume(&self, volume: u16) -> Vec<(BlockNo, u32)> {
         self.volumes.get(&volume).map(|ring| ring.blocks.iter().copied().collect()).unwrap_or_default()
     }
@@ -158,7 +190,7 @@ impl RecentWrites {
     /// Drops the entries of a removed volume.
     pub fn remove_volume(&mut self, volume: u16) {
         if let Some(ring) = self.volumes.remove(&volume) {
-            self.blocks -= ring.blocks.len();
+            self.blocks -= ring.blocks.len() + ring.unproven.len();
         }
     }
 
@@ -206,6 +238,33 @@ mod tests {
         assert_eq!((recent_writes.of_volume(3).len(), recent_writes.unsaved(), recent_writes.len()), (256, 2, 256));
         assert_eq!(recent_writes.remove(3, BlockNo(18).run(2)).len(), 3);
         assert_eq!((recent_writes.unsaved(), recent_writes.take_unsaved()), (0, vec![]));
+    }
+
+    #[test]
+    fn unproven_entries_are_durable_but_not_listed() {
+        let mut recent_writes = RecentWrites::default();
+        recent_writes.set_limit(1_000, ZEROES);
+        (0..6).for_each(|block| recent_writes.push(3, BlockNo(block), 100 + block as u32));
+        recent_writes.mark_all_saved();
+        recent_writes.mark_unproven(3, &(BlockNo(1)..BlockNo(5)));
+        let listed: Vec<_> = recent_writes.of_volume(3).into_iter().map(|(block, _)| block.0).collect();
+        assert_eq!((listed, recent_writes.records().count(), recent_writes.len()), (vec![0, 5], 6, 6));
+        assert!(recent_writes.may_be_durable(3, &BlockNo(2).single()));
+        // One block is read from the backing, one is written.
+        recent_writes.push(3, BlockNo(1), 7_001);
+        let removed = recent_writes.remove(3, BlockNo(2).single());
+        assert_eq!(removed, [Record::Undestaged { volume: 3, block: BlockNo(2) }]);
+        assert_eq!(recent_writes.unproven(3), [3, 4].map(BlockNo));
+        assert!(
+            recent_writes.has_unproven(3, &BlockNo(4).run(9)) && !recent_writes.has_unproven(3, &BlockNo(5).run(9))
+        );
+        let expected = [
+            Record::Undestaged { volume: 3, block: BlockNo(1) },
+            Record::Destaged { volume: 3, block: BlockNo(1), checksum: 7_001 },
+        ];
+        assert_eq!((recent_writes.take_unsaved(), recent_writes.len()), (expected.to_vec(), 5));
+        recent_writes.remove_volume(3);
+        assert_eq!(recent_writes.len(), 0);
     }
 
     #[test]

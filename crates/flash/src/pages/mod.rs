@@ -281,6 +281,21 @@ impl<S: Seam> VolumePages<S> {
         write_soon(&self.inner);
     }
 
+    /// Recent writes in regions that were dirty at a crash: the backing has this content or newer one. The caller reads
+    /// them from the backing and calls [`VolumePages::record_destaged`] or [`VolumePages::drop_recent_write`].
+    pub fn unproven_writes(&self) -> Vec<BlockNo> {
+        let state = self.inner.pages.borrow();
+        state.numbers.get(&self.incarnation).map(|number| state.recent_writes.unproven(*number)).unwrap_or_default()
+    }
+
+    /// Drops a block from the recent writes.
+    pub fn drop_recent_write(&self, block: BlockNo) {
+        let mut state = self.inner.pages.borrow_mut();
+        let Some(number) = state.numbers.get(&self.incarnation).copied() else { return };
+        let removed = state.recent_writes.remove(number, block.single());
+        state.journal.events.extend(removed);
+    }
+
     /// The suspect blocks of a page: their region was dirty at a crash, so they may differ from the backing. The caller
     /// flushes the backing, compares the blocks with it and calls [`VolumePages::resolve_suspect`].
     pub fn suspect_blocks(&self, page: PageNo) -> u16 {
