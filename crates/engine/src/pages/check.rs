@@ -147,9 +147,7 @@ impl<S: Seam> Shard<S> {
 
     /// Blocks that the journal lists as recent writes.
     fn listed_blocks(&self) -> BTreeSet<BlockNo> {
-        let Some(pages) = self.flash_tier.pages.as_ref().filter(|_| self.core.spec().flash_check_blocks > 0) else {
-            return BTreeSet::new();
-        };
+        let Some(pages) = &self.flash_tier.pages else { return BTreeSet::new() };
         let proven = pages.recent_writes().into_iter().map(|(block, _)| block);
         proven.chain(pages.unproven_writes()).collect()
     }

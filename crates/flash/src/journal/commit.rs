@@ -196,10 +196,8 @@ fn free_scarce_regions<S: Seam>(state: &mut PageState<S>) {
         return;
     }
     for region in state.dirty_regions.settled().into_iter().take(DIRTY_REGIONS_MANY / 6) {
-        if state.recent_writes.has_unproven(region.0, &blocks_of(region)) {
-            let removed = state.recent_writes.remove(region.0, blocks_of(region));
-            state.journal.events.extend(removed);
-        }
+        let removed = state.recent_writes.drop_unproven(region.0, &blocks_of(region));
+        state.journal.events.extend(removed);
         for slot in state.slots_of_region(region) {
             if state.table.has(slot, SUSPECT) {
                 state.invalidate_blocks(slot, ALL_BLOCKS);

@@ -118,13 +118,17 @@ impl RecentWrites {
             ring.evicted.remove(&block);
             records.push(Record::Undestaged { volume, block });
         }
-        let unproven: Vec<_> = ring.unproven.range(blocks).map(|(block, _)| *block).collect();
-        for block in unproven {
-            ring.unproven.remove(&block);
-            self.blocks -= 1;
-            records.push(Record::Undestaged { volume, block });
-        }
+        records.extend(self.drop_unproven(volume, &blocks));
         records
+    }
+
+    /// Removes the unproven entries of these blocks. Returns the records of the removal.
+    pub fn drop_unproven(&mut self, volume: u16, blocks: &Range<BlockNo>) -> Vec<Record> {
+        let Some(ring) = self.volumes.get_mut(&volume) else { return Vec::new() };
+        let unproven: Vec<_> = ring.unproven.range(blocks.clone()).map(|(block, _)| *block).collect();
+        ring.unproven.retain(|block, _| !blocks.contains(block));
+        self.blocks -= unproven.len();
+        unproven.into_iter().map(|block| Record::Undestaged { volume, block }).collect()
     }
 
     /// Marks the entries of these blocks as unproven, after a replay.

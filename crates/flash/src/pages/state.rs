@@ -391,11 +391,13 @@ impl<S: Seam> PageState<S> {
         self.table.counts().suspect > 0 && self.slots_of_region(region).iter().any(suspect)
     }
 
-    /// Drops suspect pages of regions with recent writes. These regions would otherwise stay dirty, and the next
-    /// opening would drop their recent writes.
+    /// Drops unproven recent writes, and suspect pages of regions with recent writes. These regions would otherwise stay
+    /// dirty, and the next opening would not trust their recent writes.
     pub fn drop_suspects_near_recent_writes(&mut self) {
         for region in self.dirty_regions.settled() {
             let blocks = blocks_of(region);
+            let removed = self.recent_writes.drop_unproven(region.0, &blocks);
+            self.journal.events.extend(removed);
             if !self.recent_writes.may_be_durable(region.0, &blocks) {
                 continue;
             }
