@@ -14,6 +14,7 @@ use crate::format::batch::{BatchHeader, RECORDS_MAX, RecordEntry, RecordKind, da
 use crate::membership::{failures_of, persist_tail, record_generation, remove_members_unrecorded, return_buffer};
 use crate::pages::segment_lending::reclaim_for_log;
 use crate::record::{Content, Position};
+use crate::retirement::release_all;
 use crate::slow::{GRACE, QueuedRequest, Work, detect_slow_members};
 use crate::store::{Inner, Request, Sabotage, State};
 use crate::wait::{Boxed, join_with_grace};
@@ -82,6 +83,9 @@ async fn next_requests<S: Seam>(inner: &Rc<Inner<S>>) -> Option<Vec<Request<S>>>
                 SpaceSource::LentSegment
             }
         };
+        if release_all(inner).await {
+            continue;
+        }
         let full = match source {
             // If the store has failed, the next iteration fails every request with the error.
             SpaceSource::NewTail => persist_tail(inner).await.is_err() && inner.state.borrow().failed.is_none(),

@@ -29,6 +29,7 @@ mod pages;
 mod read;
 mod record;
 mod recovery;
+mod retirement;
 mod scrub;
 mod segments;
 mod slow;

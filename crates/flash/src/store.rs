@@ -19,6 +19,7 @@ use crate::pages::Pages;
 use crate::pages::state::PageState;
 use crate::record::{Content, LostBlocks, Owner, Position, Record, Recovered};
 use crate::recovery::{OpenOptions, open};
+use crate::retirement::{self, Retirements};
 use crate::scrub::{Scrub, ScrubStats};
 use crate::segments::Segments;
 use crate::slow::Speed;
@@ -158,6 +159,8 @@ pub(crate) struct State<S: Seam> {
     pub(crate) recorder: Option<Rc<GenerationRecorder>>,
     /// The change of the members that is in progress.
     pub(crate) jobs: Jobs,
+    /// Retired records that still keep their segments in use.
+    pub(crate) retirements: Retirements,
 }
 
 impl<S: Seam> State<S> {
@@ -324,17 +327,13 @@ impl<S: Seam> Store<S> {
     }
 
     /// Retires these positions: their content is on the backing and flushed there, or older than a durable record of
-    /// the same blocks. Each position is retired once.
+    /// the same blocks. Each position is retired once. The recent writes of destaged blocks
+    /// ([`crate::VolumePages::record_destaged`]) must be recorded before.
     ///
     /// # Panics
     /// If a position was retired before.
     pub fn retire(&self, positions: &[Position]) {
-        let mut state = self.0.state.borrow_mut();
-        for position in positions.iter().filter(|position| position.live) {
-            state.lost.retire(position);
-            let live = &mut state.segments.get_mut(position.segment).live;
-            *live = live.checked_sub(1).expect("a position is retired once");
-        }
+        retirement::retire(&self.0, positions);
     }
 
     /// All members of the store.
@@ -461,6 +460,7 @@ impl<S: Seam> Store<S> {
     pub async fn close(self) -> Result<Sequence, StoreError> {
         crate::members::cancel_jobs(&self.0).await;
         crate::pages::close(&self.0).await;
+        retirement::release(&self.0);
         loop {
             let reply = {
                 let mut state = self.0.state.borrow_mut();

@@ -14,6 +14,7 @@ use crate::membership::{Failure, failures_of, remove_members};
 use crate::number::CommitNo;
 use crate::pages::state::{ALL_BLOCKS, PageState};
 use crate::pages::table::{DIRTY, Phase, SUSPECT, SlotId, page_of};
+use crate::retirement::release;
 use crate::store::{Inner, Sabotage};
 use crate::wait::{Boxed, join};
 
@@ -330,5 +331,7 @@ fn apply_commit<S: Seam>(inner: &Rc<Inner<S>>, commit: PendingCommit, sequence: 
     commit.marked.into_iter().for_each(|region| state.dirty_regions.set_durable(region));
     state.journal.commits_done = commit.number;
     state.journal.notify_waiters();
+    drop(state);
+    release(inner);
     Ok(())
 }

@@ -32,6 +32,7 @@ use crate::membership::{Failure, SPARE_BLOCKS, failures_of, remove_members, writ
 use crate::number::{Sequence, StoreGeneration};
 use crate::pages::state::PageState;
 use crate::record::{LostBlocks, Recovered};
+use crate::retirement::Retirements;
 use crate::scrub::Scrub;
 use crate::segments::{Segment, Segments};
 use crate::store::{Inner, MemberStatus, Sabotage, State, Store, report};
@@ -204,6 +205,7 @@ fn new_inner<S: Seam>(
         speeds: BTreeMap::new(),
         scrub: Scrub::default(),
         lost: LostBlocks::default(),
+        retirements: Retirements::default(),
         recorder: None,
         jobs: Jobs::default(),
         copying: Vec::new(),

@@ -1,0 +1,70 @@
+//! Retired records. A record keeps its segment in use until the map journal durably lists the blocks destaged before
+//! its retirement as recent writes. Otherwise neither the log nor the journal would prove, after a crash, that the
+//! backing has the content of the record.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use seam::Seam;
+
+use crate::journal::{wait_durable, write_now};
+use crate::pages::state::PageState;
+use crate::record::Position;
+use crate::store::{Inner, State};
+
+/// Retired records that still keep their segments in use, by the commit of the map journal that ends this.
+#[derive(Default)]
+pub struct Retirements(VecDeque<(u64, Vec<Position>)>);
+
+/// The commit that makes all recent writes durable, or that of a void or unloaded map, which lists none.
+fn awaited_commit<S: Seam>(pages: &PageState<S>) -> u64 {
+    match pages.is_ready() {
+        true if pages.recent_writes.unsaved() > 0 => pages.journal.commits_begun + 1,
+        true => pages.journal.commits_begun,
+        false => 0,
+    }
+}
+
+/// Retires these positions.
+pub fn retire<S: Seam>(inner: &Rc<Inner<S>>, positions: &[Position]) {
+    let live: Vec<Position> = positions.iter().copied().filter(|position| position.live).collect();
+    let commit = awaited_commit(&inner.pages.borrow());
+    inner.state.borrow_mut().retirements.0.push_back((commit, live));
+    release(inner);
+    let waits = {
+        let state = inner.state.borrow();
+        // A log with plenty of space can wait for the next regular commit.
+        !state.retirements.0.is_empty() && state.segments.ready() * 4 < state.superblock.segments as usize
+    };
+    if waits {
+        write_now(inner);
+    }
+}
+
+/// Releases the records whose commit is durable.
+pub fn release<S: Seam>(inner: &Inner<S>) {
+    let done = {
+        let pages = inner.pages.borrow();
+        if pages.is_ready() { pages.journal.commits_done } else { u64::MAX }
+    };
+    let mut guard = inner.state.borrow_mut();
+    let state: &mut State<S> = &mut guard;
+    while let Some((_, positions)) = state.retirements.0.pop_front_if(|(commit, _)| *commit <= done) {
+        for position in positions {
+            state.lost.retire(&position);
+            let live = &mut state.segments.get_mut(position.segment).live;
+            *live = live.checked_sub(1).expect("a position is retired once");
+        }
+    }
+}
+
+/// Waits until all retired records are released. Returns false if there are none.
+pub async fn release_all<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
+    if inner.state.borrow().retirements.0.is_empty() {
+        return false;
+    }
+    // If it fails, the map is void and lists no recent writes.
+    wait_durable(inner).await;
+    release(inner);
+    true
+}
