@@ -39,9 +39,9 @@ impl Outgoing {
 /// Serves reads of `file` at `path`; returns only on failure.
 pub fn serve(path: &Path, file: &Path) -> Result<(), String> {
     let at = Address::Unix(path.to_owned());
-    let what = DiskOpen { path: file.to_owned(), create_bytes: None, read_only: true, lock_wait_ms: 0 };
+    let open = DiskOpen { path: file.to_owned(), create_bytes: None, read_only: true, lock_wait_ms: 0 };
     let result = run_core(RealCoreSpec::new(POOL_BYTES), move |seam| async move {
-        let disk = seam.open_disk(&what).await.map_err(io::Error::other)?;
+        let disk = seam.open_disk(&open).await.map_err(io::Error::other)?;
         let listener = seam.listen(&at).await?;
         loop {
             let stream = listener.accept().await?;

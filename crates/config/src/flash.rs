@@ -37,8 +37,8 @@ pub(super) fn read_flash(section: &Section<'_>, folder: &Path, source: &mut Sour
     }
     let Located { value: list, span } = devices?;
     if list.is_empty() || list.len() > DEVICES_MAX {
-        let what = format!("{} flash devices are named", list.len());
-        source.problem(&span, what, "name two to eight, or one and allow_single_copy = true; or remove the table");
+        let fault = format!("{} flash devices are named", list.len());
+        source.problem(&span, fault, "name two to eight, or one and allow_single_copy = true; or remove the table");
     }
     let mut devices: Vec<PathBuf> = Vec::new();
     for Located { value, span } in &list {
@@ -85,11 +85,11 @@ impl FlashConfig {
             return None;
         }
         let path = device.display();
-        let what = format!("the flash device {path} {}", if device.exists() { "is empty" } else { "does not exist" });
+        let fault = format!("the flash device {path} {}", if device.exists() { "is empty" } else { "does not exist" });
         let remedy = match device.starts_with("/dev") {
             true => "attach it, or correct the path".to_owned(),
             false => format!("create it (fallocate -l 16G {path}), or add size = \"16 GiB\" to [flash]"),
         };
-        Some((what, remedy))
+        Some((fault, remedy))
     }
 }

@@ -201,8 +201,8 @@ fn check_chap(users: &[Located<ChapEntry>], source: &mut Source<'_>) {
     for (at, user) in users.iter().enumerate() {
         check_initiators(&user.value.initiators, source);
         if users[..at].iter().any(|other| other.value.user == user.value.user) {
-            let what = format!("two users of chap are called \"{}\"", user.value.user);
-            source.problem(&user.span, what, "give each a name of its own");
+            let fault = format!("two users of chap are called \"{}\"", user.value.user);
+            source.problem(&user.span, fault, "give each a name of its own");
         }
     }
 }
@@ -240,7 +240,7 @@ impl Setting for ChapEntries {
         }
         let read_entry = |entry: &toml::Spanned<DeValue<'_>>| match ChapEntry::read(entry.get_ref()) {
             Ok(value) => Ok(Located { value, span: entry.span() }),
-            Err(ValueError::Value(what, remedy)) => Err(ValueError::Part(entry.span(), what, remedy)),
+            Err(ValueError::Value(fault, remedy)) => Err(ValueError::Part(entry.span(), fault, remedy)),
             Err(wrong) => Err(wrong),
         };
         list.iter().map(read_entry).collect::<Result<_, _>>().map(ChapEntries)
@@ -252,8 +252,8 @@ impl Setting for ChapEntry {
         let table = value.as_table().ok_or(ValueError::Type("a table: { user = \"…\", secret_file = \"…\" }"))?;
         let known = ["user", "secret_file", "mutual_user", "mutual_secret_file", "initiators"];
         if let Some(key) = table.keys().find(|key| !known.contains(&key.get_ref().as_ref())) {
-            let what = format!("chap knows no \"{}\"", key.get_ref());
-            return Err(ValueError::Part(key.span(), what, format!("it has {}", known.join(", "))));
+            let fault = format!("chap knows no \"{}\"", key.get_ref());
+            return Err(ValueError::Part(key.span(), fault, format!("it has {}", known.join(", "))));
         }
         let text = |key: &str| {
             let Some(value) = table.get(key) else { return Ok(None) };
@@ -273,8 +273,8 @@ impl Setting for ChapEntry {
         let initiator = pair(text("user")?, text("secret_file")?)?;
         let mutual = pair(text("mutual_user")?, text("mutual_secret_file")?)?;
         let (user, secret_file) = initiator.ok_or_else(|| {
-            let what = "initiators have nothing to prove themselves with".to_owned();
-            ValueError::Value(what, "give user and secret_file".to_owned())
+            let fault = "initiators have nothing to prove themselves with".to_owned();
+            ValueError::Value(fault, "give user and secret_file".to_owned())
         })?;
         let initiators = match table.get("initiators") {
             None => Vec::new(),

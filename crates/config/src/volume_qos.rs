@@ -156,8 +156,8 @@ impl VolumeQos {
         }
         if self.limit_iops > 0 && self.reservation_iops > self.limit_iops {
             let (reserved, limit) = (self.reservation_iops, self.limit_iops);
-            let what = format!("reservation_iops {reserved} is above limit_iops {limit}");
-            return Some((RESERVATION_IOPS, what, "lower the one or raise the other"));
+            let fault = format!("reservation_iops {reserved} is above limit_iops {limit}");
+            return Some((RESERVATION_IOPS, fault, "lower the one or raise the other"));
         }
         if self.reservation_iops > 0 && !has_datastore {
             let remedy = "give the volume a datastore, or remove the reservation";

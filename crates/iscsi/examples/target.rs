@@ -24,8 +24,8 @@ fn main() {
         let core = Core::new(seam.clone(), CoreSpec::default());
         let target = Target::new(seam.clone(), "iqn.2026-11.io.hotset:lab", 1, Rc::new(NullKeeper));
         for (number, path) in files.iter().enumerate() {
-            let what = DiskOpen { path: path.into(), create_bytes: None, read_only: false, lock_wait_ms: 1000 };
-            let disk = seam.open_disk(&what).await.expect("the file can be opened");
+            let open = DiskOpen { path: path.into(), create_bytes: None, read_only: false, lock_wait_ms: 1000 };
+            let disk = seam.open_disk(&open).await.expect("the file can be opened");
             let name = format!("v{number}");
             core.attach(VolumeSpec::new(&name, VolumeId(number as u64 + 1)), Backing::plain(disk))
                 .expect("the name is free");

@@ -95,10 +95,10 @@ impl VolumeSettings {
         state.set_override(placement.incarnation, PINNED, &pinned.to_string(), &Pinned::default().to_string());
         apply(&self.cores, self.settings.memory_bytes(), &config, placement, &state).await?;
         self.records.save_overrides(placement, &state, &[PINNED])?;
-        let what = if pins { "pinned to flash" } else { "no longer pinned" };
+        let change = if pins { "pinned to flash" } else { "no longer pinned" };
         log::info!(
             target: QOS, volume = name,
-            "volume {name}: range from byte {from_bytes} {what} by command; pinned now: {pinned}"
+            "volume {name}: range from byte {from_bytes} {change} by command; pinned now: {pinned}"
         );
         Ok(())
     }

@@ -126,8 +126,8 @@ fn inspect(paths: Vec<PathBuf>, to: Option<PathBuf>) -> Result<Report, Failure> 
 async fn inspect_on_core(seam: RealSeam, paths: Vec<PathBuf>, to: Option<PathBuf>) -> Result<Report, String> {
     let (mut disks, mut opened, mut unopened) = (Vec::new(), Vec::new(), Vec::new());
     for path in paths {
-        let what = DiskOpen { path: path.clone(), create_bytes: None, read_only: true, lock_wait_ms: 1_000 };
-        match seam.open_disk(&what).await {
+        let open = DiskOpen { path: path.clone(), create_bytes: None, read_only: true, lock_wait_ms: 1_000 };
+        match seam.open_disk(&open).await {
             Ok(disk) => {
                 disks.push(disk);
                 opened.push(path);

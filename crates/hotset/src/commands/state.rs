@@ -124,8 +124,8 @@ impl Summary<'_> {
 async fn read_inventory(seam: RealSeam, paths: Vec<PathBuf>) -> Result<(StoreInventory, Vec<String>), String> {
     let (mut disks, mut warnings) = (Vec::new(), Vec::new());
     for path in paths {
-        let what = DiskOpen { path, create_bytes: None, read_only: true, lock_wait_ms: 1_000 };
-        match seam.open_disk(&what).await {
+        let open = DiskOpen { path, create_bytes: None, read_only: true, lock_wait_ms: 1_000 };
+        match seam.open_disk(&open).await {
             Ok(disk) => disks.push(disk),
             Err(error) => warnings.push(error.to_string()),
         }

@@ -63,13 +63,13 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
     } else {
         found.names.iter().for_each(|name| println!("{name}"));
     }
-    let what = match (found.names.len(), found.unproven) {
+    let finding = match (found.names.len(), found.unproven) {
         (0, None) => return Ok(()),
         (_, Some(why)) => why,
         (1, None) => "the backing of 1 volume is not complete".to_owned(),
         (count, None) => format!("the backings of {count} volumes are not complete"),
     };
-    Err(Failure::failed(format!("{what}; {}", found.remedy)))
+    Err(Failure::failed(format!("{finding}; {}", found.remedy)))
 }
 
 /// Location of the state directory: from the options, else from the daemon at the given socket, else from the default

@@ -349,7 +349,7 @@ mod tests {
             data.request(7, 8);
             data
         };
-        for (what, wrong, bytes) in [
+        for (case, wrong, bytes) in [
             ("unsolicited data after their end", pdu(NO_TAG, 1, 4, true), &b"efgh"[..]),
             ("another R2T's tag", pdu(9, 0, 4, false), b"efgh"),
             ("a gap", pdu(7, 0, 5, false), b"efgh"),
@@ -358,7 +358,7 @@ mod tests {
             ("a final PDU too early", pdu(7, 0, 4, true), b"efgh"),
             ("a missing final bit", pdu(7, 0, 4, false), b"efghijkl"),
         ] {
-            assert_eq!(new().accept_pdu(&wrong, bytes), DataClass::OutOfOrder, "{what}");
+            assert_eq!(new().accept_pdu(&wrong, bytes), DataClass::OutOfOrder, "{case}");
         }
         let mut early = WriteData::new(16, 8, b"", true);
         assert_eq!(

@@ -46,8 +46,8 @@ impl ReservationStore for NullKeeper {
 
 /// A target with the disk as unit 0, open to all initiators, without write-back caching.
 pub async fn target(seam: &SimSeam) -> Target<SimSeam> {
-    let what = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1000 };
-    let disk = seam.open_disk(&what).await.expect("the disk exists");
+    let open = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1000 };
+    let disk = seam.open_disk(&open).await.expect("the disk exists");
     let core = Core::new(seam.clone(), CoreSpec::default());
     let spec = VolumeSpec { policy: WritePolicy::None, ..VolumeSpec::new("vm1", VolumeId(1)) };
     let volume = core.attach(spec, Backing::plain(disk)).expect("the name is free");

@@ -164,8 +164,8 @@ fn two_exports_have_no_default() {
     world.add_disk("/other", seam::sim::SimDiskSpec::new(1 << 20));
     world.block_on(async {
         let core = core(&seam, plain()).await;
-        let what = seam::DiskOpen { path: "/other".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
-        let disk = seam.open_disk(&what).await.expect("the disk exists");
+        let open = seam::DiskOpen { path: "/other".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
+        let disk = seam.open_disk(&open).await.expect("the disk exists");
         core.attach(engine::VolumeSpec::new("vm2", VolumeId(2)), engine::Backing::plain(disk))
             .expect("the name is free");
         listen(&seam, &Server::new(seam.clone(), core, Options::default())).await;

@@ -208,8 +208,8 @@ fn heat_map_counts_requests_by_place_and_time() {
     client.flush().expect("the flush succeeds");
     let map = heat();
     let rows = map["rows"].as_array().expect("a list");
-    let sum = |what: &str, part: usize| rows.iter().map(|row| row[what][part].as_u64().expect("a number")).sum::<u64>();
-    let all = |what: &str| (0..64).map(|part| sum(what, part)).sum::<u64>();
+    let sum = |kind: &str, part: usize| rows.iter().map(|row| row[kind][part].as_u64().expect("a number")).sum::<u64>();
+    let all = |kind: &str| (0..64).map(|part| sum(kind, part)).sum::<u64>();
     assert_eq!((sum("reads", 6), sum("reads", 16), sum("writes", 63)), (5, 1, 2), "{map}");
     assert_eq!((all("reads"), all("writes")), (6, 2), "{map}");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs();

@@ -36,14 +36,14 @@ const BROKEN: [(&str, &str, &[&str]); 17] = [
 #[test]
 fn invalid_configurations_are_refused_with_their_messages() {
     let fixture = Fixture::new();
-    for (what, text, expected) in BROKEN {
+    for (case, text, expected) in BROKEN {
         std::fs::write(fixture.config(), text).expect("the folder can be written");
         for command in [&["check-config"][..], &["serve", "--config"]] {
             let output = hotset(&[command, &[&fixture.config().to_string_lossy()]].concat());
             let message = text_of(&output);
-            assert_eq!(output.status.code(), Some(2), "{what}: {message}");
+            assert_eq!(output.status.code(), Some(2), "{case}: {message}");
             for word in expected {
-                assert!(message.contains(word), "{what}: {word:?} is missing in: {message}");
+                assert!(message.contains(word), "{case}: {word:?} is missing in: {message}");
             }
         }
     }

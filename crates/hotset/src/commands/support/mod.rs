@@ -44,6 +44,6 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
         );
     }
     println!("{file}: {}; review it before you pass it on", show_bytes(bytes));
-    archive.missing().iter().for_each(|missing| println!("missing: {}: {}", missing.what, missing.why));
+    archive.missing().iter().for_each(|missing| println!("missing: {}: {}", missing.item, missing.reason));
     Ok(())
 }
