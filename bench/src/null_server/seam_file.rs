@@ -48,7 +48,7 @@ pub fn serve(path: &Path, file: &Path) -> Result<(), String> {
             let (seam_of, disk) = (seam.clone(), disk.clone());
             seam.spawn(async move {
                 // A protocol error or disconnect ends only this connection.
-                let _ = connection(&seam_of, stream, &disk).await;
+                let _ = serve_connection(&seam_of, stream, &disk).await;
             });
         }
     });
@@ -56,7 +56,7 @@ pub fn serve(path: &Path, file: &Path) -> Result<(), String> {
     result.map_err(|error| error.to_string())
 }
 
-async fn connection(seam: &RealSeam, stream: RealStream, disk: &RealDisk) -> io::Result<()> {
+async fn serve_connection(seam: &RealSeam, stream: RealStream, disk: &RealDisk) -> io::Result<()> {
     let (mut reader, mut writer) = stream.split();
     let arrived = handshake(&mut reader, &mut writer, disk.geometry().size_bytes as usize).await?;
     let out = Rc::new(Outgoing::default());

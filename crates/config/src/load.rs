@@ -33,7 +33,7 @@ impl Config {
     /// Reads and checks `file`.
     pub fn load(file: &Path) -> Result<Config, Problems> {
         let text = std::fs::read_to_string(file).map_err(|error| {
-            let remedy = "name a file that exists and that this user may read";
+            let remedy = "specify a file that exists and that this user may read";
             Problems::of_file(file, format!("cannot be read: {error}"), remedy)
         })?;
         Config::parse(file, &text)
@@ -129,7 +129,7 @@ fn read_memory(section: &Section<'_>, source: &mut Source<'_>) -> u64 {
     let Some(Located { value: Size(bytes), span }) = section.get("size", source) else { return DEFAULT_MEMORY_BYTES };
     if bytes < MEMORY_MIN_BYTES {
         let fault = format!("{} of memory is too small to work with", show_bytes(bytes));
-        source.problem(&span, fault, format!("give at least {}", show_bytes(MEMORY_MIN_BYTES)));
+        source.problem(&span, fault, format!("specify at least {}", show_bytes(MEMORY_MIN_BYTES)));
     }
     let most = machine_bytes().map_or(MEMORY_MAX_BYTES, |machine| machine.min(MEMORY_MAX_BYTES));
     if bytes > most {
@@ -138,7 +138,7 @@ fn read_memory(section: &Section<'_>, source: &mut Source<'_>) -> u64 {
             show_bytes(bytes),
             show_bytes(most)
         );
-        source.problem(&span, fault, "give it less, and leave some to the system".to_owned());
+        source.problem(&span, fault, "specify less, so that the system keeps some".to_owned());
     }
     bytes
 }
@@ -171,8 +171,11 @@ impl Setting for Cores {
         list.sort_unstable();
         list.dedup();
         if list.is_empty() || list.len() < count {
-            let fault = if list.is_empty() { "no processor is named" } else { "a processor is named twice" };
-            return Err(ValueError::Value(fault.to_owned(), "name each processor once, or write \"auto\"".to_owned()));
+            let fault = if list.is_empty() { "no processor is specified" } else { "a processor is specified twice" };
+            return Err(ValueError::Value(
+                fault.to_owned(),
+                "specify each processor once, or write \"auto\"".to_owned(),
+            ));
         }
         match list.iter().find(|core| **core >= 1024) {
             Some(core) => Err(ValueError::Value(

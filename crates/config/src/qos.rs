@@ -72,7 +72,7 @@ pub struct RuleValue {
 /// True when `text` matches `pattern`, where `*` matches any text and `?` one character.
 fn matches_pattern(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
-    // `retry` is the position to continue from after a mismatch behind the last `*`: one character later.
+    // `retry` is the position to continue from after a mismatch past the last `*`: one character later.
     let (mut at, mut place, mut retry) = (0, 0, None);
     while place < text.len() {
         match pattern.get(at) {
@@ -167,7 +167,7 @@ pub(super) fn read_rules(sections: &[Section<'_>], source: &mut Source<'_>) -> V
         let patterns = section.require::<BTreeMap<String, String>>("match", source);
         let settings = read_settings(section, source);
         if let Some(Located { span, .. }) = patterns.as_ref().filter(|patterns| patterns.value.is_empty()) {
-            let remedy = "name a label, or write match = { name = \"*\" } for all volumes";
+            let remedy = "specify a label, or write match = { name = \"*\" } for all volumes";
             source.problem(span, "an empty match says nothing of whom it means", remedy);
         }
         if KEYS.iter().all(|key| !section.has(key)) {
@@ -218,7 +218,7 @@ impl Setting for Threshold {
         let time = units::parse_time(text).map_err(|error| split_message(&error))?;
         if !(THRESHOLD_MIN..=THRESHOLD_MAX).contains(&time) {
             let fault = format!("\"{text}\" is not a valid congestion threshold");
-            return Err(ValueError::Value(fault, "give 100us to 10s, or \"auto\"".to_owned()));
+            return Err(ValueError::Value(fault, "specify 100us to 10s, or \"auto\"".to_owned()));
         }
         Ok(Threshold::Latency(Nanos(u64::try_from(time.as_nanos()).expect("ten seconds at most"))))
     }

@@ -157,7 +157,7 @@ impl<'a> Section<'a> {
         self.table.is_some_and(|table| table.contains_key(name))
     }
 
-    /// As [`Section::get`], but an absent key is reported.
+    /// Like [`Section::get`], but an absent key is reported.
     pub fn require<T: Setting>(&self, name: &'static str, source: &mut Source<'_>) -> Option<Located<T>> {
         if !self.has(name) {
             let form = find_key(self.name, name).expect("the key is in the list of keys").form;

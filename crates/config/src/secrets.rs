@@ -36,8 +36,8 @@ fn exposed(content: &str, file: &Path) -> Option<String> {
     };
     let shown = file.display();
     Some(format!(
-        "the {content} in {shown} can be {access} by every user of this machine; give it to the daemon's user or group, \
-         and: chmod 0640 {shown}"
+        "the {content} in {shown} can be {access} by every user of this machine; assign it to the daemon's user or \
+         group, and: chmod 0640 {shown}"
     ))
 }
 

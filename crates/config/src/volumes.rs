@@ -149,14 +149,14 @@ pub(super) fn read_volumes(
 fn read_lun(section: &Section<'_>, taken: &mut BTreeMap<u16, usize>, source: &mut Source<'_>) -> Option<u16> {
     let Located { value, span } = section.get::<u32>("lun", source)?;
     let Some(lun) = u16::try_from(value).ok().filter(|lun| *lun <= scsi::Lun::MAX) else {
-        source.problem(&span, format!("there is no LUN {value}"), format!("give 0 to {}", scsi::Lun::MAX));
+        source.problem(&span, format!("there is no LUN {value}"), format!("specify 0 to {}", scsi::Lun::MAX));
         return None;
     };
     let line = source.line_of(span.start);
     match taken.get(&lun) {
         Some(first) => {
-            let fault = format!("LUN {lun} is that of the volume at line {first}");
-            source.problem(&span, fault, "give each volume a number of its own, or leave it out and have one given");
+            let fault = format!("LUN {lun} is used by the volume at line {first}");
+            source.problem(&span, fault, "specify a different number for each volume, or none, to have one assigned");
         }
         None => drop(taken.insert(lun, line)),
     }
@@ -253,7 +253,7 @@ fn read_size(section: &Section<'_>, backing: Option<&Located<BackingSpec>>, sour
         && (*bytes == 0 || !bytes.is_multiple_of(512))
     {
         let fault = format!("a volume of {} cannot be", show_bytes(*bytes));
-        source.problem(span, fault, "give a multiple of 512 bytes, above 0");
+        source.problem(span, fault, "specify a multiple of 512 bytes, above 0");
     }
     let backing = backing?;
     match (&backing.value, &size) {

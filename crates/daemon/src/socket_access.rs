@@ -112,8 +112,9 @@ fn find(name: &str, key: &str, kind: &str, file: &str, list: std::io::Result<Str
         return Ok(number);
     }
     let list = list.map_err(|error| format!("cannot read {file}: {error}"))?;
-    users::number_of(&list, name)
-        .ok_or_else(|| format!("{key} \"{name}\" is no {kind} of this machine; name one of {file}, or its number"))
+    users::number_of(&list, name).ok_or_else(|| {
+        format!("{key} \"{name}\" is not a {kind} of this machine; specify one of {file}, or its number")
+    })
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ impl Fixture {
         daemon
     }
 
-    /// As [`Fixture::start_with`], but does not wait until volumes are served.
+    /// Like [`Fixture::start_with`], but does not wait until volumes are served.
     fn begin(&self, change: impl FnOnce(&mut Command)) -> Daemon<'_> {
         let log = fs::File::create(self.path("log")).expect("the folder can be written");
         let mut command = hotset();
@@ -553,10 +553,10 @@ fn qos_changes_live_and_survives_a_restart() {
         serde_json::from_str(&daemon.command(&["datastore", "list", "--json"])).expect("JSON")
     };
     let members = |daemon: &Daemon<'_>| -> Vec<String> {
-        let member_list = |one: &Value| {
-            let all = one["members"].as_array().expect("a list").iter();
+        let member_list = |datastore: &Value| {
+            let all = datastore["members"].as_array().expect("a list").iter();
             let names: Vec<&str> = all.filter_map(|member| member["volume"].as_str()).collect();
-            format!("{}: {}", one["name"].as_str().expect("a name"), names.join(" "))
+            format!("{}: {}", datastore["name"].as_str().expect("a name"), names.join(" "))
         };
         listed(daemon).iter().map(member_list).collect()
     };
@@ -579,7 +579,7 @@ fn qos_changes_live_and_survives_a_restart() {
     for (setting, why) in [
         ("reservation_iops=501", "reservation_iops 501 is above limit_iops 500; lower the one or raise the other"),
         ("shares=most", "\"most\" is not a weight"),
-        ("limit_bytes=20", "give at least 64 KiB"),
+        ("limit_bytes=20", "specify at least 64 KiB"),
         ("burst_iops=-1", "is not a number of requests"),
     ] {
         let refused = daemon.try_command(&["volume", "set", "a", setting]);

@@ -96,7 +96,7 @@ fn hypervisor_keeps_its_disks_and_most_of_its_memory() {
         refused(&machine, &choices(&["/dev/sdf"], &["/dev/disk/by-id/ata-DISK_sdf"]))
             .contains("both a volume and flash")
     );
-    assert!(refused(&machine, &choices(&["/dev/sdf", "/dev/sdf"], &[])).contains("named twice"));
+    assert!(refused(&machine, &choices(&["/dev/sdf", "/dev/sdf"], &[])).contains("specified twice"));
 }
 
 #[test]

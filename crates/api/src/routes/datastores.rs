@@ -31,7 +31,7 @@ struct Datastore {
 
 /// Datastores by name, with congestion, the volumes' parts of each, and sums over volumes
 #[utoipa::path(get, path = "/api/v1/datastores", tag = "datastores",
-    responses((status = 200, description = "Those that have volumes or are configured, and flash",
+    responses((status = 200, description = "All configured datastores, datastores that have volumes, and flash",
         body = Vec<Datastore>)))]
 async fn list_datastores(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<Datastore>>, Problem> {
     let status = shared.status().await?;

@@ -200,7 +200,7 @@ fn untrusted_certificate_gets_no_alerts_and_the_reason_is_reported() {
     let (trusted, strange, elsewhere) =
         (Certificate::new("localhost"), Certificate::new("localhost"), Certificate::new("mail.example"));
     let missing = trusted.folder.path().join("none.crt");
-    let authority = "by an authority that is not trusted here; name it in [alerts] webhook_ca";
+    let authority = "by an authority that is not trusted here; specify it in [alerts] webhook_ca";
     let cases = [
         (&strange, trusted.path(), authority),
         (&elsewhere, trusted.path(), authority),

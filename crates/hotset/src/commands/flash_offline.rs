@@ -205,7 +205,7 @@ fn device_report(device: &DeviceFindings, path: &Path) -> DeviceReport {
 async fn volumes(inspection: &Inspection<RealSeam>, to: Option<&Path>) -> Result<Vec<VolumeReport>, String> {
     let mut volumes: BTreeMap<VolumeId, (VolumeReport, Option<File>)> = BTreeMap::new();
     let mut dirty: Vec<_> = inspection.dirty.iter().collect();
-    dirty.sort_by_key(|one| one.owner);
+    dirty.sort_by_key(|record| record.owner);
     let mut bytes = vec![0; BLOCK_BYTES];
     for record in dirty {
         let incarnation = record.owner.incarnation;

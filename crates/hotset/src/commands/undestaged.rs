@@ -78,7 +78,7 @@ fn locate(socket: Option<&Path>, options: &Options) -> Result<Location, Failure>
     if let Some(directory) = &options.state {
         if !directory.is_dir() {
             let text = format!(
-                "{} is not a directory; give the directory of [state] in the configuration",
+                "{} is not a directory; specify the directory of [state] in the configuration",
                 directory.display()
             );
             return Err(Failure::failed(text));
@@ -105,7 +105,7 @@ fn locate_by_socket(socket: &Path) -> Result<Location, Failure> {
     match fetch_status(&socket).map(|status| status.state_directory) {
         Ok(Some(directory)) => Ok(Location { directory: directory.into(), socket }),
         Ok(None) => Err(Failure::failed(
-            "the daemon is of an older version and does not report its state directory; give it with --state",
+            "the daemon is of an older version and does not report its state directory; specify it with --state",
         )),
         Err(failure) => {
             let config = Config::load(Path::new(DEFAULT_CONFIG)).ok();
@@ -154,7 +154,7 @@ fn try_find(location: &Location, last: bool) -> Result<Option<Found>, Failure> {
     let (why, remedy) = match fetch_status(socket) {
         Ok(status) if holder.parse().is_ok_and(|holder: u32| holder != status.pid) => {
             let text = format!(
-                "the daemon at {} (process {}) does not hold {}, which process {holder} holds; give the socket of that \
+                "the daemon at {} (process {}) does not hold {}, which process {holder} holds; specify the socket of that \
                  process with --socket",
                 socket.display(),
                 status.pid,

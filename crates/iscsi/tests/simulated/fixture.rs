@@ -36,9 +36,9 @@ pub fn disk(world: &World) -> DiskControl {
     world.disk("/disk").expect("the world has this disk")
 }
 
-struct NullKeeper;
+struct NullReservationStore;
 
-impl ReservationStore for NullKeeper {
+impl ReservationStore for NullReservationStore {
     fn store(&self, _: VolumeId, _: Vec<u8>) -> StoreFuture {
         Box::pin(async { Ok(()) })
     }
@@ -51,7 +51,7 @@ pub async fn target(seam: &SimSeam) -> Target<SimSeam> {
     let core = Core::new(seam.clone(), CoreSpec::default());
     let spec = VolumeSpec { policy: WritePolicy::None, ..VolumeSpec::new("vm1", VolumeId(1)) };
     let volume = core.attach(spec, Backing::plain(disk)).expect("the name is free");
-    let target = Target::new(seam.clone(), TARGET, 1, Rc::new(NullKeeper));
+    let target = Target::new(seam.clone(), TARGET, 1, Rc::new(NullReservationStore));
     let (lun, identity, access) = (Lun::ZERO, Identity::of(1, 1), AccessList::default());
     let unit =
         UnitSpec { lun, volume, identity, access, read_only: false, physical_4k: true, reservation_record: Vec::new() };

@@ -20,7 +20,7 @@ pub fn world(seed: u64) -> World {
     world_with(SimDiskSpec::new(SIZE), WorldSpec::new(seed))
 }
 
-/// As [`world`], with another disk and the number of buffers in `spec`.
+/// Like [`world`], with another disk and the number of buffers in `spec`.
 pub fn world_with(disk: SimDiskSpec, spec: WorldSpec) -> World {
     let world = World::new(WorldSpec { order: TaskOrder::Seeded, time_max: Nanos::from_secs(3600), ..spec });
     world.set_wires(WireSpec {

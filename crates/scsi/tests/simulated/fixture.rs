@@ -121,7 +121,7 @@ pub fn with_target<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Rc<World
     with_target_in(world(seed), test);
 }
 
-/// As [`with_target`], with so little memory that writes wait for memory.
+/// Like [`with_target`], with so little memory that writes wait for memory.
 pub fn with_cramped_target<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Rc<World>, Rc<Fixture>) -> F) {
     with_target_in(world_of(WorldSpec { blocks: 512, ..WorldSpec::new(seed) }), test);
 }

@@ -284,9 +284,9 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, model: &mut Model, palette: Pal
     if let Some(selected) = selected {
         first = first.clamp((selected + 1).saturating_sub(rows_max), selected);
     }
-    let (sorted, is_down) = model.sorted();
+    let (sorted, is_descending) = model.sorted();
     let title = |column: &&Column| {
-        let mark = if column.key == sorted.key { if is_down { "▾" } else { "▴" } } else { "" };
+        let mark = if column.key == sorted.key { if is_descending { "▾" } else { "▴" } } else { "" };
         aligned(column, format!("{}{mark}", column.title))
     };
     let trail_title = has_trail.then(|| Cell::from("IOPS"));

@@ -27,7 +27,7 @@ const BROKEN: [(&str, &str, &[&str]); 17] = [
     ("invalid permissions", "[vhost_user]\nsocket_mode = \"rw\"", &["\"rw\"", "0660"]),
     ("an invalid HTTP address", "[api]\nlisten = \"localhost\"", &["localhost", "127.0.0.1:7400"]),
     ("an invalid host name", "[api]\nnames = [\"a:80\"]", &["a:80", "without a port"]),
-    ("no flash device", "[flash]\ndevices = []", &["0 flash devices", "name two"]),
+    ("no flash device", "[flash]\ndevices = []", &["0 flash devices", "specify two"]),
     ("a filter of an unknown subsystem", "[log]\nfilter = \"flsh=debug\"", &["\"flsh\"", "\"flash\""]),
     ("a filter with an unknown level", "[log]\nfilter = \"flash=lots\"", &["flash=lots", "debug"]),
     ("a wrong type", "[[volume]]\nname = \"a\"\nbacking = \"/x\"\nread_only = \"yes\"", &["read_only", "true"]),

@@ -374,7 +374,7 @@ fn requests_in_flight_at_a_kill_run_once_in_the_next_daemon() {
             for queue in 0..2 {
                 for done in guest.queues[queue].take_completions() {
                     assert_eq!(done.status, 0);
-                    let at = in_flight.iter().position(|one| *one == (queue, done.head));
+                    let at = in_flight.iter().position(|entry| *entry == (queue, done.head));
                     in_flight.swap_remove(at.expect("the request is in flight and completes once"));
                     ended += 1;
                 }
@@ -392,7 +392,7 @@ fn requests_in_flight_at_a_kill_run_once_in_the_next_daemon() {
         for queue in 0..2 {
             for done in guest.queues[queue].take_completions() {
                 assert_eq!(done.status, 0);
-                let at = in_flight.iter().position(|one| *one == (queue, done.head));
+                let at = in_flight.iter().position(|entry| *entry == (queue, done.head));
                 in_flight.swap_remove(at.expect("the request is in flight and completes once"));
             }
         }
