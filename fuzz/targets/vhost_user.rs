@@ -21,7 +21,7 @@ use vhost_user::{Session, Shared, UnfinishedRequests};
 const DISK_BYTES: u64 = 1 << 20;
 const MEMORY_BYTES: u64 = 64 << 10;
 const QUEUE_SIZE: u64 = 16;
-/// Generation of the daemon; it knows of losses in earlier ones.
+/// Generation of the daemon; losses belong to earlier ones.
 const DAEMON: u64 = 2;
 // Layout of each queue: its parts are adjacent.
 const QUEUE_BYTES: u64 = 1024;

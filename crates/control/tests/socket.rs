@@ -14,7 +14,7 @@ use control::{Actor, Client, ClientError, Handler, Limits, ProgressSender};
 use messages::{Answer, ErrorKind, Failure, Request};
 use tokio::sync::watch;
 
-/// Answers flushes after some progress, knows no volume named "missing", and counts finished flushes.
+/// Answers flushes after some progress, refuses a volume named "missing", and counts finished flushes.
 struct Fake {
     finished: Arc<AtomicUsize>,
 }

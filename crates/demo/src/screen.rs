@@ -64,7 +64,8 @@ pub fn line(sample: &Sample) -> String {
         show_micros(latency.p50)
     };
     format!(
-        "{:5.1} s   without: {:>7} IOPS, {operation} p50 {:>8}   with: {:>7} IOPS, {operation} p50 {:>8}, hits {:>6}, dirty {}",
+        "{:5.1} s   without: {:>7} IOPS, {operation} p50 {:>8}   \
+         with: {:>7} IOPS, {operation} p50 {:>8}, hits {:>6}, dirty {}",
         sample.at_seconds,
         show_count(sample.without.iops.round() as u64),
         p50(&sample.without),

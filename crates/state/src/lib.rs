@@ -146,7 +146,8 @@ impl StateDir {
         StateDir { directory: directory.to_owned(), state, _lock: lock, writer: None }
     }
 
-    /// Like [`StateDir::open`], but waits for at most `timeout` while another daemon, about to end, holds the directory.
+    /// Like [`StateDir::open`], but waits for at most `timeout` while another daemon, about to end, holds the
+    /// directory.
     pub async fn open_within(directory: &Path, timeout: Duration) -> Result<StateDir, StateError> {
         let deadline = Instant::now() + timeout;
         loop {

@@ -53,8 +53,8 @@ pub enum TlsError {
     NoCertificate(PathBuf),
     /// A file has no usable private key.
     #[error(
-        "{} holds no private key in PEM form, or one that needs a password; specify a file with a key without a password, \
-         readable for the daemon only",
+        "{} holds no private key in PEM form, or one that needs a password; specify a file with a key without a \
+         password, readable for the daemon only",
         .0.display()
     )]
     NoKey(PathBuf),

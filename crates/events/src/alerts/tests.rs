@@ -186,7 +186,7 @@ fn single() -> StatusReport {
     single
 }
 
-/// The transitions in `span` with their seconds, where `has_cause` tells which seconds have the cause of an alert.
+/// The transitions in `span` with their seconds, where `has_cause` is true for seconds with the cause of an alert.
 fn transitions(
     alerts: &mut Alerts,
     span: std::ops::Range<u64>,

@@ -154,8 +154,8 @@ fn try_find(location: &Location, last: bool) -> Result<Option<Found>, Failure> {
     let (why, remedy) = match fetch_status(socket) {
         Ok(status) if holder.parse().is_ok_and(|holder: u32| holder != status.pid) => {
             let text = format!(
-                "the daemon at {} (process {}) does not hold {}, which process {holder} holds; specify the socket of that \
-                 process with --socket",
+                "the daemon at {} (process {}) does not hold {}, which process {holder} holds; specify the socket of \
+                 that process with --socket",
                 socket.display(),
                 status.pid,
                 directory.display()

@@ -122,7 +122,7 @@ pub fn run(
     let name = out.display().to_string();
     let mut client = connect(socket)?;
     let (file, format) = (new_file(out)?, Format::of_name(&name).unwrap_or(Format::Hotset));
-    // Recorded traces are compressed unless the name asks for a text format.
+    // Recorded traces are compressed unless the name ends in that of a text format.
     let packed_as = if format == Format::Hotset && !name.ends_with(".gz") && !name.ends_with(".xz") {
         "recorded.zst"
     } else {

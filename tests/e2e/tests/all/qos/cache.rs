@@ -13,7 +13,7 @@ const MEMORY_BYTES: u64 = 16 << 20;
 const HOT_READS: &str = "rw=randread bs=4k size=100m random_distribution=zoned:92/2:8/98";
 /// At a rate that leaves the disks idle.
 const STEADY_RATE: &str = "iodepth=4 rate_iops=250";
-/// Seconds until memory is full and the policy knows the repeated blocks.
+/// Seconds until memory is full and the policy has detected the repeated blocks.
 const FILLED_S: u64 = 6;
 /// More than four times the memory, with no block read twice.
 const STREAM: &str = "rw=read bs=256k iodepth=8 size=100g";
