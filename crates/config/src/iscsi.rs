@@ -136,10 +136,10 @@ pub(super) fn read_iscsi(section: &Section<'_>, folder: &Path, source: &mut Sour
         );
     }
     if let Some(Located { value, span }) = &target
-        && let Err(why) = iscsi::check_name(value)
+        && let Err(reason) = iscsi::check_name(value)
     {
         let remedy = "write it like \"iqn.2026-11.io.hotset:lab\": a date, a domain turned around, and what you like";
-        source.problem(span, format!("\"{value}\" is not a target name: it {why}"), remedy);
+        source.problem(span, format!("\"{value}\" is not a target name: it {reason}"), remedy);
     }
     let listen = portals(listen?.value, source);
     let announce = announce.iter().map(|(host, port)| show_portal(host, *port)).collect();

@@ -168,7 +168,7 @@ pub(super) fn read_rules(sections: &[Section<'_>], source: &mut Source<'_>) -> V
         let settings = read_settings(section, source);
         if let Some(Located { span, .. }) = patterns.as_ref().filter(|patterns| patterns.value.is_empty()) {
             let remedy = "specify a label, or write match = { name = \"*\" } for all volumes";
-            source.problem(span, "an empty match says nothing of whom it means", remedy);
+            source.problem(span, "an empty match selects no volume", remedy);
         }
         if KEYS.iter().all(|key| !section.has(key)) {
             source.problem(&section.span, "[[qos]] gives nothing", format!("add one of {}", KEYS.join(", ")));

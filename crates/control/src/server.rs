@@ -38,7 +38,7 @@ pub enum ServerError {
     },
     /// Another daemon answers at the path.
     #[error(
-        "control socket {path}: another daemon answers there; stop it, or give this one a socket of its own in \
+        "control socket {path}: another daemon answers there; stop it, or specify another socket for this one in \
          [control]"
     )]
     Answered {

@@ -147,9 +147,9 @@ impl<S: Seam> Server<S> {
     pub fn take_over(&self, client: HandedOverClient<S>) -> Result<(), TakeOverError> {
         let negotiated = match client.terms.renew(&*self.0.exports) {
             Ok(negotiated) => negotiated,
-            Err(why) => {
+            Err(reason) => {
                 drop(client.stream.split());
-                return Err(why);
+                return Err(reason);
             }
         };
         self.update_stats(|stats| stats.accepted += 1);

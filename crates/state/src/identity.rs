@@ -151,8 +151,8 @@ impl State {
         }
         let mark = record.dirty_on_flash.as_deref();
         if let Some(elsewhere) = mark.filter(|store| Some(*store) != claim.store) {
-            let why = (claim.why_unused)(elsewhere);
-            return Err(Refusal::DirtyElsewhere { name, why, loss });
+            let reason = (claim.why_unused)(elsewhere);
+            return Err(Refusal::DirtyElsewhere { name, why: reason, loss });
         }
         let waiting = claim.waiting.get(&record.incarnation).copied().unwrap_or_default();
         if waiting.in_log > 0 && mark.is_none() && !self.sabotage.is(Sabotage::AnyStore) {

@@ -181,7 +181,7 @@ fn empty_report(path: PathBuf) -> DeviceReport {
 
 fn device_report(device: &DeviceFindings, path: &Path) -> DeviceReport {
     match &device.superblock {
-        Err(why) => DeviceReport { problem: Some(why.clone()), ..empty_report(path.to_owned()) },
+        Err(reason) => DeviceReport { problem: Some(reason.clone()), ..empty_report(path.to_owned()) },
         Ok(found) => DeviceReport {
             store: Some(hex(&found.store)),
             number: Some(found.member),

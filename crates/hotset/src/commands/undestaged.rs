@@ -65,7 +65,7 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
     }
     let finding = match (found.names.len(), found.unproven) {
         (0, None) => return Ok(()),
-        (_, Some(why)) => why,
+        (_, Some(reason)) => reason,
         (1, None) => "the backing of 1 volume is not complete".to_owned(),
         (count, None) => format!("the backings of {count} volumes are not complete"),
     };
@@ -151,7 +151,7 @@ fn try_find(location: &Location, last: bool) -> Result<Option<Found>, Failure> {
         Err(StateError::Locked { holder, .. }) => holder,
         Err(error) => return Err(failed(error)),
     };
-    let (why, remedy) = match fetch_status(socket) {
+    let (reason, remedy) = match fetch_status(socket) {
         Ok(status) if holder.parse().is_ok_and(|holder: u32| holder != status.pid) => {
             let text = format!(
                 "the daemon at {} (process {}) does not hold {}, which process {holder} holds; specify the socket of \
@@ -173,7 +173,7 @@ fn try_find(location: &Location, last: bool) -> Result<Option<Found>, Failure> {
         // The daemon may not listen yet, or may have closed its socket. The lock shows when it has ended.
         Err(_) => return Ok(None),
     };
-    Ok(last.then(|| Found { names: undestaged(&seen, &[]), unproven: Some(why), remedy }))
+    Ok(last.then(|| Found { names: undestaged(&seen, &[]), unproven: Some(reason), remedy }))
 }
 
 /// The daemon's status. It reads `stopping` after its volumes, so `stopping` false means that the volumes' counters are

@@ -178,12 +178,12 @@ fn client_is_disconnected_if_its_volume_changed() {
         (NegotiatedTerms { size_bytes: SIZE + 512, ..negotiated }, TakeOverError::Smaller),
         (NegotiatedTerms { read_only: true, ..negotiated }, TakeOverError::ReadOnly),
     ];
-    for (other, why) in others {
+    for (other, reason) in others {
         with_client(623, async |seam, core, first, mut client| {
             let mut handed = first.hand_over(DRAIN_TIMEOUT).await;
             let HandedOverClient { stream, terms } = handed.remove(0);
             assert_eq!(terms, negotiated);
-            assert_eq!(server_of(&seam, &core).take_over(HandedOverClient { stream, terms: other }), Err(why));
+            assert_eq!(server_of(&seam, &core).take_over(HandedOverClient { stream, terms: other }), Err(reason));
             assert!(client.is_closed().await);
         });
     }

@@ -78,8 +78,8 @@ impl Model {
     /// Updates the model with the result of a poll.
     pub fn apply(&mut self, result: PollResult, now: Instant) {
         let status = match result {
-            PollResult::NoReply(why) => {
-                self.no_reply_reason = Some(why);
+            PollResult::NoReply(reason) => {
+                self.no_reply_reason = Some(reason);
                 return;
             }
             PollResult::Status(status) => *status,

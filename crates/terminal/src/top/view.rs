@@ -72,8 +72,8 @@ pub fn draw(frame: &mut Frame<'_>, model: &mut Model, palette: Palette, now: Ins
     ])
     .areas(area);
     draw_head(frame, head, model, palette, now);
-    if let Some(why) = model.no_reply_reason() {
-        let text = format!(" no answer from the daemon, retrying: {why}");
+    if let Some(reason) = model.no_reply_reason() {
+        let text = format!(" no answer from the daemon, retrying: {reason}");
         frame.render_widget(Line::styled(text, palette.of(Color::Red).patch(BOLD)), error_line);
     }
     if let Some(status) = model.status() {
