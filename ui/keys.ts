@@ -10,7 +10,7 @@ const NAME = 'virtual:keys';
 // The prefix keeps other plugins away.
 const MADE = `\0${NAME}`;
 
-/** `### [memory]` and the rows below it: `| key | notation | default | meaning |`. */
+/** `### [memory]` and the rows below it: `| key | example | default | meaning |`. */
 function tablesOf(text: string) {
   const listed = text.slice(text.indexOf(BEGIN), text.indexOf(END));
   const sections = listed.split(/^### /m).slice(1);

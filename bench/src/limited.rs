@@ -23,7 +23,7 @@ pub fn section(file: &Path, folder: &Path, programs: &Programs, effort: Effort) 
         text: format!(
             "Random reads through Hotset with 32 MiB of memory on an NBD export of qemu-storage-daemon limited to \
              {IOPS} \
-             requests a second, and of that export itself."
+             requests per second, and of that export itself."
         ),
         ratios: vec![Ratio { name: "to the export", of: Kind::Hotset, to: &[Kind::Qemu] }],
         measured: vec![measured],

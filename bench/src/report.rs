@@ -30,7 +30,7 @@ pub fn page(machine: &[String], how: &str, sections: &[Section], left_out: &[Str
     let mut out = String::from(
         "# Benchmarks\n\nWritten by `make bench`; do not edit. Figures are medians of interleaved rounds, ratios are \
          medians of each round's \
-         ratio.\nA cell shows: requests a second · median latency · the server's CPU time per request.\n\n",
+         ratio.\nA cell shows: requests per second · median latency · the server's CPU time per request.\n\n",
     );
     machine.iter().for_each(|line| out.push_str(&format!("- {line}\n")));
     out.push_str(&format!("- {how}\n"));

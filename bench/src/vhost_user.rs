@@ -200,7 +200,7 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     let mut text = "A volume that is entirely in memory, used by one driver in shared memory, beside \
                     qemu-storage-daemon's vhost-user-blk \
                     export of a file in memory, and beside the same daemon over NBD on a Unix socket. Servers have \
-                    one processor, the client another. A cell shows: requests a second · the \
+                    one processor, the client another. A cell shows: requests per second · the \
                     server's CPU time per request · the client's.\n\n\
                     | | hotset | qemu-s-d | hotset over NBD | to qemu-s-d | to NBD | target |\n| --- | ---: | ---: | \
                     ---: | ---: | ---: | ---: |\n"

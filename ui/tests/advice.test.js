@@ -200,7 +200,7 @@ test('recommendations for a loaded volume match the API', { skip }, async (t) =>
   // Idle volumes are listed with the reason.
   assert.match(
     await text(page.locator('[data-unavailable]')),
-    /nothing was read or written yet, so there is nothing to say: .*volume-0000, volume-0001/,
+    /nothing was read or written yet, so there is no advice: .*volume-0000, volume-0001/,
   );
   await recommendation.getByRole('link', { name: 'database' }).click();
   await page.waitForSelector('h1:text-is("database")');

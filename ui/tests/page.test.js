@@ -52,7 +52,7 @@ test('overview matches the API and updates every second', { skip }, async (t) =>
   const told = ((await reads()) - from) / ((Date.now() - began) / 1e3);
   const shown = seen.reduce((sum, text) => sum + rateOf(text), 0) / seen.length;
   t.diagnostic(
-    `reads a second: page ${shown.toFixed(1)}, API ${told.toFixed(1)}; figures changed ${others.size} times in 6 s`,
+    `reads per second: page ${shown.toFixed(1)}, API ${told.toFixed(1)}; figures changed ${others.size} times in 6 s`,
   );
   assert.ok(Math.abs(shown - told) < told * 0.25, `the page shows ${shown}, the API ${told}`);
   assert.ok(others.size >= 2, `in six seconds it showed ${[...others]}`);
@@ -167,7 +167,7 @@ test('datastores show the sums of their volumes', { skip }, async (t) => {
   }
   const told = ((await requests()) - from) / ((Date.now() - began) / 1e3);
   const mean = seen.reduce((sum, rate) => sum + rate, 0) / seen.length;
-  t.diagnostic(`requests a second: page ${mean.toFixed(1)}, API ${told.toFixed(1)}`);
+  t.diagnostic(`requests per second: page ${mean.toFixed(1)}, API ${told.toFixed(1)}`);
   assert.ok(Math.abs(mean - told) < told * 0.25, `the page shows ${mean}, the API ${told}`);
   assert.ok((await page.locator('[data-chart]').count()) >= 4);
   assert.deepEqual(page.errors, []);
@@ -267,7 +267,7 @@ test('drive health is listed beside the write count', { skip }, async (t) => {
   const page = await open(t, '#/flash');
   await badge(page, 'live');
   // The test's devices are files.
-  await page.waitForSelector('[data-drives="0"]:has-text("files have no drive")');
+  await page.waitForSelector('[data-drives="0"]:has-text("files have none")');
   const status = await daemon.json('status');
   const drive = { drive: '/dev/nvme0n1', model: 'Example', read_unix_seconds: 1e9, temperature_celsius: 41 };
   const unknown = { spare_ratio: null, spare_threshold_ratio: null, wear_used_ratio: null, media_errors: null };

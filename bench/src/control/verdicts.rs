@@ -90,7 +90,7 @@ impl Series {
             );
         };
         let (wanted, verdict) = self.requests();
-        ratios("requests a second", "", IOPS, &wanted, &verdict.to_string());
+        ratios("requests per second", "", IOPS, &wanted, &verdict.to_string());
         match self.rate {
             Some(_) => {
                 let wanted = format!("at most {P99_MAX:.2}");
@@ -136,7 +136,7 @@ pub fn describe(start_seconds: f64, time: Duration, alone: &Cell, all: &[Series]
     let mut text = format!(
         "{VOLUMES} volumes in memory, {CLIENTS} clients with 4 KiB requests to all of them in turn, one in four a \
          write: at {:.0} % of the {:.0} \
-         requests a second of the saturated rate, and saturated. Off, off again, and on: with {FOLLOWERS} \
+         requests per second of the saturated rate, and saturated. Off, off again, and on: with {FOLLOWERS} \
          followers of the stream that read without drawing ({FOLLOWED} volumes each) and a scrape of `/metrics` every \
          {} s. {rounds} rounds of cells of \
          {} s, in changing order; ratios are the geometric means of the rounds', with their 95 % confidence \

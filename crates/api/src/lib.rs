@@ -10,7 +10,7 @@
 //! shared.rs    options and handles that all of them use
 //! routes/      one file per route
 //! metrics/     metric families for Prometheus
-//! stream/      one sample a second for all clients
+//! stream/      one sample per second for all clients
 //! ```
 
 pub mod access;

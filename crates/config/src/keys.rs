@@ -7,7 +7,7 @@ pub use messages::report::TakesEffect;
 
 /// A table of the file.
 pub struct Table {
-    /// Its name; empty for the top of the file.
+    /// Its name; empty for the top level.
     pub name: &'static str,
     /// Written `[[name]]`, any number of times.
     pub repeated: bool,
@@ -111,13 +111,9 @@ pub const KEYS: &[Key] = &[
         "keep_in",
         r#""auto", "none" or "/dev/shm""#,
         r#""auto""#,
-        "Directory of the memory cache in a file system in memory (tmpfs), so that the cache survives the daemon. \
-         After a crash or a kill, the next start recovers acknowledged writes that are not on the backing; a power \
-         cut loses them. `\"auto\"`: `/dev/shm` if it has room for `[memory] size`, otherwise none, with a warning; \
-         `\"none\"`: none. If a configured directory has no room, the daemon does not start, unless the image of a \
-         killed daemon is there: then the daemon recovers it, creates no new file, and raises the alert \
-         `memory-not-kept`. Without a surviving cache, the [first flush fails](vhost-user.md#restarts-of-the-daemon) \
-         for clients that reconnect after a kill.",
+        "Directory on tmpfs for persisted memory ([configuration.md](configuration.md#persisted-memory)): acknowledged \
+         writes survive a crash or a kill of the daemon, but not a power cut. `\"auto\"`: `/dev/shm` if it has room \
+         for `[memory] size`, otherwise as `\"none\"`, with a warning. `\"none\"`: memory is not persisted.",
     ),
     key(
         "flash",
@@ -219,7 +215,7 @@ pub const KEYS: &[Key] = &[
         "tls_client_ca",
         r#""/etc/hotset/clients.crt""#,
         "none",
-        "Require client certificates signed by one of these authorities, PEM.",
+        "CA certificates, PEM. Clients must present a certificate that one of these CAs has signed.",
     )
     .takes_effect(Renewal),
     key(
@@ -287,8 +283,8 @@ pub const KEYS: &[Key] = &[
         "metrics_volumes",
         "1000",
         "1000",
-        "Maximum number of volumes with their own time series in `/metrics`. Above it, `/metrics` has sums only, and \
-         the number of volumes left out.",
+        "Maximum number of volumes with their own time series in `/metrics`. Above it, `/metrics` contains only \
+         sums and the number of volumes left out.",
     )
     .shape(COUNT),
     key(
@@ -337,16 +333,16 @@ pub const KEYS: &[Key] = &[
         "alerts",
         "webhook_ca",
         r#""/etc/hotset/receiver-ca.crt""#,
-        "the authorities trusted by the system",
-        "Authorities for the certificate of an `https://` webhook, PEM.",
+        "the system's trusted CAs",
+        "CA certificates, PEM. One of these CAs must have signed the certificate of an `https://` webhook.",
     ),
     key(
         "log",
         "level",
         r#""error", "warn", "info" or "debug""#,
         r#""info""#,
-        "What is logged on standard error: errors alone, warnings too, changes too, or requests of the commands and of \
-         the web page as well ([log.md](log.md)).",
+        "Lowest severity logged on standard error: `warn` adds warnings to errors, `info` adds changes, `debug` adds \
+         requests from commands and the web console ([log.md](log.md)).",
     )
     .shape(Shape::Choice(&["error", "warn", "info", "debug"]))
     .takes_effect(Reload),
@@ -364,7 +360,7 @@ pub const KEYS: &[Key] = &[
         "format",
         r#""text" or "json""#,
         r#""text""#,
-        "Lines for people, or a JSON object a line, with fields for the volume, the device and the client.",
+        "Plain text, or one JSON object per line, with fields for the volume, the device and the client.",
     )
     .shape(Shape::Choice(&["text", "json"])),
     key(
@@ -425,8 +421,8 @@ pub const KEYS: &[Key] = &[
         "write_cost",
         "4",
         "1",
-        "Disk accesses of a small write, if the disks do not report it: 2 for RAID 1 and 10, 4 for RAID 5, 6 for RAID \
-         6; 1 to 16. Modelled arrays report it.",
+        "RAID write penalty: disk accesses per small write, for disks that do not report it. 2 for RAID 1 and 10, 4 \
+         for RAID 5, 6 for RAID 6; 1 to 16. Modelled arrays report it.",
     )
     .shape(Shape::Count(1, 16))
     .takes_effect(Reload),
@@ -495,7 +491,7 @@ pub const KEYS: &[Key] = &[
         "volume",
         "lun",
         "0",
-        "given once",
+        "assigned once",
         "Number of the LUN, 0 to 16383, with `[iscsi]`. Without this key, the volume gets a number that no other \
          volume has had, and keeps it.",
     )
@@ -552,7 +548,7 @@ pub const KEYS: &[Key] = &[
         "300",
         "0",
         "Reservation in requests of 4 KiB per second, served before shares are applied; at most `limit_iops`. It \
-         requires a `datastore`, which may refuse reservations above its proven performance.",
+         requires a `datastore`, which may refuse reservations above its measured capacity.",
     )
     .shape(COUNT)
     .takes_effect(Command),
@@ -622,14 +618,12 @@ pub const KEYS: &[Key] = &[
     )
     .shape(Shape::Labels)
     .takes_effect(Reload),
-    key("qos", "shares", r#""high" or 1500"#, "not given", "As `shares` of a volume.")
-        .shape(SHARES)
-        .takes_effect(Reload),
-    key("qos", "limit_iops", "500", "not given", "As `limit_iops` of a volume.").shape(COUNT).takes_effect(Reload),
-    key("qos", "limit_bytes", r#""20 MB""#, "not given", "As `limit_bytes` of a volume.").takes_effect(Reload),
-    key("qos", "burst_iops", "1000", "not given", "As `burst_iops` of a volume.").shape(COUNT).takes_effect(Reload),
-    key("qos", "burst_bytes", r#""100 MB""#, "not given", "As `burst_bytes` of a volume.").takes_effect(Reload),
-    key("qos", "reservation_iops", "300", "not given", "As `reservation_iops` of a volume.")
+    key("qos", "shares", r#""high" or 1500"#, "unset", "As `shares` of a volume.").shape(SHARES).takes_effect(Reload),
+    key("qos", "limit_iops", "500", "unset", "As `limit_iops` of a volume.").shape(COUNT).takes_effect(Reload),
+    key("qos", "limit_bytes", r#""20 MB""#, "unset", "As `limit_bytes` of a volume.").takes_effect(Reload),
+    key("qos", "burst_iops", "1000", "unset", "As `burst_iops` of a volume.").shape(COUNT).takes_effect(Reload),
+    key("qos", "burst_bytes", r#""100 MB""#, "unset", "As `burst_bytes` of a volume.").takes_effect(Reload),
+    key("qos", "reservation_iops", "300", "unset", "As `reservation_iops` of a volume.")
         .shape(COUNT)
         .takes_effect(Reload),
 ];
@@ -678,12 +672,12 @@ pub fn find_table(name: &str) -> Option<&'static Table> {
     TABLES.iter().find(|table| table.name == name && !name.is_empty())
 }
 
-/// A table's notation: `[memory]`, `[[volume]]`, `the top of the file`.
+/// A table's notation: `[memory]`, `[[volume]]`, `top level`.
 pub fn show_table(name: &str) -> String {
     match find_table(name) {
         Some(table) if table.repeated => format!("[[{name}]]"),
         Some(_) => format!("[{name}]"),
-        None => "the top of the file".to_owned(),
+        None => "top level".to_owned(),
     }
 }
 

@@ -135,7 +135,7 @@ pub struct FlashConfig {
     pub allow_single_copy: bool,
     /// Full writes of the devices per day that promotion may make, in thousandths; 0: no limit.
     pub endurance_milli_dwpd: u32,
-    /// Bytes a second that the scrub reads; `None`: no scrub.
+    /// Bytes per second that the scrub reads; `None`: no scrub.
     pub scrub: Option<u64>,
     /// Latency above which the devices are congested.
     pub threshold: Threshold,

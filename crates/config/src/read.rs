@@ -61,12 +61,13 @@ fn unknown(source: &mut Source<'_>, table: &str, name: &str, span: &Range<usize>
     let tables = TABLES.iter().filter(|_| table.is_empty()).map(|table| table.name);
     let fault = match table {
         "" if is_table => format!("unknown table [{name}]"),
-        "" => format!("unknown key \"{name}\" at the top of the file"),
+        "" => format!("unknown key \"{name}\" at the top level"),
         _ => format!("unknown key \"{name}\" in {}", show_table(table)),
     };
     let other_table = KEYS.iter().find(|key| key.name == name && key.table != table);
     let remedy = match (nearest(name, known_keys.clone().chain(tables.clone())), other_table) {
         (Some(near), _) => format!("did you mean \"{near}\"?"),
+        (None, Some(key)) if key.table.is_empty() => format!("\"{name}\" belongs to the top level"),
         (None, Some(key)) => format!("\"{name}\" belongs to {}", show_table(key.table)),
         (None, None) => {
             let known: Vec<_> = known_keys.chain(tables).filter(|name| !name.is_empty()).collect();
@@ -77,7 +78,7 @@ fn unknown(source: &mut Source<'_>, table: &str, name: &str, span: &Range<usize>
 }
 
 impl<'a> Section<'a> {
-    /// The top of the file.
+    /// The top level of the file.
     pub fn top(root: &'a Spanned<DeTable<'a>>) -> Self {
         Section { name: "", table: Some(root.get_ref()), span: root.span() }
     }
@@ -232,12 +233,12 @@ impl Setting for Size {
     }
 }
 
-/// Bytes a second, or off.
+/// Bytes per second, or off.
 pub struct Rate(pub Option<u64>);
 
 impl Setting for Rate {
     fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
-        let text = value.as_str().ok_or(ValueError::Type("\"off\", or a size a second with its unit, in quotes"))?;
+        let text = value.as_str().ok_or(ValueError::Type("\"off\", or a size per second with its unit, in quotes"))?;
         match text {
             "off" => Ok(Rate(None)),
             _ => units::parse_size(text).map(|bytes| Rate(Some(bytes))).map_err(|error| split_message(&error)),

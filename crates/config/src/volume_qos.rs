@@ -9,15 +9,15 @@ use units::{exact_bytes, parse_size};
 
 /// Key of the weight under congestion.
 pub const SHARES: &str = "shares";
-/// Key of the limit in requests a second.
+/// Key of the limit in requests per second.
 pub const LIMIT_IOPS: &str = "limit_iops";
-/// Key of the limit in bytes a second.
+/// Key of the limit in bytes per second.
 pub const LIMIT_BYTES: &str = "limit_bytes";
 /// Key of the burst in requests.
 pub const BURST_IOPS: &str = "burst_iops";
 /// Key of the burst in bytes.
 pub const BURST_BYTES: &str = "burst_bytes";
-/// Key of the reservation in requests a second.
+/// Key of the reservation in requests per second.
 pub const RESERVATION_IOPS: &str = "reservation_iops";
 /// All keys.
 pub const KEYS: [&str; 6] = [SHARES, LIMIT_IOPS, LIMIT_BYTES, BURST_IOPS, BURST_BYTES, RESERVATION_IOPS];
@@ -61,7 +61,7 @@ impl fmt::Display for Shares {
     }
 }
 
-/// Bytes a second, or bytes of a burst; 0: none.
+/// Bytes per second, or bytes of a burst; 0: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByteLimit(pub u64);
 
@@ -95,15 +95,15 @@ impl fmt::Display for ByteLimit {
 pub struct VolumeQos {
     /// Its weight among the volumes of a congested datastore.
     pub shares: Shares,
-    /// Requests a second at most; 0: no limit.
+    /// Requests per second at most; 0: no limit.
     pub limit_iops: u32,
-    /// Bytes a second at most.
+    /// Bytes per second at most.
     pub limit_bytes: ByteLimit,
     /// Requests of unused limit that can be saved up.
     pub burst_iops: u32,
     /// Bytes of unused limit that can be saved up.
     pub burst_bytes: ByteLimit,
-    /// Requests of 4 KiB a second that its datastore serves first; 0: no reservation.
+    /// Requests of 4 KiB per second that its datastore serves first; 0: no reservation.
     pub reservation_iops: u32,
 }
 

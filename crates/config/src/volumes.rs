@@ -156,7 +156,7 @@ fn read_lun(section: &Section<'_>, taken: &mut BTreeMap<u16, usize>, source: &mu
     match taken.get(&lun) {
         Some(first) => {
             let fault = format!("LUN {lun} is used by the volume at line {first}");
-            source.problem(&span, fault, "specify a different number for each volume, or none, to have one assigned");
+            source.problem(&span, fault, "specify a different number for each volume, or omit it: one is assigned");
         }
         None => drop(taken.insert(lun, line)),
     }

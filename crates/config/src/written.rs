@@ -14,7 +14,7 @@ pub type Entry = BTreeMap<String, String>;
 /// The file's values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// By table; the empty name is the top of the file.
+    /// By table; the empty name is the top level.
     tables: BTreeMap<String, Entry>,
     /// By repeated table and by name.
     repeated: BTreeMap<String, BTreeMap<String, Entry>>,

@@ -12,7 +12,7 @@ fn keys_as_text() -> String {
     let mut text = String::new();
     for table in TABLES {
         text +=
-            &format!("\n### {}\n\n| key | notation | default | meaning |\n|---|---|---|---|\n", show_table(table.name));
+            &format!("\n### {}\n\n| key | example | default | meaning |\n|---|---|---|---|\n", show_table(table.name));
         for key in KEYS.iter().filter(|key| key.table == table.name) {
             let cell = |text: &str| text.replace('|', "\\|");
             let (form, default) = (cell(key.form), cell(key.default));

@@ -103,9 +103,9 @@ fn example_file() -> String {
         }
         for key in keys {
             let written = match key.default {
-                "required" => format!("Written {}. Required.", key.form),
-                default if default == key.form => format!("Without it: {default}."),
-                default => format!("Written {}. Without it: {default}.", key.form),
+                "required" => format!("Example: {}. Required.", key.form),
+                default if default == key.form => format!("Default: {default}."),
+                default => format!("Example: {}. Default: {default}.", key.form),
             };
             let restart = if key.takes_effect == TakesEffect::Restart { " A change requires a restart." } else { "" };
             text += "\n";

@@ -1,4 +1,4 @@
-//! Wire format: one JSON object a line, of bounded length.
+//! Wire format: one JSON object per line, of bounded length.
 
 use std::io;
 

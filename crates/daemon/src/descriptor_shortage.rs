@@ -5,7 +5,7 @@ use rustix::process::{Resource, getrlimit};
 use super::events::Journal;
 use logging::{self as log, DAEMON};
 
-/// Consecutive checks, one a second, without a rejected client after which the shortage is over.
+/// Consecutive checks, one per second, without a rejected client after which the shortage is over.
 const QUIET_CHECKS: u32 = 10;
 
 /// State of the detection.

@@ -1,5 +1,5 @@
-//! NBD clients over a restart. The service manager keeps the connections of clients that are between two requests when
-//! the daemon stops, and the next daemon continues to serve them.
+//! NBD clients across a restart. The service manager keeps the connections of clients that are between two requests
+//! when the daemon stops, and the next daemon continues to serve them.
 //!
 //! Connections are handed over only when all acknowledged writes are on the backings or in the flash log: a client of a
 //! daemon that ended earlier must see its connection break. The new daemon removes the connections from the service

@@ -1,26 +1,15 @@
-//! The iSCSI front end in the daemon: LUN numbers, access lists, persistent reservations and session reports.
+//! The iSCSI server of a data core: its specification, its units, and the queue of reservations to be saved.
 
-use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use engine::{Volume, VolumeId};
 use iscsi::{Options, Server};
-use messages::report::{IscsiReport, IscsiSessionReport, SlowCommandReport, UnitReport};
-use messages::{ErrorKind, Failure};
-use scsi::{Absent, AccessList, Identity, Lun, ReservationStore, StoreFuture, Target, UnitSpec};
+use scsi::{AccessList, Identity, Lun, ReservationStore, StoreFuture, Target, UnitSpec};
 use seam::real::RealSeam;
-use seam::{Nanos, Seam};
 use tokio::sync::{mpsc, oneshot};
 
-use super::cores::CORE_TIMEOUT;
-use super::cores::{Cores, Local, core_ended};
-use super::records::{Records, state_failed};
-use super::settings::Settings;
-use super::volumes::{KnownVolume, Placement, WantedVolume};
-use config::{IscsiConfig, VolumeConfig, read_chap};
+use config::{IscsiConfig, read_chap};
 use logging::{self as log, ISCSI};
-use state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, draw_number, effective};
 
 /// The target has one port, whatever the number of its portals.
 const PORTS: u16 = 1;
@@ -36,9 +25,12 @@ pub struct IscsiSpec {
 
 /// A record of reservations to be saved, and the channel for the result.
 pub struct ReservationRecord {
-    incarnation: VolumeId,
-    record: Vec<u8>,
-    done: oneshot::Sender<Result<(), String>>,
+    /// The volume's incarnation.
+    pub incarnation: VolumeId,
+    /// The record.
+    pub record: Vec<u8>,
+    /// The channel for the result.
+    pub done: oneshot::Sender<Result<(), String>>,
 }
 
 /// Queue of records for the state directory. A unit has at most one record in it: its next one waits for the result.
@@ -61,23 +53,26 @@ impl ReservationStore for ControlThreadKeeper {
 
 /// A volume as a unit of the target.
 pub struct UnitPlan {
-    lun: Lun,
-    identity: Identity,
-    access: AccessList,
-    read_only: bool,
-    declared_lost: bool,
-    kept: Vec<u8>,
+    /// Its number.
+    pub lun: Lun,
+    /// Its identity for initiators.
+    pub identity: Identity,
+    /// The initiators that may use it.
+    pub access: AccessList,
+    /// Writes are rejected.
+    pub read_only: bool,
+    /// The volume is declared lost.
+    pub declared_lost: bool,
+    /// The saved record of its reservations.
+    pub reservation_record: Vec<u8>,
 }
 
 impl UnitPlan {
-    /// Adds the unit to the target of this core.
-    pub fn add(self, local: &Local, volume: Volume<RealSeam>) {
-        let Some(iscsi) = &local.iscsi else { return };
-        let UnitPlan { lun, identity, access, read_only, declared_lost, kept } = self;
+    /// Adds the unit to its core's target.
+    pub fn add(self, target: &Target<RealSeam>, volume: Volume<RealSeam>) {
+        let UnitPlan { lun, identity, access, read_only, declared_lost, reservation_record } = self;
         let physical_4k = volume.geometry().physical_block >= PHYSICAL_4K;
-        let target = iscsi.target();
-        let added =
-            target.add(UnitSpec { lun, volume, identity, access, read_only, physical_4k, reservation_record: kept });
+        let added = target.add(UnitSpec { lun, volume, identity, access, read_only, physical_4k, reservation_record });
         added.expect("the state directory assigns each LUN once, and the reservations were checked");
         target.set_lost(lun, declared_lost);
     }
@@ -104,268 +99,4 @@ pub fn plan(config: Option<&IscsiConfig>) -> Result<(Option<IscsiSpec>, Reservat
 pub fn server(seam: &RealSeam, spec: IscsiSpec) -> Server<RealSeam> {
     let target = Target::new(seam.clone(), &spec.target, PORTS, Rc::new(ControlThreadKeeper(spec.sender)));
     Server::new(seam.clone(), target, spec.options)
-}
-
-/// The saved reservations of a unit, checked for readability.
-fn read_reservations(unit: &UnitRecord) -> Result<Vec<u8>, scsi::RecordError> {
-    let kept = unit.reservation_bytes().ok_or(scsi::RecordError::Damaged)?;
-    scsi::check_record(&kept).map(|()| kept)
-}
-
-/// The volumes as units of the iSCSI target: their numbers, access lists and reservations.
-pub struct Units {
-    settings: Rc<Settings>,
-    records: Rc<Records>,
-    cores: Rc<Cores>,
-    /// LUN numbers that the file assigns, as it was read last.
-    fixed: RefCell<BTreeSet<u16>>,
-}
-
-impl Units {
-    /// The units of a daemon that serves nothing yet.
-    pub fn new(settings: Rc<Settings>, records: Rc<Records>, cores: Rc<Cores>) -> Units {
-        let units = Units { settings, records, cores, fixed: RefCell::default() };
-        units.set_fixed_luns(&units.settings.current().volumes);
-        units
-    }
-
-    /// Saves reservations until the daemon ends; records that arrive together share one write.
-    pub async fn save_reservations(self: Rc<Self>, mut queue: ReservationQueue) {
-        while let Some(first) = queue.recv().await {
-            let mut records = vec![first];
-            while let Ok(next) = queue.try_recv() {
-                records.push(next);
-            }
-            let known = self.records.change(|state| {
-                let known = records.iter().map(|record| state.record_reservations(record.incarnation, &record.record));
-                known.collect::<Vec<bool>>()
-            });
-            if let Err(error) = &known {
-                log::error!(target: ISCSI, "reservations of a LUN cannot be saved: {error}");
-            }
-            for (at, record) in records.into_iter().enumerate() {
-                let result = match &known {
-                    Ok(known) if known[at] => Ok(()),
-                    Ok(_) => Err("the volume was removed".to_owned()),
-                    Err(error) => Err(error.to_string()),
-                };
-                // The receiver is gone if the initiator has disconnected.
-                let _ = record.done.send(result);
-            }
-        }
-    }
-
-    /// Records the LUN numbers that the file assigns, as it was read now.
-    pub fn set_fixed_luns(&self, volumes: &[VolumeConfig]) {
-        *self.fixed.borrow_mut() = volumes.iter().filter_map(|volume| volume.lun).collect();
-    }
-
-    /// Assigns a LUN to each identified volume, where there is a target; `volumes` are the known ones. Adopting a
-    /// backing discards damaged reservations.
-    pub fn assign_luns(
-        &self,
-        state: &mut State,
-        volumes: &[String],
-        wanted: &[WantedVolume],
-        identified: &mut [Result<VolumeId, Failure>],
-        adopt: bool,
-    ) {
-        if !self.settings.has_target() {
-            return;
-        }
-        let known: BTreeSet<&str> =
-            volumes.iter().map(String::as_str).chain(wanted.iter().map(|(config, _)| config.name.as_str())).collect();
-        let drawn = || draw_number().map_err(|error| format!("cannot draw an identity from /dev/urandom: {error}"));
-        let mut requests = Vec::new();
-        for (at, (config, _)) in wanted.iter().enumerate() {
-            let Ok(incarnation) = identified[at] else { continue };
-            match drawn() {
-                Ok(serial) => requests.push((at, (incarnation, config.lun, serial))),
-                Err(error) => identified[at] = Err(Failure::new(ErrorKind::Failed, error)),
-            }
-            let unit = state.by_incarnation_mut(incarnation).and_then(|record| record.unit.as_mut()).filter(|_| adopt);
-            if let Some(unit) = unit.filter(|unit| read_reservations(unit).is_err()) {
-                unit.reservations.clear();
-            }
-        }
-        if state.host == 0 {
-            // Without a random number no volume has an identity either, and the error was reported above.
-            state.host = drawn().unwrap_or_default();
-        }
-        let (places, requests): (Vec<usize>, Vec<_>) = requests.into_iter().unzip();
-        for (at, given) in places.into_iter().zip(state.assign_luns(&requests, &self.fixed.borrow(), &known)) {
-            if let Err(error) = given {
-                identified[at] = Err(Failure::new(ErrorKind::Conflict, error.to_string()));
-            }
-        }
-    }
-
-    /// Makes initiators retry known volumes that are not served. The status "no such LUN" would make them remove the
-    /// paths.
-    pub async fn report_absent(&self, refused: impl Iterator<Item = &VolumeConfig>) {
-        let absent: Vec<Absent> = {
-            let state = self.records.view();
-            let absent = refused.filter_map(|config| {
-                let unit = state.by_name(&config.name)?.unit.as_ref()?;
-                let (lun, identity) = (Lun::new(unit.lun)?, Identity::of(state.host, unit.serial));
-                Some(Absent { lun, identity, access: AccessList::new(&config.acl) })
-            });
-            absent.collect()
-        };
-        if absent.is_empty() {
-            return;
-        }
-        let set_absent = async move |local: Rc<Local>| {
-            if let Some(iscsi) = &local.iscsi {
-                absent.into_iter().for_each(|absent| iscsi.target().set_absent(absent));
-            }
-        };
-        if let Err(error) = self.cores.first().call(set_absent).await {
-            log::error!(target: ISCSI, "{error}");
-        }
-    }
-
-    /// Removes the absent LUN of a volume that is removed.
-    pub async fn remove_absent(&self, name: &str) -> Result<(), Failure> {
-        let lun = self.records.view().by_name(name).and_then(|record| Lun::new(record.unit.as_ref()?.lun));
-        let Some(lun) = lun else { return Ok(()) };
-        let remove = async move |local: Rc<Local>| {
-            if let Some(iscsi) = &local.iscsi {
-                iscsi.target().forget_absent(lun);
-            }
-        };
-        self.cores.first().call(remove).await.map_err(core_ended)
-    }
-
-    /// The unit for a volume; `None` without a target.
-    pub fn plan(&self, config: &VolumeConfig, incarnation: VolumeId) -> Result<Option<UnitPlan>, Failure> {
-        if !self.settings.has_target() {
-            return Ok(None);
-        }
-        let state = self.records.view();
-        let record = state.volumes.iter().find(|record| record.incarnation == incarnation);
-        let unit = record.and_then(|record| record.unit.as_ref()).ok_or_else(|| no_lun(&config.name))?;
-        let kept = read_reservations(unit).map_err(|error| {
-            let text =
-                format!("{error}; if no cluster relies on them, discard them: hotset volume adopt {}", config.name);
-            Failure::new(ErrorKind::Conflict, text)
-        })?;
-        Ok(Some(UnitPlan {
-            lun: Lun::new(unit.lun).ok_or_else(|| no_lun(&config.name))?,
-            identity: Identity::of(state.host, unit.serial),
-            access: AccessList::new(&config.acl),
-            read_only: config.read_only,
-            declared_lost: effective(record, DECLARED_LOST, config.declared_lost),
-            kept,
-        }))
-    }
-
-    /// `volume set declared_lost=…`, where the file says `file`.
-    pub async fn set_lost(&self, name: &str, placement: &Placement, lost: bool, file: &str) -> Result<(), Failure> {
-        self.records.change(|state| {
-            state.set_override(placement.incarnation, DECLARED_LOST, &lost.to_string(), file);
-        })?;
-        self.apply_lost(name, placement, lost).await?;
-        log::info!(target: ISCSI, volume = name, "volume {name}: {DECLARED_LOST}={lost} by command");
-        Ok(())
-    }
-
-    /// Applies the LUN's access list and `declared_lost` from the file.
-    pub async fn reload(&self, placement: &Placement, now: &VolumeConfig) -> Result<(), Failure> {
-        self.records.change(|state| {
-            state.expire_override(placement.incarnation, DECLARED_LOST, &now.setting(DECLARED_LOST));
-        })?;
-        let lost = effective(self.records.view().by_name(&now.name), DECLARED_LOST, now.declared_lost);
-        self.apply_lost(&now.name, placement, lost).await?;
-        let (access, read_only) = (AccessList::new(&now.acl), now.read_only);
-        self.with_target(&now.name, placement, move |target, lun| target.change(lun, access, read_only)).await
-    }
-
-    async fn apply_lost(&self, name: &str, placement: &Placement, lost: bool) -> Result<(), Failure> {
-        self.with_target(name, placement, move |target, lun| target.set_lost(lun, lost)).await
-    }
-
-    /// Reports a volume's new size to initiators.
-    pub async fn notify_size(&self, name: &str, placement: &Placement) -> Result<(), Failure> {
-        self.with_target(name, placement, |target, lun| target.resized(lun)).await
-    }
-
-    /// Runs `work` at the target with a volume's LUN, if it has one.
-    async fn with_target(
-        &self,
-        name: &str,
-        placement: &Placement,
-        work: impl FnOnce(&Target<RealSeam>, Lun) + Send + 'static,
-    ) -> Result<(), Failure> {
-        let name = name.to_owned();
-        let call = async move |local: Rc<Local>| {
-            let target = local.iscsi.as_ref().map(Server::target);
-            if let Some((target, lun)) = target.and_then(|target| Some((target, target.find(&name)?))) {
-                work(target, lun);
-            }
-        };
-        self.cores[placement.core].call(call).await.map_err(core_ended)
-    }
-
-    /// Report of the target, which listens at `portals`; `None` if there is none or its core does not answer.
-    pub async fn report(&self, portals: Vec<String>) -> Option<IscsiReport> {
-        let target = self.settings.current().iscsi.as_ref()?.target.clone();
-        let sessions = self.cores.first().call(async |local: Rc<Local>| {
-            let server = local.iscsi.as_ref()?;
-            let (stats, now) = (server.stats(), local.seam.now());
-            let sessions = server.sessions().iter().map(|session| session_report(session, now)).collect();
-            Some((stats, sessions))
-        });
-        let (stats, sessions): (_, Vec<IscsiSessionReport>) =
-            tokio::time::timeout(CORE_TIMEOUT, sessions).await.ok().and_then(Result::ok).flatten()?;
-        Some(IscsiReport {
-            target,
-            portals,
-            connections: stats.accepted,
-            half_open: stats.half_open,
-            failed_logins: stats.failed_logins,
-            sessions,
-        })
-    }
-
-    /// Report of a served volume's LUN.
-    pub fn report_of(&self, known: &KnownVolume, record: Option<&VolumeRecord>, host: u64) -> Option<UnitReport> {
-        known.placement().filter(|_| self.settings.has_target())?;
-        let unit = record?.unit.as_ref()?;
-        Some(UnitReport {
-            lun: unit.lun,
-            naa: Identity::of(host, unit.serial).serial(),
-            declared_lost: effective(record, DECLARED_LOST, known.config.declared_lost),
-        })
-    }
-}
-
-fn no_lun(name: &str) -> Failure {
-    let error = StateError::Damaged { path: "state.json".into(), detail: format!("volume {name} has no LUN") };
-    state_failed(error)
-}
-
-fn session_report(session: &iscsi::SessionStats, now: Nanos) -> IscsiSessionReport {
-    let slow = |slow: &iscsi::SlowCommand| SlowCommandReport {
-        ago_ms: now.since(slow.ended).as_millis(),
-        command: slow.name.to_owned(),
-        lun: slow.lun,
-        took_us: slow.took.as_micros(),
-    };
-    IscsiSessionReport {
-        session: session.tsih,
-        initiator: session.initiator.clone(),
-        alias: session.alias.clone(),
-        portal: session.portal.clone(),
-        discovery: session.discovery,
-        authenticated: session.authenticated,
-        header_digest: session.digests.0,
-        data_digest: session.digests.1,
-        commands: session.commands,
-        under_way: session.commands_in_flight,
-        aborted: session.aborted,
-        read_bytes: session.read_bytes,
-        write_bytes: session.write_bytes,
-        slowest: session.slowest.iter().map(slow).collect(),
-    }
 }

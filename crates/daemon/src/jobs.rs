@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use messages::report::{EndedJobReport, FlashJobReport, JobOutcome, JobReport};
+use messages::report::{EndedJobReport, FlashJobReport, JobKind, JobOutcome, JobReport};
 use messages::{Answer, ErrorKind, Failure, FlashReport, VolumeReport, unix_time};
 use tokio::sync::watch;
 
 /// Id of a change of the flash devices; there is at most one.
 pub const FLASH: &str = "flash";
-/// Kind of a flush, and prefix of its id.
+/// Prefix of the id of a flush.
 const FLUSH: &str = "flush";
 /// Maximum of concurrent flushes: each is part of the report of every second.
 const FLUSHES_MAX: usize = 64;
@@ -48,13 +48,13 @@ impl Jobs {
         kept.map(|(_, report)| report.clone()).collect()
     }
 
-    fn end(&self, id: String, kind: &str, subject: &str, outcome: JobOutcome, reason: &str) {
+    fn end(&self, id: String, kind: JobKind, subject: &str, outcome: JobOutcome, reason: &str) {
         let mut ended = self.ended.borrow_mut();
         if ended.len() == OUTCOMES_MAX {
             ended.pop_front();
         }
         let ended_unix_ms = unix_time::now().as_millis() as u64;
-        let [kind, subject, reason] = [kind, subject, reason].map(str::to_owned);
+        let [subject, reason] = [subject, reason].map(str::to_owned);
         ended.push_back((Instant::now(), EndedJobReport { id, kind, subject, ended_unix_ms, outcome, reason }));
     }
 
@@ -105,7 +105,7 @@ impl Jobs {
     }
 
     /// Records the outcome of a change of the flash devices that had begun.
-    pub fn end_flash(&self, kind: &str, device: &str, outcome: JobOutcome, reason: &str) {
+    pub fn end_flash(&self, kind: JobKind, device: &str, outcome: JobOutcome, reason: &str) {
         self.end(FLASH.to_owned(), kind, device, outcome, reason);
     }
 }
@@ -137,7 +137,7 @@ impl FlushEntry {
 
     /// Records the outcome of the flush.
     pub fn end(&self, volume: &str, outcome: JobOutcome, reason: &str) {
-        self.jobs.end(format!("{FLUSH}-{}", self.number), FLUSH, volume, outcome, reason);
+        self.jobs.end(format!("{FLUSH}-{}", self.number), JobKind::Flush, volume, outcome, reason);
     }
 }
 
@@ -148,7 +148,7 @@ fn flush_report(number: u64, flush: &RunningFlush, volume: Option<&VolumeReport>
     let left = || (began.elapsed().as_secs_f64() * (total_bytes - done_bytes) as f64 / done_bytes as f64) as u64;
     JobReport {
         id: format!("{FLUSH}-{number}"),
-        kind: FLUSH.to_owned(),
+        kind: JobKind::Flush,
         subject: name.clone(),
         done_bytes,
         total_bytes: *total_bytes,

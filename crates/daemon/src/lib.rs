@@ -2,6 +2,10 @@
 //!
 //! The calling thread becomes the control thread: it owns files, signals and the control socket. Data cores are threads
 //! of their own that never wait for it; every action reaches them as a message.
+//!
+//! No module uses a module above it: `daemon` is on top, the parts of the control thread (`flash`, `iscsi_units`,
+//! `stop` and others) are below it, then `cores`, and at the bottom the servers that a core runs (`iscsi`,
+//! `vhost_user`).
 
 mod attachments;
 mod certificates;
@@ -14,8 +18,10 @@ mod flash;
 mod handover;
 mod http;
 mod iscsi;
+mod iscsi_units;
 mod jobs;
 mod listen;
+mod listen_retry;
 mod loss;
 mod overlap;
 mod persisted_memory;

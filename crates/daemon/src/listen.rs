@@ -2,20 +2,16 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::io::ErrorKind;
 use std::path::Path;
 use std::rc::Rc;
 
 use seam::real::RealSeam;
-use seam::{Address, Nanos, Seam};
+use seam::{Address, Seam};
 
 use super::cores::{Cores, Local};
+use super::listen_retry::listen_with_retry;
 use super::settings::Settings;
 use super::socket_access::SocketAccess;
-
-/// Time for which an address in use is retried.
-const PREDECESSOR_TIMEOUT: Nanos = Nanos::from_secs(5);
-const RETRY_PAUSE: Nanos = Nanos::from_millis(50);
 
 /// The place where clients reach a front end.
 #[derive(Clone, Debug)]
@@ -129,21 +125,6 @@ impl Listeners {
             Ok(shown)
         };
         self.cores.first().call(listen).await.map_err(|error| error.to_string())?
-    }
-}
-
-/// Listens at an address that a killed predecessor may still hold: the kernel closes its sockets only when the last
-/// request of its io_uring is done.
-pub(super) async fn listen_with_retry(
-    seam: &RealSeam,
-    address: &Address,
-) -> std::io::Result<<RealSeam as Seam>::Listener> {
-    let end = seam.now() + PREDECESSOR_TIMEOUT;
-    loop {
-        match seam.listen(address).await {
-            Err(error) if error.kind() == ErrorKind::AddrInUse && seam.now() < end => seam.sleep(RETRY_PAUSE).await,
-            result => return result,
-        }
     }
 }
 

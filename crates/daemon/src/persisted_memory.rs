@@ -12,10 +12,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
 
-use engine::{AttachError, Backing, Volume, VolumeId, VolumeSpec, WriteSource};
+use engine::VolumeId;
 use messages::{ErrorKind, Failure};
-use seam::BlockMut;
-use seam::real::{PersistFile, PersistedPool, PersistedPoolError, RealBlockMut, RealSeam, tmpfs_free_bytes};
+use seam::real::{PersistFile, PersistedPool, PersistedPoolError, tmpfs_free_bytes};
 
 use super::cores::{Cores, Local, core_ended};
 use super::records::Records;
@@ -96,51 +95,6 @@ pub struct UnreadableImage {
     why: Rc<PersistedPoolError>,
 }
 
-/// A block's content.
-struct Content<'a>(&'a [u8]);
-
-impl WriteSource<RealSeam> for Content<'_> {
-    fn fill(&mut self, _: usize, block: &mut RealBlockMut, at: usize, len: usize) {
-        block.write_bytes(at, &self.0[at..at + len]);
-    }
-}
-
-/// Attaches a volume, with what earlier daemons left of it on flash or in memory. On an error the files keep their
-/// content.
-pub async fn attach(
-    local: &Local,
-    spec: VolumeSpec,
-    backing: Backing<RealSeam>,
-) -> Result<Volume<RealSeam>, AttachError> {
-    let owner = spec.incarnation;
-    let files: Vec<_> =
-        local.memory_images.borrow().iter().filter(|file| file.image_of(owner.0).is_some()).cloned().collect();
-    let Some((file, left)) = files.first().and_then(|file| Some((file, file.image_of(owner.0)?))) else {
-        return local.engine.attach_recovered(spec, backing).await;
-    };
-    let content = |place| Content(file.content(place));
-    let (volume, taken) = local.engine.attach_with_memory(spec, backing, &left, content).await?;
-    // The oldest file, which has everything, is erased last: a kill in between must not leave only a partial copy.
-    files.iter().rev().for_each(|file| file.remove_tags_of(owner.0));
-    if taken > 0 {
-        log::info!(
-            target: MEMORY, volume = volume.name(),
-            "volume {}: recovered {taken} acknowledged blocks and zero ranges that a killed daemon had left in memory",
-            volume.name()
-        );
-    }
-    Ok(volume)
-}
-
-/// True when files of earlier daemons hold content of the volume.
-pub fn has_persisted_content(local: &Local, owner: VolumeId) -> bool {
-    local.memory_images.borrow().iter().any(|file| has_content(file, owner))
-}
-
-fn has_content(file: &PersistedPool, owner: VolumeId) -> bool {
-    file.image_of(owner.0).is_some_and(|left| left.has_content())
-}
-
 /// Persisted memory: the file of this daemon, and the files that earlier daemons left.
 pub struct PersistedMemory {
     cores: Rc<Cores>,
@@ -180,9 +134,8 @@ impl PersistedMemory {
             return Ok(Vec::new());
         };
         let of = async move |local: Rc<Local>| {
-            let left = local.memory_images.borrow();
-            let files = left.iter().filter(|file| has_content(file, owner));
-            files.map(|file| file.file().path.display().to_string()).collect::<Vec<_>>()
+            let files = local.images_with_content_of(owner);
+            files.iter().map(|file| file.file().path.display().to_string()).collect::<Vec<_>>()
         };
         let mut files = self.cores.first().call(of).await.map_err(core_ended)?;
         let state = self.records.view();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
-use seam::real::{Signal, exit_now, hold_signals, obey_default, wait_for_signal};
+use seam::real::{Signal, apply_default_action, block_signals, exit_now, wait_for_signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use logging::{self as log, DAEMON};
@@ -36,7 +36,7 @@ fn subscriber() -> MutexGuard<'static, Option<Subscriber>> {
 pub fn start_thread() -> Result<(), Failure> {
     static STARTED: Once = Once::new();
     let failed = |error: std::io::Error| Failure::failed(format!("cannot handle signals: {error}"));
-    hold_signals().map_err(failed)?;
+    block_signals().map_err(failed)?;
     let mut started = Ok(());
     STARTED.call_once(|| {
         let body = || {
@@ -70,6 +70,6 @@ fn deliver(signal: Signal) {
     });
     drop(subscriber);
     if !is_delivered {
-        obey_default(signal);
+        apply_default_action(signal);
     }
 }

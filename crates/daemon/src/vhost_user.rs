@@ -10,7 +10,7 @@ use seam::Address;
 use seam::real::RealSeam;
 use vhost_user::Server;
 
-use super::listen::listen_with_retry;
+use super::listen_retry::listen_with_retry;
 use super::socket_access::SocketAccess;
 use config::VhostUserConfig;
 use logging::{self as log, VHOST_USER};

@@ -24,7 +24,7 @@ pub struct Figures {
     pub seconds: f64,
     /// Completed requests.
     pub requests: u64,
-    /// Requests a second.
+    /// Requests per second.
     pub iops: f64,
     /// Latency of reads.
     pub read_latency_us: Latency,

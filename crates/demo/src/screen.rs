@@ -150,7 +150,7 @@ pub fn summary(summary: &Summary, style: Style) -> String {
     let times = |gain: f64| if gain.is_finite() { format!("{gain:.1} x") } else { "-".to_owned() };
     let count = |value: f64| show_count(value.round() as u64);
     let gain = times(warm.iops / without.iops);
-    table.row(vec!["requests a second".to_owned(), count(without.iops), count(with.iops), count(warm.iops), gain]);
+    table.row(vec!["requests per second".to_owned(), count(without.iops), count(with.iops), count(warm.iops), gain]);
     let mut latency = |name: &str, which: fn(&Figures) -> f64| {
         let (slow, all, fast) = (which(without), which(with), which(warm));
         let cells = [show_micros(slow), show_micros(all), show_micros(fast), times(slow / fast)];

@@ -58,7 +58,7 @@ pub struct Summary {
     pub with: Figures,
     /// The same over the last quarter.
     pub warm: Figures,
-    /// Requests a second of the last quarter with a cache, divided by those of the whole time without one.
+    /// Requests per second of the last quarter with a cache, divided by those of the whole time without one.
     pub iops_gain: f64,
     /// Dirty data when the clients ended.
     pub dirty_bytes_at_end: u64,

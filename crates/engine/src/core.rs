@@ -103,7 +103,7 @@ impl<S: Seam> Core<S> {
         self.0.core_state.pages()
     }
 
-    /// Sets the promotion budget in bytes a day, with a burst of one day; 0: no limit.
+    /// Sets the promotion budget in bytes per day, with a burst of one day; 0: no limit.
     pub fn limit_promotion(&self, bytes_a_day: u64) {
         self.0.core_state.promoter().budget().set_bytes_a_day(bytes_a_day);
     }
@@ -148,7 +148,7 @@ impl<S: Seam> Core<S> {
         Ok(volume)
     }
 
-    /// As [`Core::attach_recovered`], but first recovers persisted memory: blocks that a killed process left of the
+    /// Like [`Core::attach_recovered`], but first recovers persisted memory: blocks that a killed process left of the
     /// volume become dirty again, before the volume can be found. `source` gives the content of the block at a place.
     /// Returns the number of recovered blocks and zero-ranges too. On an error the persisted memory stays complete.
     pub async fn attach_with_memory<W: WriteSource<S>>(

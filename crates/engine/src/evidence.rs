@@ -45,7 +45,7 @@ pub struct WaitingBlocks {
 pub fn waiting_in_memory(left: &ShmImage, end: BlockNo) -> WaitingBlocks {
     let ranges: u64 = left.zeroes.iter().map(|range| range.end - range.start).sum();
     let ranges_past: u64 = left.zeroes.iter().map(|range| range.end.saturating_sub(range.start.max(end.0))).sum();
-    let blocks_past = left.blocks.iter().filter(|(note, _)| note.block >= end.0).count() as u64;
+    let blocks_past = left.blocks.iter().filter(|(tag, _)| tag.block >= end.0).count() as u64;
     WaitingBlocks { blocks: left.blocks.len() as u64 + ranges, past_end: blocks_past + ranges_past }
 }
 
@@ -78,7 +78,7 @@ impl<S: Seam> Core<S> {
         // A shrunk backing is detected by its size. Blocks past its end must not use up the comparisons: an older copy
         // of the backing could differ in earlier writes alone (seed 407254).
         let inside = destaged.into_iter().rev().filter(|(block, _)| *block < end);
-        // Zeroes are compared apart: they may be many, and the backing often held zeroes there before.
+        // Zeroes are compared separately: they may be many, and the backing often held zeroes there before.
         let (zeroed, written): (Vec<_>, Vec<_>) = inside.partition(|(_, checksum)| *checksum == zeroes);
         let each = [zeroed, written].into_iter().flat_map(|blocks| blocks.into_iter().take(COMPARED_BLOCKS_MAX));
         let newest: BTreeMap<BlockNo, u32> = each.collect();

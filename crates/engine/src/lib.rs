@@ -10,6 +10,7 @@ pub mod evidence;
 mod histogram;
 mod log;
 mod memory;
+mod page_hash;
 pub mod pages;
 pub mod policy;
 pub mod request;
@@ -27,7 +28,7 @@ pub use histogram::Histogram;
 pub use histogram::REPORTED_OCTAVES;
 pub use memory::{HINTS_MAX, pool_bytes_for};
 pub use qos::{Limits, Threshold};
-pub use request::{GivenBlocks, RequestError, WriteFlags, WriteSource, ZeroFlags};
+pub use request::{OwnedBlocks, RequestError, WriteFlags, WriteSource, ZeroFlags};
 pub use spec::{
     AdmissionRule, CacheMode, CoreSpec, DatastoreSpec, FLASH_DATASTORE, FlashQuota, MemoryQuota, Qos, UnflushedLoss,
     VolumeSpec, WritePolicy,

@@ -50,30 +50,30 @@ pub trait WriteSource<S: Seam> {
     /// Copies bytes `from..from + len` of the request to byte `at` of `block`. Offsets are multiples of 512.
     fn fill(&mut self, from: usize, block: &mut S::BlockMut, at: usize, len: usize);
 
-    /// Gives away the buffer with bytes `from..from + 4096` of the request, if the source owns such a buffer. A given
-    /// block is not requested again.
-    fn give(&mut self, _from: usize) -> Option<S::BlockMut> {
+    /// Moves out the buffer with bytes `from..from + 4096` of the request, if the source owns such a buffer. The source
+    /// is then not read at these bytes.
+    fn take_block(&mut self, _from: usize) -> Option<S::BlockMut> {
         None
     }
 }
 
 /// The content of a write of whole blocks in the engine's own buffers ([`crate::Volume::buffers`]), which the engine
 /// keeps instead of copying them.
-pub struct GivenBlocks<S: Seam>(Vec<Option<S::BlockMut>>);
+pub struct OwnedBlocks<S: Seam>(Vec<Option<S::BlockMut>>);
 
-impl<S: Seam> GivenBlocks<S> {
+impl<S: Seam> OwnedBlocks<S> {
     /// The content of a write at a multiple of 4096, block by block.
     pub fn new(blocks: impl IntoIterator<Item = S::BlockMut>) -> Self {
-        GivenBlocks(blocks.into_iter().map(Some).collect())
+        OwnedBlocks(blocks.into_iter().map(Some).collect())
     }
 }
 
-impl<S: Seam> WriteSource<S> for GivenBlocks<S> {
+impl<S: Seam> WriteSource<S> for OwnedBlocks<S> {
     fn fill(&mut self, _: usize, _: &mut S::BlockMut, _: usize, _: usize) {
         unreachable!("every block of the write is a whole buffer")
     }
 
-    fn give(&mut self, from: usize) -> Option<S::BlockMut> {
+    fn take_block(&mut self, from: usize) -> Option<S::BlockMut> {
         self.0[from / BLOCK_BYTES].take()
     }
 }

@@ -140,7 +140,7 @@ impl Default for FlashQuota {
 
 impl FlashQuota {
     /// The setting in the form that the flash store takes.
-    pub fn to_page_share(&self) -> PageQuota {
+    pub fn to_page_quota(&self) -> PageQuota {
         PageQuota { min: self.min, max: self.max, pinned: self.pinned.clone() }
     }
 }
@@ -176,7 +176,7 @@ pub enum Sabotage {
     StaleAfterDiscard,
     /// Written data is treated as clean after a reconnect of the backing.
     DropWrittenAtReconnect,
-    /// A fill is installed even if a write came between (R2).
+    /// A fill is installed even if a write came between (R2, docs/rules.md).
     NoFillGuards,
     /// An overwrite changes a buffer in flight to the disk (R1).
     OverwriteInFlight,
@@ -263,7 +263,7 @@ pub enum UnflushedLoss {
 pub struct Qos {
     /// Weight among the volumes of its datastore while that is congested.
     pub shares: u32,
-    /// Reserved requests of 4 KiB a second to its datastore; 0: none.
+    /// Reserved requests of 4 KiB per second to its datastore; 0: none.
     pub reservation_iops: u64,
     /// Limits on the requests of clients.
     pub limits: Limits,

@@ -50,7 +50,7 @@ pub struct BackingCount {
 pub struct VolumeStats {
     /// Read requests of clients.
     pub reads: u64,
-    /// Write requests of clients (zero and discard are counted apart).
+    /// Write requests of clients (zero and discard are counted separately).
     pub writes: u64,
     /// Flush requests of clients.
     pub flushes: u64,
@@ -204,7 +204,7 @@ pub struct FlashStats {
 pub struct PromotionStats {
     /// Bytes left of the promotion budget; `None` without a limit.
     pub left_bytes: Option<u64>,
-    /// One of this many earned promotions is carried out; depends on the gain of recent promotions.
+    /// One of this many eligible promotions is carried out; depends on the gain of recent promotions.
     pub promote_one_in: u64,
     /// Memory of the history of page uses, in bytes.
     pub history_bytes: u64,

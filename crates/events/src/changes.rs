@@ -45,12 +45,12 @@ fn properties(volume: &VolumeReport) -> Properties {
     PROPERTIES.map(|(_, _, read)| read(volume).into_owned())
 }
 
-/// The differing properties: kind, and a text such as `policy write-through, was write-back`.
+/// The differing properties: kind, and a text such as `policy changed from write-back to write-through`.
 fn differences(before: &Properties, now: &VolumeReport) -> Vec<(EventKind, String)> {
     let pairs = PROPERTIES.iter().zip(before);
     let differs = pairs.filter_map(|((name, kind, read), before)| {
         let now = read(now);
-        (now != before.as_str()).then(|| (*kind, format!("{name} {now}, was {before}")))
+        (now != before.as_str()).then(|| (*kind, format!("{name} changed from {before} to {now}")))
     });
     differs.collect()
 }
@@ -127,7 +127,7 @@ impl Tracker {
                 let reason = reasons.get(number).map_or(String::new(), |reason| format!(": {reason}"));
                 let text = match seen.devices.get(number) {
                     None => format!("added: {state}{reason}"),
-                    Some((_, before)) if before != state => format!("{state}, was {before}{reason}"),
+                    Some((_, before)) if before != state => format!("changed from {before} to {state}{reason}"),
                     Some(_) => continue,
                 };
                 notes.push(NewEvent::new(EventKind::Device, Some(name), text));
@@ -202,12 +202,12 @@ fn job(status: &StatusReport) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use messages::VolumeState::{Active, Paused};
-    use messages::report::{CoreReport, FlashDeviceReport, FlashJobReport};
+    use messages::report::{CoreReport, FlashDeviceReport, FlashJobReport, JobKind};
     use messages::{FlashReport, VolumeState};
 
     use super::*;
 
-    fn status(volumes: &[(&str, VolumeState, &str)], devices: &[(u32, &str)], job: Option<&str>) -> StatusReport {
+    fn status(volumes: &[(&str, VolumeState, &str)], devices: &[(u32, &str)], job: Option<JobKind>) -> StatusReport {
         let volume = |(name, state, policy): &(&str, VolumeState, &str)| VolumeReport::idle(name, *state, policy, "/x");
         let device = |(number, state): &(u32, &str)| FlashDeviceReport {
             number: *number,
@@ -216,7 +216,7 @@ mod tests {
             reason: if *state == "lost" { "it failed".to_owned() } else { String::new() },
             ..FlashDeviceReport::default()
         };
-        let job = job.map(|kind| FlashJobReport { kind: kind.to_owned(), ..FlashJobReport::default() });
+        let job = job.map(|kind| FlashJobReport { kind, ..FlashJobReport::default() });
         let devices = devices.iter().map(device).collect();
         let flash = FlashReport { in_use: true, devices, job, ..FlashReport::default() };
         let (volumes, cores) = (volumes.iter().map(volume).collect(), vec![CoreReport::default()]);
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn each_difference_is_reported_once_and_equal_properties_are_not() {
-        let before = status(
+        let mut before = status(
             &[("a", Active, "write-back"), ("b", Active, "none"), ("c", Active, "none")],
             &[(0, "in-service"), (1, "in-service")],
             None,
@@ -243,8 +243,9 @@ mod tests {
         let mut now = status(
             &[("a", Active, "write-through"), ("b", Paused, "none"), ("d", Active, "none")],
             &[(0, "lost"), (2, "in-service")],
-            Some("add"),
+            Some(JobKind::Add),
         );
+        before.volumes[1].flash.max = "none".to_owned();
         now.volumes[1].flash.max = "1 GiB".to_owned();
         now.volumes[1].qos.limit_iops = 500;
         let mut tracker = Tracker::default();
@@ -252,13 +253,13 @@ mod tests {
         assert_eq!(
             sample(&mut tracker, &now),
             [
-                "policy a: policy write-through, was write-back",
-                "state b: state paused, was active",
-                "limit b: flash_max 1 GiB, was ",
-                "limit b: limit_iops 500, was 0",
+                "policy a: policy changed from write-back to write-through",
+                "state b: state changed from active to paused",
+                "limit b: flash_max changed from none to 1 GiB",
+                "limit b: limit_iops changed from 0 to 500",
                 "state d: added: active, none",
                 "state c: removed",
-                "device /dev/f0: lost, was in-service: it failed",
+                "device /dev/f0: changed from in-service to lost: it failed",
                 "device /dev/f2: added: in-service",
                 "device /dev/f1: device 1 removed",
                 "device -: add of flash device  has begun",
@@ -276,16 +277,16 @@ mod tests {
         sample(&mut tracker, &old);
         tracker.begin_change(a.clone());
         // The sample shows the change while the request is still under way.
-        assert_eq!(sample(&mut tracker, &new), ["state b: state paused, was active"]);
+        assert_eq!(sample(&mut tracker, &new), ["state b: state changed from active to paused"]);
         // The request ends while a sample is taken that still has the old value.
         tracker.begin_sample();
-        assert_eq!(tracker.take_differences(&new.volumes[0]), ["policy none, was write-back"]);
+        assert_eq!(tracker.take_differences(&new.volumes[0]), ["policy changed from write-back to none"]);
         tracker.end_change(&a);
         let stale = status(&[("a", Active, "write-back"), ("b", Paused, "none")], &[], None);
         assert_eq!(tracker.compare_sample(&stale), []);
         assert_eq!(sample(&mut tracker, &new), [""; 0]);
         // The next difference has no request behind it.
-        assert_eq!(sample(&mut tracker, &stale), ["policy a: policy write-back, was none"]);
+        assert_eq!(sample(&mut tracker, &stale), ["policy a: policy changed from none to write-back"]);
     }
 
     #[test]

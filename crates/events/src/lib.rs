@@ -13,7 +13,7 @@
 //!
 //! Invariants:
 //!
-//! 1. An event's number is larger than the number of every earlier event that is still known, over restarts too.
+//! 1. An event's number is larger than the number of every earlier event that is still known, across restarts too.
 //! 2. An appended event can be queried at once. An event that the file lacks is counted as lost; no caller waits for
 //!    the file.
 //! 3. Events, bytes per event, files, alerts and messages are all bounded.

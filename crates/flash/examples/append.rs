@@ -74,8 +74,8 @@ fn main() {
     let (flash, plain) = ([path("log-0"), path("log-1")], [path("bare-0"), path("bare-1")]);
     let run = run_core(RealCoreSpec::new(64 << 20), |seam| async move {
         let mut disks = Vec::new();
-        for what in flash.iter().chain(&plain) {
-            let disk = seam.open_disk(what).await.expect("a new file");
+        for options in flash.iter().chain(&plain) {
+            let disk = seam.open_disk(options).await.expect("a new file");
             // Write the files once, so that neither side pays for the file system's allocation.
             for at in (0..SIZE).step_by(1 << 20) {
                 let blocks = (0..256).map(|_| Piece::whole(seam.zero_block())).collect();

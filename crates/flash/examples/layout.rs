@@ -90,11 +90,11 @@ fn main() {
         let mut rates = Vec::new();
         for depth in [1, 32] {
             for _ in 0..ROUNDS {
-                let mut one = Vec::new();
+                let mut round_rates = Vec::new();
                 for layout in [Layout::Bare, Layout::Between, Layout::Separate] {
-                    one.push(measure_rate(&seam, &disk, layout, depth).await);
+                    round_rates.push(measure_rate(&seam, &disk, layout, depth).await);
                 }
-                rates.push((depth, one));
+                rates.push((depth, round_rates));
             }
         }
         rates
@@ -103,8 +103,11 @@ fn main() {
     for depth in [1, 32] {
         let mut medians = Vec::new();
         for layout in 0..3 {
-            let mut all: Vec<f64> =
-                rates.iter().filter(|(measured, _)| *measured == depth).map(|(_, one)| one[layout]).collect();
+            let mut all: Vec<f64> = rates
+                .iter()
+                .filter(|(measured, _)| *measured == depth)
+                .map(|(_, round_rates)| round_rates[layout])
+                .collect();
             all.sort_by(f64::total_cmp);
             medians.push(all[ROUNDS / 2]);
         }

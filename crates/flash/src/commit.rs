@@ -1,5 +1,6 @@
 //! Group commit: one batch is in flight, and requests that arrive meanwhile go into the next. A batch is one sequential
-//! write and one flush on every log member in service. Its appends return when all of these members have it (R6).
+//! write and one flush on every log member in service. Its appends return when all of these members have it (R6,
+//! docs/rules.md).
 //!
 //! Recovery relies on one batch at a time: a batch that has a successor was durable, so only the last one can be torn.
 
@@ -196,12 +197,13 @@ async fn write<S: Seam>(
     let devices = inner.log_devices();
     let joining = inner.state.borrow().joining.clone();
     let flush = !inner.sabotage.is(Sabotage::SkipFlush);
-    let early = devices.first().filter(|_| inner.sabotage.is(Sabotage::AckBeforeMirror)).map(|device| device.member);
+    let early_member =
+        devices.first().filter(|_| inner.sabotage.is(Sabotage::AckBeforeMirror)).map(|device| device.member);
     let writes = devices.iter().chain(&joining).map(|device| {
         let write: Boxed<'_, DiskResult<Nanos>> = Box::pin(async move {
             let queued = QueuedRequest::new(inner, device.member, Work::Program(blocks.len()));
             let result = inner.write_durably_to(device, at, blocks.to_vec(), flush).await;
-            if early == Some(device.member) && result.is_ok() {
+            if early_member == Some(device.member) && result.is_ok() {
                 acknowledge(header, requests, None);
             }
             result.map(|()| queued.exclusive_time())

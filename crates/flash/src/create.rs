@@ -45,9 +45,9 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
     let journal_segments = (JOURNAL_AT + journal_bytes).saturating_sub(FIRST_SEGMENT_BYTES).div_ceil(segment_bytes);
     for device in &devices {
         let size_bytes = device.disk.geometry().size_bytes;
-        let least_bytes = FIRST_SEGMENT_BYTES + (journal_segments + SEGMENTS_MIN) * segment_bytes;
-        if size_bytes < least_bytes {
-            return Err(StoreError::TooSmall { device: device.name(), size_bytes, least_bytes });
+        let min_bytes = FIRST_SEGMENT_BYTES + (journal_segments + SEGMENTS_MIN) * segment_bytes;
+        if size_bytes < min_bytes {
+            return Err(StoreError::TooSmall { device: device.name(), size_bytes, min_bytes });
         }
         if !options.force {
             is_empty(seam, device).await?;
@@ -123,12 +123,12 @@ pub async fn is_empty<S: Seam>(source: &impl BufferSource<S>, device: &Device<S>
         let blocks = device.read_blocks(source, at, READ_BLOCKS).await.map_err(|error| device.failed(error))?;
         let mut places = blocks.iter().zip((at..).step_by(BLOCK_BYTES));
         if let Some((block, at)) = places.find(|(block, _)| !block.is_zero(0, BLOCK_BYTES)) {
-            let what = match PLACES.contains(&at).then(|| Superblock::decode(&raw(block))) {
+            let content = match PLACES.contains(&at).then(|| Superblock::decode(&raw(block))) {
                 Some(Ok(_) | Err(SuperblockError::Invalid(_))) => "a flash store already".to_owned(),
                 Some(Err(SuperblockError::Newer(newer))) => format!("a flash store that was {newer}"),
                 _ => format!("something at byte {at}"),
             };
-            return Err(StoreError::NotEmpty { device: device.name(), what });
+            return Err(StoreError::NotEmpty { device: device.name(), content });
         }
     }
     Ok(())

@@ -5,7 +5,6 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskError, DiskResult, Nanos, Pie
 use crate::abort::Abort;
 use crate::error::StoreError;
 use crate::format::{FIRST_SEGMENT_BYTES, Raw};
-use crate::store::Inner;
 
 /// Maximum number of attempts of a write whose disk reconnects before the flush.
 const RECONNECTS_MAX: u32 = 3;
@@ -97,12 +96,6 @@ pub trait BufferSource<S: Seam> {
 impl<S: Seam> BufferSource<S> for S {
     async fn wait_buffer(&self) -> S::BlockMut {
         buffer(self).await
-    }
-}
-
-impl<S: Seam> BufferSource<S> for Inner<S> {
-    async fn wait_buffer(&self) -> S::BlockMut {
-        self.buffer().await
     }
 }
 

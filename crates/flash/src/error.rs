@@ -12,7 +12,7 @@ pub enum StoreError {
     /// No segment is free. Nothing of the request was written.
     #[error("the flash log is full: destage its oldest data, then try again")]
     Full,
-    /// No member is left that takes writes. The next opening may or may not find the batch that was in flight.
+    /// No writable member is left. The next opening may or may not find the batch that was in flight.
     #[error("no flash device is left in service ({0}): flushes fail; replace the devices and open the store again")]
     Failed(String),
     /// The batch is durable on every device in service, but the owner has not recorded that other devices are out of
@@ -36,32 +36,32 @@ pub enum StoreError {
         block: BlockNo,
     },
     /// A device that is to be formatted is not empty.
-    #[error("{device} holds {what}: give another device, or --force to destroy that")]
+    #[error("{device} holds {content}: specify another device, or --force to destroy that")]
     NotEmpty {
         /// The device.
         device: String,
         /// Its content.
-        what: String,
+        content: String,
     },
     /// A device is too small.
-    #[error("{device} is too small: {size_bytes} bytes, at least {least_bytes} are needed")]
+    #[error("{device} is too small: {size_bytes} bytes, at least {min_bytes} are needed")]
     TooSmall {
         /// The device.
         device: String,
         /// Its size.
         size_bytes: u64,
         /// The size that it needs.
-        least_bytes: u64,
+        min_bytes: u64,
     },
     /// The number of devices is outside the range that a store can have.
     #[error("{0} flash devices were given: a store has one to eight")]
     DeviceCount(usize),
     /// A device is not a member of any store.
-    #[error("{device} holds no flash store ({why}): format it, or name the right device")]
+    #[error("{device} holds no flash store ({why}): format it, or specify the right device")]
     NoStore {
         /// The device.
         device: String,
-        /// Why it is not.
+        /// Why the device is not a member.
         why: String,
     },
     /// A device holds a store of a later format. It is left unchanged.
@@ -73,15 +73,15 @@ pub enum StoreError {
         newer: NewerFormat,
     },
     /// The devices belong to different stores.
-    #[error("{device} belongs to another flash store: name the devices of one store")]
+    #[error("{device} belongs to another flash store: specify the devices of one store")]
     OtherStore {
         /// The device that differs from the first.
         device: String,
     },
     /// Two members were each written without the other: their logs have diverged.
     #[error(
-        "the flash devices were used apart from each other and hold different data: open the store with the one \
-         whose data is to be kept, format the other, then add it"
+        "the mirrors have diverged (each was written without the other): open the store with the one whose data is to \
+         be kept, format the other, then add it"
     )]
     Diverged,
     /// A member in service is missing.
@@ -95,9 +95,8 @@ pub enum StoreError {
     },
     /// The members that were in service last are missing, and the present ones were taken out of service earlier.
     #[error(
-        "the present flash devices were taken out of service earlier (they know generation {generation} of the store, \
-         and the current one is {recorded}): their data is outdated, and newer data is on the missing device; \
-         attach that device"
+        "the present flash devices were taken out of service earlier (their generation is {generation}, the \
+         store's is {recorded}): their data is outdated, and newer data is on the missing device; attach that device"
     )]
     Outdated {
         /// The membership generation on these devices.
@@ -125,7 +124,7 @@ pub enum StoreError {
     /// No present device carries the log.
     #[error(
         "none of the present flash devices carries the log: attach the devices with the log, which holds dirty \
-             data"
+         data"
     )]
     NoLog,
     /// The log is damaged before its end.

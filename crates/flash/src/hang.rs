@@ -164,11 +164,11 @@ fn find_hung<S: Seam>(inner: &Inner<S>, oldest_requests: &mut OldestRequests) ->
     {
         joining.abort.abort();
     }
-    let late = |(member, hangs): (u32, Nanos)| {
+    let hung_member = |(member, hangs): (u32, Nanos)| {
         let error = DiskError::Io(format!("no answer to a request for {timeout}"));
         (hangs >= timeout).then_some((member, error))
     };
-    hangs.into_iter().filter_map(late).collect()
+    hangs.into_iter().filter_map(hung_member).collect()
 }
 
 #[cfg(test)]

@@ -114,12 +114,12 @@ pub async fn inspect<S: Seam>(seam: &S, disks: &[S::Disk]) -> (Vec<DeviceFinding
 }
 
 fn summarize(superblock: &Superblock) -> SuperblockSummary {
-    let own = &superblock.members[superblock.member as usize];
+    let own_entry = &superblock.members[superblock.member as usize];
     SuperblockSummary {
         store: superblock.store,
         member: superblock.member,
-        state: own.state,
-        role: own.role,
+        state: own_entry.state,
+        role: own_entry.role,
         generation: superblock.generation,
         ownership: superblock.ownership,
     }

@@ -9,7 +9,7 @@
 //! - **R6** `commit.rs`: an append returns when its batch is durable on every member in service.
 //! - **R7** `segments.rs`: a segment is reused only after the durable tail has passed it, and the tail never passes a
 //!   live record.
-//! - **R10** `membership.rs`: the store relies on fewer copies only after every survivor durably knows of the loss.
+//! - **R10** `membership.rs`: the store relies on fewer copies only after every survivor has durably recorded the loss.
 //! - **R11** `read.rs`: every block that is read is checked; a bad copy is read from its mirror and repaired.
 
 mod abort;
@@ -44,11 +44,12 @@ pub use inspect::{DeviceFindings, Inspection, StoreIdentity, SuperblockSummary, 
 pub use manifest::{MANIFEST_BYTES_MAX, Manifest, read_manifest};
 pub use members::{JobKind, JobReport};
 pub use number::{
-    BlockNo, BootEpoch, CommitNo, CompletionNo, Epoch, HalfGeneration, PageNo, Sequence, StoreGeneration, VolumeId,
+    BlockNo, BootEpoch, CommitNo, CompletionNo, Epoch, HalfGeneration, PAGE_BLOCKS, PageNo, Sequence, StoreGeneration,
+    VolumeId,
 };
 pub use pages::{
-    Amount, MapLoaded, PAGE_BLOCKS, PageMember, PageQuota, Pages, PagesStats, PutError, QuotaError, REGION_BLOCKS,
-    Unread, VolumePages, WriteIntent,
+    Amount, MapLoaded, PageMember, PageQuota, Pages, PagesStats, PutError, QuotaError, REGION_BLOCKS, Unread,
+    VolumePages, WriteIntent,
 };
 pub use record::{Content, Owner, Position, Record, Recovered, RecoveredContent};
 pub use recovery::OpenOptions;

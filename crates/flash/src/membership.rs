@@ -1,4 +1,4 @@
-//! Durable changes of the members in service (R10), and writes of superblocks.
+//! Durable changes of the members in service (R10, docs/rules.md), and writes of superblocks.
 //!
 //! A change of the members is written to both superblocks of every survivor, so that no single damaged block can
 //! restore the old membership.
@@ -23,7 +23,7 @@ const RECORD_RETRY_PAUSE: Nanos = Nanos::from_secs(1);
 /// Time limit of the owner's recording of a generation.
 const RECORD_TIMEOUT: Nanos = Nanos::from_secs(5);
 
-/// Removes failed members from service. Returns when all survivors durably know the new membership and the owner has
+/// Removes failed members from service. Returns when all survivors hold the new membership durably and the owner has
 /// recorded its generation. Fails when no member that carries the log is left.
 pub async fn remove_members<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), StoreError> {
     remove_members_unrecorded(inner, failures).await?;
@@ -38,7 +38,7 @@ pub async fn remove_members_unrecorded<S: Seam>(inner: &Inner<S>, failures: Vec<
 }
 
 /// Marks members as lost, in memory. Nothing that relies on fewer copies may be acknowledged before all survivors
-/// durably know the new membership and the owner has recorded its generation.
+/// hold the new membership durably and the owner has recorded its generation.
 fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), StoreError> {
     let mut state = inner.state.borrow_mut();
     let (mut changed, mut log_changed) = (false, false);
@@ -86,7 +86,7 @@ fn reason(error: &DiskError) -> String {
     }
 }
 
-/// Returns when every member in service durably knows the current membership and the owner has recorded its generation.
+/// Returns when every member in service holds the current membership durably and the owner has recorded its generation.
 /// The `joining` member is written after all others.
 pub async fn persist_membership<S: Seam>(inner: &Inner<S>, joining: Option<u32>) -> Result<(), StoreError> {
     write_membership(inner, joining).await?;
@@ -109,7 +109,7 @@ async fn write_membership<S: Seam>(inner: &Inner<S>, joining: Option<u32>) -> Re
             return Ok(());
         }
         let mut failures = Vec::new();
-        // The joining member comes last: it must never know a generation that the others lack.
+        // The joining member comes last: it must never hold a generation that the others lack.
         let passes = if joining.is_none() { 1 } else { 2 };
         for pass in 0..passes {
             let selects = |member: u32| joining.is_none() || (pass == 1) == (joining == Some(member));
@@ -130,7 +130,7 @@ async fn write_membership<S: Seam>(inner: &Inner<S>, joining: Option<u32>) -> Re
     }
 }
 
-/// Has the owner record the generation that the members durably know. After an earlier failure this fails at once, and
+/// Has the owner record the generation that the members hold durably. After an earlier failure this fails at once, and
 /// a task repeats the attempt.
 pub async fn record_generation<S: Seam>(inner: &Inner<S>) -> Result<(), String> {
     let earlier = inner.state.borrow().unrecorded.clone();
@@ -226,8 +226,8 @@ pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, selects: impl Fn(u32) 
     let mut failures = Vec::new();
     let mut writes: Vec<Boxed<'_, (u32, DiskResult<()>)>> = Vec::new();
     for device in inner.in_service().into_iter().filter(|device| selects(device.member)) {
-        let mut own = superblock.clone();
-        own.member = device.member;
+        let mut own_superblock = superblock.clone();
+        own_superblock.member = device.member;
         let (spare, at) = {
             let mut state = inner.state.borrow_mut();
             (state.spare.pop(), PLACES[state.next_places[device.member as usize]])
@@ -236,7 +236,7 @@ pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, selects: impl Fn(u32) 
             Some(buffer) => buffer,
             None => inner.buffer().await,
         };
-        let block = block_of::<S>(buffer, &own.encode());
+        let block = block_of::<S>(buffer, &own_superblock.encode());
         writes.push(Box::pin(async move {
             let result = inner.write_durably_to(&device, at, vec![block.clone()], true).await;
             return_buffer(inner, block);

@@ -8,7 +8,8 @@ use std::ops::Range;
 
 use seam::BLOCK_BYTES;
 
-use crate::format::page::PAGE_BLOCKS;
+/// Blocks of a page.
+pub const PAGE_BLOCKS: u32 = 16;
 
 /// Defines a number that prints like its integer.
 macro_rules! number {

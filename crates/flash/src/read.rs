@@ -1,5 +1,5 @@
-//! Reads of appended records (R11): every block is checked, a bad copy is replaced by its mirror's, and old content is
-//! never returned.
+//! Reads of appended records (R11, docs/rules.md): every block is checked, a bad copy is replaced by its mirror's, and
+//! old content is never returned.
 
 use std::rc::Rc;
 

@@ -1,6 +1,6 @@
-//! The state of each segment (R7). The log is a chain of segments in the order of their batches. The front segment is
-//! dead once it has no live record. It is reused when a tail behind it is durable on every member. A recovery from an
-//! older tail would miss overwritten batches; a recovery from a newer tail never looks for them.
+//! The state of each segment (R7, docs/rules.md). The log is a chain of segments in the order of their batches. The
+//! front segment is dead once it has no live record. It is reused when a tail behind it is durable on every member. A
+//! recovery from an older tail would miss overwritten batches; a recovery from a newer tail never looks for them.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;

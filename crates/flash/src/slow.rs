@@ -3,7 +3,7 @@
 //!
 //! Each device is compared with its own history and with its mirror. A write is compared with the mirror's write of the
 //! same batch, a read with the mirror's reads of the same window. A cause that slows both down therefore counts
-//! against neither: it is the usual latency under their load, and the history learns it.
+//! against neither: it is the usual latency under their load, and the history adopts it.
 //!
 //! A request waits behind others, so only its part of the queueing time counts. A read also waits behind programs that
 //! the device has acknowledged from its buffer.
@@ -69,16 +69,16 @@ impl LatencyHistory {
     }
 
     /// Raises the usual latency after a request that the mirror served as slowly: this is the latency under this load.
-    fn learn(&mut self, latency: u64) {
+    fn raise_usual(&mut self, latency: u64) {
         self.usual_nanos = (self.usual_nanos * 15 + latency) / 16;
     }
 
     /// Counts a request that ends now. Returns true when the device has been slow often enough. A request that was
     /// already in flight when the last slow one was counted was delayed by the same stall, so it is not counted.
-    fn count_strike(&mut self, slow: bool, begun: Nanos, now: Nanos) -> bool {
+    fn count_strike(&mut self, slow: bool, started_at: Nanos, now: Nanos) -> bool {
         match slow {
             false => self.strikes = self.strikes.saturating_sub(1),
-            true if begun >= self.last_strike => {
+            true if started_at >= self.last_strike => {
                 (self.strikes, self.last_strike) = (self.strikes + STRIKES_PER_SLOW, now)
             }
             true => {}
@@ -158,7 +158,7 @@ pub struct QueuedRequest<'a, S: Seam> {
     member: u32,
     work: Work,
     queue_weight: u64,
-    begun: Nanos,
+    started_at: Nanos,
 }
 
 impl<'a, S: Seam> QueuedRequest<'a, S> {
@@ -169,12 +169,12 @@ impl<'a, S: Seam> QueuedRequest<'a, S> {
         let speed = state.speed(member);
         speed.queue_weight += work.weight();
         let programs_weight = if matches!(work, Work::Read(_)) { speed.programs.weight_at(now) } else { 0 };
-        QueuedRequest { inner, member, work, queue_weight: speed.queue_weight + programs_weight, begun: now }
+        QueuedRequest { inner, member, work, queue_weight: speed.queue_weight + programs_weight, started_at: now }
     }
 
     /// The latency that the request would have had alone: its part of the elapsed time.
     pub fn exclusive_time(&self) -> Nanos {
-        Nanos(self.inner.seam.now().since(self.begun).0 * BLOCKS_PER_REQUEST / self.queue_weight)
+        Nanos(self.inner.seam.now().since(self.started_at).0 * BLOCKS_PER_REQUEST / self.queue_weight)
     }
 }
 
@@ -191,8 +191,8 @@ impl<S: Seam> Drop for QueuedRequest<'_, S> {
 }
 
 /// The error of a member that is removed because it is too slow.
-fn too_slow(what: &str) -> DiskError {
-    DiskError::Io(format!("ten times slower than it used to be at {what}"))
+fn too_slow(operation: &str) -> DiskError {
+    DiskError::Io(format!("ten times slower than it used to be at {operation}"))
 }
 
 /// Counts the latencies of a batch that was written and flushed. Returns the members that have become too slow.
@@ -208,7 +208,7 @@ pub fn detect_slow_members<S: Seam>(inner: &Inner<S>, latencies: &[(u32, Nanos)]
         let is_unusual = history.is_slow(latency.0);
         let slow = is_unusual && latency.0 > SLOW_FACTOR_TO_MIRROR * fastest;
         if is_unusual && !slow {
-            history.learn(latency.0);
+            history.raise_usual(latency.0);
         }
         // Batches never overlap, so each one counts.
         if history.count_strike(slow, now, now) {
@@ -223,7 +223,7 @@ pub fn detect_slow_members<S: Seam>(inner: &Inner<S>, latencies: &[(u32, Nanos)]
 pub async fn read<S: Seam, T>(inner: &Rc<Inner<S>>, member: u32, at: u64, read: impl Future<Output = T>) -> T {
     let queued = QueuedRequest::new(inner, member, Work::Read(1));
     let result = read.await;
-    let (latency, begun) = (queued.exclusive_time(), queued.begun);
+    let (latency, started_at) = (queued.exclusive_time(), queued.started_at);
     drop(queued);
     let now = inner.seam.now();
     let mirrors: Vec<_> = inner.log_devices().into_iter().filter(|device| device.member != member).collect();
@@ -240,9 +240,9 @@ pub async fn read<S: Seam, T>(inner: &Rc<Inner<S>>, member: u32, at: u64, read: 
                     speed.mean_read_latency(now).map_or(latency.0, |recent_mean| recent_mean.min(latency.0));
                 let slow = suspect && fastest.is_some_and(|fastest| recent_mean > SLOW_FACTOR_TO_MIRROR * fastest);
                 if suspect && !slow {
-                    speed.reads.learn(latency.0);
+                    speed.reads.raise_usual(latency.0);
                 }
-                (speed.reads.count_strike(slow, begun, now), false)
+                (speed.reads.count_strike(slow, started_at, now), false)
             }
         }
     };
@@ -284,12 +284,12 @@ mod tests {
     fn acknowledged_programs_add_to_the_wait_of_reads_and_decay() {
         assert!(Work::Program(16).weight() > 2 * Work::Read(1).weight(), "64 KiB programmed, 4 KiB read");
         let mut programs = Programs::default();
-        let begun = Nanos::from_secs(1);
-        programs.add(4_000, begun);
-        programs.add(4_000, begun);
-        let left = [0, 25, 50, 75].map(|ms| programs.weight_at(begun + Nanos::from_millis(ms)));
+        let started_at = Nanos::from_secs(1);
+        programs.add(4_000, started_at);
+        programs.add(4_000, started_at);
+        let left = [0, 25, 50, 75].map(|ms| programs.weight_at(started_at + Nanos::from_millis(ms)));
         assert_eq!(left, [8_000, 4_000, 2_000, 1_000]);
-        assert_eq!(programs.weight_at(begun + Nanos::from_secs(100)), 0);
+        assert_eq!(programs.weight_at(started_at + Nanos::from_secs(100)), 0);
     }
 
     #[test]

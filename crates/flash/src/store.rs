@@ -7,7 +7,7 @@ use std::rc::{Rc, Weak};
 use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 
 use crate::create::{FormatOptions, format};
-use crate::device::Device;
+use crate::device::{BufferSource, Device};
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::batch::RECORDS_MAX;
@@ -27,7 +27,7 @@ use crate::wait::{Boxed, Reply, TaskMutex};
 /// Pause before another attempt to allocate a buffer.
 const BUFFER_PAUSE: Nanos = Nanos::from_millis(1);
 
-/// A rule that the store violates on purpose, so that a test can show that its checker notices.
+/// A rule that the store violates on purpose, so that a test can show that its checker detects it.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sabotage {
@@ -58,9 +58,9 @@ pub enum Sabotage {
     SkipPageChecksum,
     /// Pages are kept although the map journal ends before its last position that is known to be durable.
     KeepShortMap,
-    /// A `put` does not notice that its blocks were invalidated.
+    /// A `put` ignores that its blocks were invalidated.
     PutOverInvalidate,
-    /// A read does not notice that a block was overwritten while it was in flight.
+    /// A read ignores that a block was overwritten while it was in flight.
     ReadOverPut,
 }
 
@@ -119,7 +119,7 @@ impl<S: Seam> Request<S> {
 pub(crate) struct State<S: Seam> {
     /// The devices that have been in service since the opening, also those that were removed.
     pub(crate) devices: Vec<Device<S>>,
-    /// The superblock as the members in service know it. The member number in it is set when a copy is written.
+    /// The superblock as the members in service hold it. The member number in it is set when a copy is written.
     pub(crate) superblock: Superblock,
     pub(crate) segments: Segments,
     pub(crate) pending: VecDeque<Request<S>>,
@@ -138,7 +138,7 @@ pub(crate) struct State<S: Seam> {
     pub(crate) spare: Vec<S::BlockMut>,
     /// Tasks that wait until no batch is being written.
     pub(crate) idle: Vec<Reply<()>>,
-    /// The generation of the membership that every member in service durably knows.
+    /// The generation of the membership that every member in service holds durably.
     pub(crate) durable_generation: StoreGeneration,
     /// The generation that the owner has recorded.
     pub(crate) recorded_generation: StoreGeneration,
@@ -218,6 +218,12 @@ impl<S: Seam> Inner<S> {
         let state = self.state.borrow();
         let devices = state.devices.iter().filter(|device| state.superblock.carries_log(device.member));
         devices.cloned().collect()
+    }
+}
+
+impl<S: Seam> BufferSource<S> for Inner<S> {
+    async fn wait_buffer(&self) -> S::BlockMut {
+        self.buffer().await
     }
 }
 
@@ -415,9 +421,9 @@ impl<S: Seam> Store<S> {
         self.0.state.borrow().superblock.generation
     }
 
-    /// Sets the function that records each new membership generation, after all members durably know it. Nothing that
-    /// relies on a generation is acknowledged before the generation is recorded (R10). If `record` fails or times out,
-    /// it is called again; appends fail meanwhile.
+    /// Sets the function that records each new membership generation, after all members hold it durably. Nothing that
+    /// relies on a generation is acknowledged before the generation is recorded (R10, docs/rules.md). If `record` fails
+    /// or times out, it is called again; appends fail meanwhile.
     pub fn set_generation_recorder(
         &self,
         record: impl Fn(StoreGeneration) -> Boxed<'static, Result<(), String>> + 'static,

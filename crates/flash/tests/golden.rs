@@ -46,8 +46,8 @@ fn on_devices<T: Send + 'static>(folder: &Path, work: impl AsyncFnOnce(RealSeam,
     let run = run_core(RealCoreSpec::new(POOL_BYTES), |seam| async move {
         let mut disks = Vec::new();
         for path in paths {
-            let what = DiskOpen { path, create_bytes: Some(DEVICE_BYTES), read_only: false, lock_wait_ms: 1_000 };
-            disks.push(seam.open_disk(&what).await.expect("a file"));
+            let options = DiskOpen { path, create_bytes: Some(DEVICE_BYTES), read_only: false, lock_wait_ms: 1_000 };
+            disks.push(seam.open_disk(&options).await.expect("a file"));
         }
         work(seam, disks).await
     });
@@ -112,17 +112,17 @@ async fn page_bytes(seam: &RealSeam, pages: &Pages<RealSeam>, volume: VolumeId, 
 }
 
 async fn check_log(seam: &RealSeam, store: &Store<RealSeam>, mut recovered: Vec<Recovered>) {
-    recovered.sort_by_key(|one| one.owner);
-    let shown: Vec<_> = recovered.iter().map(|one| (one.owner, one.epoch.0, one.content)).collect();
+    recovered.sort_by_key(|record| record.owner);
+    let shown: Vec<_> = recovered.iter().map(|record| (record.owner, record.epoch.0, record.content)).collect();
     let data = |block| (Owner { incarnation: DIRTY, block: BlockNo(block) }, block + 1, RecoveredContent::Data);
     let zeroes = Owner { incarnation: ZEROED, block: BlockNo(1_000) };
     let mut expected: Vec<_> = (0..6).map(data).collect();
     expected.push((zeroes, 1_001, RecoveredContent::Zero { blocks: 100, may_unmap: true }));
     assert_eq!(shown, expected);
-    for (one, expected) in recovered.iter().zip([200, 101, 102, 103, 104, 105]) {
+    for (record, expected) in recovered.iter().zip([200, 101, 102, 103, 104, 105]) {
         let buffer = seam.alloc().expect("the pool has a free buffer");
-        let read = store.read(one.owner, one.position, buffer).await.expect("a good copy");
-        assert_eq!(byte(&read), expected, "{:?}", one.owner);
+        let read = store.read(record.owner, record.position, buffer).await.expect("a good copy");
+        assert_eq!(byte(&read), expected, "{:?}", record.owner);
     }
 }
 

@@ -126,7 +126,7 @@ enum Command {
     Undestaged(commands::undestaged::Options),
     /// Recommend sizes of memory and flash for a volume or a block trace
     Advise(commands::advise::Options),
-    /// Simulate caches of given sizes with a block trace; policies only
+    /// Simulate caches of given sizes with a block trace: replacement policies, and latencies with --array
     Simulate(commands::simulate::Options),
     /// Test the engine in a simulated world full of faults, against its guarantees
     Torture {

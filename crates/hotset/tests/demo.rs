@@ -101,7 +101,7 @@ fn scenario_prints_its_setting_first_and_published_figures_last() {
         "divided by 75, and a minute is 27 ms",
         "3 x 9 MiB on RAID 5 of 5 sas10k",
         "192 outstanding",
-        "requests a second at 192 outstanding  at least 28600",
+        "requests per second at 192 outstanding  at least 28600",
     ] {
         assert!(text.contains(part), "{part} is not in:\n{text}");
     }

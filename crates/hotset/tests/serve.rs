@@ -1,4 +1,4 @@
-//! A real daemon under its commands: state kept over a restart, refusals, messages.
+//! A real daemon under its commands: state kept across a restart, refusals, messages.
 
 use std::cell::RefCell;
 use std::fs;
@@ -351,7 +351,7 @@ fn case_16_swapped_backing_is_refused_until_adopted() {
     assert_ne!(after["incarnation"], before, "another backing is another volume");
     daemon.stop();
     let daemon = site.start();
-    assert_eq!(daemon.show("a")["state"], "active", "the adoption persists over a restart");
+    assert_eq!(daemon.show("a")["state"], "active", "the adoption persists across a restart");
     daemon.stop();
 }
 

@@ -63,8 +63,8 @@ fn misses(modelled: bool) -> f64 {
 fn curves(size: u64) -> f64 {
     let (mut random, mut curves) = (Random::new(1, 0), Curves::default());
     let requests: Vec<u64> = (0..8 << 20).map(|_| random.below(size / 4096) * 4096).collect();
-    requests.iter().for_each(|at| curves.used(*at, 4096));
-    let (_, seconds) = timed(|| requests.iter().for_each(|at| curves.used(*at, 4096)));
+    requests.iter().for_each(|at| curves.record_use(*at, 4096));
+    let (_, seconds) = timed(|| requests.iter().for_each(|at| curves.record_use(*at, 4096)));
     seconds * 1e9 / requests.len() as f64
 }
 

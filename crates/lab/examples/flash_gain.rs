@@ -5,7 +5,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "two independent worlds, a thread each")]
 
-use lab::workload::gain::{GainSpec, Minute, capacity_pages, minutes};
+use lab::workload::gain::{GainSpec, Minute, capacity_pages, run_minutes};
 
 const MIB: u64 = 1 << 20;
 
@@ -22,7 +22,7 @@ fn main() {
     let run = |gain: GainSpec| {
         std::thread::spawn(move || {
             let mut list = Vec::new();
-            minutes(&gain, |minute| list.push(minute));
+            run_minutes(&gain, |minute| list.push(minute));
             list
         })
     };

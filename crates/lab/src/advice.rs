@@ -7,10 +7,10 @@ use crate::replay::recording::{BLOCK_BYTES, PAGE_BYTES};
 use crate::replay::{Amount, Layer, Pages, Plan, Recording, Replacement, Report, simulate};
 
 /// Cache sizes to evaluate, in thousandths of a percent of the footprint.
-const SHARES: [u64; 13] =
+const SIZES_MILLIPERCENT: [u64; 13] =
     [1_000, 2_000, 3_000, 5_000, 7_500, 10_000, 15_000, 20_000, 30_000, 40_000, 50_000, 75_000, 100_000];
 /// Part of the flash size that is staging memory, in thousandths of a percent.
-const STAGE_SHARE: u64 = 10_000;
+const STAGE_MILLIPERCENT: u64 = 10_000;
 
 /// Latency of a request by the layer that serves it, and the request rate of a disk.
 #[derive(Clone, Copy, Debug)]
@@ -107,7 +107,7 @@ pub fn of_trace(recording: &Recording, assumptions: &Assumptions) -> Advice {
     let rate = (recording.span_ns > 0).then(|| recording.requests.len() as f64 / seconds);
     let evaluate = |pages: &Pages, unit_bytes: u64, plan: &dyn Fn(Amount) -> Plan, layer: fn(&Report) -> Layer| {
         let exact = LruCurve::of(pages);
-        let units = SHARES.map(|share| Amount::Share(share).units(pages.distinct, unit_bytes).max(1));
+        let units = SIZES_MILLIPERCENT.map(|size| Amount::OfFootprint(size).units(pages.distinct, unit_bytes).max(1));
         let found = units.into_iter().map(|units| {
             let size_bytes = units as u64 * unit_bytes;
             let report = simulate(recording, &plan(Amount::Bytes(size_bytes)));
@@ -121,7 +121,8 @@ pub fn of_trace(recording: &Recording, assumptions: &Assumptions) -> Advice {
         found.collect()
     };
     let none = Amount::Bytes(0);
-    let plan = |memory, flash| Plan { memory, flash, stage_share: STAGE_SHARE, policy: Replacement::Default };
+    let plan =
+        |memory, flash| Plan { memory, flash, stage_millipercent: STAGE_MILLIPERCENT, policy: Replacement::Default };
     let memory = evaluate(&recording.blocks, BLOCK_BYTES, &|size| plan(size, none), |report| report.memory);
     let flash = evaluate(&recording.pages, PAGE_BYTES, &|size| plan(none, size), |report| report.flash);
     advise(rate, (memory, None), (flash, None), assumptions)
@@ -173,7 +174,7 @@ mod tests {
     #[test]
     fn hot_set_knee_is_near_its_size() {
         let mut random = Random::new(3, 0);
-        // Nine of ten requests go to 100 of 1,000 pages, at a hundred requests a second.
+        // Nine of ten requests go to 100 of 1,000 pages, at a hundred requests per second.
         let requests = (0..40_000u64).map(|number| {
             let page = if random.percent(90) { random.below(100) } else { random.below(1_000) };
             let (at, time_ns) = (page * PAGE_BYTES, Some(number * 10_000_000));
@@ -199,7 +200,7 @@ mod tests {
         let mut curves = Curves::default();
         for _ in 0..3_000_000 {
             let access = stream.draw();
-            curves.used(access.at, u64::from(access.len));
+            curves.record_use(access.at, u64::from(access.len));
         }
         let none = Today { size_bytes: 0, hit_ratio: 0.0 };
         let live = Live { curves: curves.stats(), rate: Some(1_500.0), memory: none, flash: none };

@@ -20,7 +20,7 @@ pub enum Format {
     /// Sentences without their fields: `hotset: warning: …`.
     #[default]
     Text,
-    /// A JSON object a line, with time, level, target, message and fields.
+    /// One JSON object per line, with time, level, target, message and fields.
     Json,
 }
 

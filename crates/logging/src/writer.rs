@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
-use seam::real::hold_signals;
+use seam::real::block_signals;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Lines that wait for the thread.
@@ -52,7 +52,7 @@ impl Writer {
         let writer = Writer { queue, dropped: dropped.clone() };
         let body = move || {
             // The thread may be older than the one that takes signals: a signal must not end the process in this one.
-            hold_signals().expect("a thread can block signals for itself");
+            block_signals().expect("a thread can block signals for itself");
             OWN.set(Some(file));
             write_all(&entries, &dropped, log_dropped);
         };

@@ -51,7 +51,7 @@ pub enum Request {
         /// The volume.
         name: String,
     },
-    /// Change settings of a volume; they hold over a restart until the key changes in the file.
+    /// Change settings of a volume; they hold across a restart until the key changes in the file.
     VolumeSet {
         /// The volume.
         name: String,

@@ -1,4 +1,4 @@
-//! Limits in requests and bytes a second, with a burst. They use the generic cell rate algorithm: a token bucket that
+//! Limits in requests and bytes per second, with a burst. They use the generic cell rate algorithm: a token bucket that
 //! stores one point in time instead of tokens.
 
 use seam::Nanos;
@@ -16,11 +16,11 @@ const SECOND: u64 = 1_000_000_000;
 /// Limits of a volume; 0 means no limit or no burst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Requests a second.
+    /// Requests per second.
     pub iops: u64,
     /// Burst: requests of unused credit that can be saved up.
     pub burst_iops: u64,
-    /// Bytes a second.
+    /// Bytes per second.
     pub bytes: u64,
     /// Burst: bytes of unused credit that can be saved up.
     pub burst_bytes: u64,

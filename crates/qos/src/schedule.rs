@@ -30,7 +30,7 @@ const SECOND: u64 = 1_000_000_000;
 pub struct Entitlement {
     /// Weight relative to the other clients.
     pub shares: u32,
-    /// Small accesses a second that the client gets regardless of the other clients; 0 means none.
+    /// Small accesses per second that the client gets regardless of the other clients; 0 means none.
     pub reservation: u64,
 }
 

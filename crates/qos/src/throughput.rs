@@ -21,7 +21,7 @@ const NEW_WEIGHT: f64 = 0.25;
 /// Averaged samples of one load class.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
-    /// Small accesses a second.
+    /// Small accesses per second.
     rate: f64,
     latency_ns: f64,
     at: Nanos,
@@ -70,7 +70,7 @@ impl Throughput {
         is_proven.then_some(Nanos((sample.latency_ns * factor) as u64))
     }
 
-    /// The greatest rate of the unexpired samples, in small accesses a second.
+    /// The greatest rate of the unexpired samples, in small accesses per second.
     pub(crate) fn greatest(&self, now: Nanos) -> Option<f64> {
         let valid = self.samples.iter().flatten().filter(|sample| now.since(sample.at) < SAMPLE_EXPIRY);
         valid.map(|sample| sample.rate).max_by(f64::total_cmp)

@@ -166,12 +166,12 @@ impl Window {
         self.outstanding
     }
 
-    /// The last sample: mean of the clients' mean latencies, and small accesses a second.
+    /// The last sample: mean of the clients' mean latencies, and small accesses per second.
     pub fn last_sample(&self) -> (Nanos, f64) {
         (self.latency, self.rate)
     }
 
-    /// The greatest rate of the last minutes, in small accesses a second.
+    /// The greatest rate of the last minutes, in small accesses per second.
     pub fn greatest_rate(&self) -> Option<f64> {
         self.throughput.greatest(self.measured)
     }

@@ -40,7 +40,7 @@ impl Random {
 enum Arrivals {
     /// This many requests wait at any time.
     Flood(u64),
-    /// This many requests a second, at even distances.
+    /// This many requests per second, at even distances.
     Rate(u64),
     /// A flood for this many milliseconds, then none for as long.
     Waves(u64),
@@ -64,7 +64,7 @@ impl Client {
 #[derive(Clone, Debug)]
 struct Case {
     clients: Vec<Client>,
-    /// Small accesses a second that the disks do in total.
+    /// Small accesses per second that the disks do in total.
     rate: u64,
     /// Requests that the disks serve in parallel.
     slots: usize,
@@ -243,9 +243,9 @@ fn check(case: &Case, observed: &[Observed]) -> Result<(), String> {
     }
     let fair = (0..case.clients.len()).filter(|client| observed[*client].always_waiting);
     let fair: Vec<usize> = fair.collect();
-    for (one, other) in fair.iter().flat_map(|one| fair.iter().map(move |other| (*one, *other))) {
+    for (left, right) in fair.iter().flat_map(|left| fair.iter().map(move |right| (*left, *right))) {
         // A reservation may give more than the shares, never less.
-        if case.clients[other].entitlement.reservation > 0 || one == other {
+        if case.clients[right].entitlement.reservation > 0 || left == right {
             continue;
         }
         let accesses_per_share =
@@ -253,11 +253,11 @@ fn check(case: &Case, observed: &[Observed]) -> Result<(), String> {
         let grain = |client: usize| {
             2.0 * case.clients[client].cost().as_accesses() / f64::from(case.clients[client].entitlement.shares)
         };
-        if accesses_per_share(one) * 1.05 + grain(one) + grain(other) < accesses_per_share(other) {
+        if accesses_per_share(left) * 1.05 + grain(left) + grain(right) < accesses_per_share(right) {
             return Err(format!(
-                "client {one} has {:.3} a share, client {other} {:.3}",
-                accesses_per_share(one),
-                accesses_per_share(other)
+                "client {left} has {:.3} a share, client {right} {:.3}",
+                accesses_per_share(left),
+                accesses_per_share(right)
             ));
         }
     }

@@ -3,7 +3,7 @@
 //! A [`Target`] is a set of numbered units, each in front of a volume. A transport reports initiators to it ([`Nexus`])
 //! and passes their commands, with a source of their data ([`DataOut`]) and a sink for answers ([`DataIn`]).
 //! `opcodes.rs` is the one list of commands: decoding, checking, reservation conflicts and REPORT SUPPORTED OPERATION
-//! CODES all use it. `commands/` has a file a family.
+//! CODES all use it. `commands/` has a file per family.
 
 mod absent;
 mod access;

@@ -61,9 +61,9 @@ fn virtual_rate(spec: ArraySpec, clients: u64) -> f64 {
 
 fn real_rate(spec: ArraySpec, clients: u64) -> f64 {
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let what = open(folder.path().join("content"), Some(SIZE));
+    let options = open(folder.path().join("content"), Some(SIZE));
     let run = run_core(RealCoreSpec::new(16 << 20), |seam| async move {
-        let content = seam.open_disk(&what).await.expect("a new file");
+        let content = seam.open_disk(&options).await.expect("a new file");
         rate(seam, content, spec, clients).await
     });
     run.expect("io_uring is allowed here")

@@ -21,8 +21,8 @@ fn run<D: Disk<SimSeam>>(name: &str, keep: Content, timing: Timing, disk: impl A
     let seam = world.seam();
     let started = stopwatch();
     world.block_on(async {
-        let what = DiskOpen { path: "d".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
-        let disk = disk(&world, seam.open_disk(&what).await.expect("the disk was just added")).await;
+        let options = DiskOpen { path: "d".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
+        let disk = disk(&world, seam.open_disk(&options).await.expect("the disk was just added")).await;
         let left = Rc::new(Cell::new(CLIENTS));
         for _ in 0..CLIENTS {
             let (seam, disk, left) = (seam.clone(), disk.clone(), Rc::clone(&left));
@@ -49,7 +49,7 @@ fn run<D: Disk<SimSeam>>(name: &str, keep: Content, timing: Timing, disk: impl A
     });
     let took = started();
     let rate = REQUESTS as f64 / took.as_secs_f64();
-    println!("{name:<30} {rate:>9.0} requests a second of CPU, {} of virtual time in {took:.2?}", world.now());
+    println!("{name:<30} {rate:>9.0} requests per second of CPU, {} of virtual time in {took:.2?}", world.now());
 }
 
 /// This thread's CPU time, which excludes other load of the machine. Code inside the world must not read it.

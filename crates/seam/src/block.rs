@@ -1,4 +1,4 @@
-//! Buffers: 4 KiB blocks, writable while they have one owner, frozen once they are shared (R1).
+//! Buffers: 4 KiB blocks, writable while they have one owner, frozen once they are shared (R1, docs/rules.md).
 //!
 //! The engine never loops over bytes. Every operation on content (copy, zero, compare, checksum) is a method here, so
 //! that a simulated world can keep one tag per sector instead of the bytes.
@@ -44,7 +44,7 @@ pub trait Block: Clone + 'static {
     fn hint_content(&self) {}
 
     /// A writable alias of content that other holders may share. It breaks R1 on purpose, so that a test can prove that
-    /// its checker notices. Only the simulated world supports it; the real one has `unreachable!()` here.
+    /// its checker detects it. Only the simulated world supports it; the real one has `unreachable!()` here.
     #[doc(hidden)]
     #[cfg(feature = "sabotage")]
     fn sabotage_thaw(self) -> Self::Mut;

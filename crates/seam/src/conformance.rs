@@ -117,10 +117,10 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
         tags
     }
 
-    async fn expect(&self, what: &str, at: u64, len: usize, wanted: impl Fn(u64) -> u64) {
+    async fn expect(&self, context: &str, at: u64, len: usize, wanted: impl Fn(u64) -> u64) {
         for (index, found) in self.read(at, len, BLOCK_BYTES).await.into_iter().enumerate() {
             let sector = at + index as u64 * SECTOR;
-            assert_eq!(found, wanted(sector), "{what}: byte {sector}");
+            assert_eq!(found, wanted(sector), "{context}: byte {sector}");
         }
     }
 

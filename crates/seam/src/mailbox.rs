@@ -28,7 +28,7 @@ impl<T> Sender<T> {
         self.queue.send(message).await.map_err(|error| error.0)
     }
 
-    /// As [`Sender::send`], but blocks the calling thread, which must not be a core's.
+    /// Like [`Sender::send`], but blocks the calling thread, which must not be a core's.
     pub fn send_waiting(&self, message: T) -> Result<(), T> {
         self.queue.blocking_send(message).map_err(|error| error.0)
     }

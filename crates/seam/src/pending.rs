@@ -12,7 +12,7 @@ const BUCKET: Nanos = Nanos::from_millis(100);
 /// Requests that began at about the same time.
 #[derive(Debug)]
 struct Bucket {
-    begun: Nanos,
+    started_at: Nanos,
     requests: usize,
 }
 
@@ -24,36 +24,36 @@ pub struct PendingRequests(Rc<RefCell<VecDeque<Bucket>>>);
 #[derive(Debug)]
 pub struct PendingRequest {
     all: PendingRequests,
-    begun: Nanos,
+    started_at: Nanos,
 }
 
 impl PendingRequests {
     /// Counts a request that begins at `now`.
     pub fn begin(&self, now: Nanos) -> PendingRequest {
         let mut buckets = self.0.borrow_mut();
-        let begun = match buckets.back_mut().filter(|last| now.since(last.begun) < BUCKET) {
+        let started_at = match buckets.back_mut().filter(|last| now.since(last.started_at) < BUCKET) {
             Some(last) => {
                 last.requests += 1;
-                last.begun
+                last.started_at
             }
             None => {
-                buckets.push_back(Bucket { begun: now, requests: 1 });
+                buckets.push_back(Bucket { started_at: now, requests: 1 });
                 now
             }
         };
-        PendingRequest { all: self.clone(), begun }
+        PendingRequest { all: self.clone(), started_at }
     }
 
     /// Start of the oldest request in flight, up to a tenth of a second early; `None` if none is in flight.
     pub fn oldest(&self) -> Option<Nanos> {
-        self.0.borrow().front().map(|bucket| bucket.begun)
+        self.0.borrow().front().map(|bucket| bucket.started_at)
     }
 }
 
 impl Drop for PendingRequest {
     fn drop(&mut self) {
         let mut buckets = self.all.0.borrow_mut();
-        let index = buckets.iter().rposition(|bucket| bucket.begun == self.begun);
+        let index = buckets.iter().rposition(|bucket| bucket.started_at == self.started_at);
         let index = index.expect("a bucket exists while one of its requests is in flight");
         buckets[index].requests -= 1;
         if buckets[index].requests == 0 {

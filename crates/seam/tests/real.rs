@@ -109,13 +109,13 @@ fn file_with_latency_of_an_ssd_keeps_to_its_ceiling() {
     core(|seam| async move {
         let ssd = DiskType::Ssd.ssd().expect("the type is an SSD");
         let disk = open_new(&seam, &path).await.with_time_of(SsdSpec { write_iops_max: 100, ..ssd });
-        let begun = seam.now();
+        let started_at = seam.now();
         for _ in 0..6 {
             let piece = Piece::new(filled(&seam, 1), 0, BLOCK_BYTES);
             disk.write(0, vec![piece]).await.expect("the write succeeds");
         }
         // The first write is admitted at once. Even on a slow machine the sixth is not admitted earlier than this.
-        assert!(seam.now().since(begun) >= Nanos::from_millis(50));
+        assert!(seam.now().since(started_at) >= Nanos::from_millis(50));
     });
 }
 

@@ -20,7 +20,7 @@ use rustls::{Error, InconsistentKeys, RootCertStore};
 /// A certificate in DER form.
 pub type Certificate = CertificateDer<'static>;
 
-/// Longest accepted file, in bytes: four times the size of the largest lists of authorities.
+/// Longest accepted file, in bytes: four times the size of the largest lists of CA certificates.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Error of a certificate or key file.
@@ -88,7 +88,7 @@ pub struct Files {
     pub certificate: PathBuf,
     /// The private key.
     pub key: PathBuf,
-    /// Authorities of client certificates; without them clients need no certificate.
+    /// CA certificates for client certificates; without them clients need no certificate.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -195,7 +195,7 @@ mod tests {
         files.read().map_err(|error| error.to_string())
     }
 
-    /// Certificate, key, client authorities, and expected error.
+    /// Certificate, key, client CAs, and expected error.
     type Case<'a> = (&'a [u8], &'a [u8], Option<&'a [u8]>, &'a str);
 
     #[test]

@@ -14,7 +14,7 @@ pub enum TraceError {
         name: String,
     },
     /// Neither content nor name matches a format.
-    #[error("{name}: neither content nor name matches a trace format; name one with --format ({formats})")]
+    #[error("{name}: neither content nor name matches a trace format; specify one with --format ({formats})")]
     Unrecognised {
         /// Name of the trace.
         name: String,
@@ -30,14 +30,14 @@ pub enum TraceError {
         formats: String,
     },
     /// An invalid or incomplete record.
-    #[error("{name}, {place}: {what}; {remedy}")]
+    #[error("{name}, {place}: {error}; {remedy}")]
     Broken {
         /// Name of the trace.
         name: String,
         /// Position of the record.
         place: Position,
         /// The error.
-        what: String,
+        error: String,
         /// The remedy.
         remedy: &'static str,
     },

@@ -10,7 +10,7 @@ use crate::position::Position;
 use crate::request::Request;
 use crate::request_sink::{RecordError, RequestSink};
 
-const LENIENT: &str = "keep what comes before with --lenient, or name another format with --format";
+const LENIENT: &str = "keep what comes before with --lenient, or specify another format with --format";
 const CUT_SHORT: &str = "copy it again, or keep what comes before with --lenient";
 
 /// Iterator over the requests of a trace. It ends after an error.
@@ -78,27 +78,27 @@ impl Reader {
             Ok(Next::Unended(bytes)) => {
                 let result = self.decoder.decode(bytes, &mut self.out);
                 (
-                    result.map_err(|RecordError(what)| RecordError(format!("the last line is cut short: {what}"))),
+                    result.map_err(|RecordError(error)| RecordError(format!("the last line is cut short: {error}"))),
                     CUT_SHORT,
                     true,
                 )
             }
             Ok(Next::CutShort(held)) => {
-                let what =
+                let error =
                     format!("the file ends within {}, with {held} bytes of it present", self.decoder.unit_name());
-                (Err(what.into()), CUT_SHORT, false)
+                (Err(error.into()), CUT_SHORT, false)
             }
             Ok(Next::TooLong) => (Err("the line is longer than 64 KiB".into()), LENIENT, true),
             Ok(Next::End) => {
-                return self.decoder.end().map(|()| false).map_err(|what| self.broken(unit, what, CUT_SHORT, false));
+                return self.decoder.end().map(|()| false).map_err(|error| self.broken(unit, error, CUT_SHORT, false));
             }
         };
-        result.map(|()| true).map_err(|what| self.broken(unit, what, remedy, taken))
+        result.map(|()| true).map_err(|error| self.broken(unit, error, remedy, taken))
     }
 
-    fn broken(&self, unit: Unit, RecordError(what): RecordError, remedy: &'static str, taken: bool) -> TraceError {
+    fn broken(&self, unit: Unit, RecordError(error): RecordError, remedy: &'static str, taken: bool) -> TraceError {
         let place = self.input.position_of(unit, taken);
-        TraceError::Broken { name: self.name.clone(), place, what, remedy }
+        TraceError::Broken { name: self.name.clone(), place, error, remedy }
     }
 
     fn unreadable(&self, unit: Unit, error: io::Error) -> TraceError {

@@ -12,8 +12,8 @@ const NAMES_MAX: usize = 65_536;
 pub struct RecordError(pub String);
 
 impl<T: Into<String>> From<T> for RecordError {
-    fn from(what: T) -> Self {
-        RecordError(what.into())
+    fn from(message: T) -> Self {
+        RecordError(message.into())
     }
 }
 
@@ -23,7 +23,7 @@ pub struct RequestSink {
     pending: VecDeque<Request>,
     names: BTreeMap<Vec<u8>, u32>,
     /// Time of the first request, in the trace's own time.
-    begun_ns: Option<u64>,
+    started_at_ns: Option<u64>,
     /// Number of records that are not requests.
     pub skipped: u64,
     /// Number of requests that the recorder lost.
@@ -47,7 +47,7 @@ impl RequestSink {
             return Err(format!("{len} bytes at {at} exceed the size of any disk").into());
         }
         if let Some(time_ns) = request.time_ns {
-            request.time_ns = Some(time_ns.saturating_sub(*self.begun_ns.get_or_insert(time_ns)));
+            request.time_ns = Some(time_ns.saturating_sub(*self.started_at_ns.get_or_insert(time_ns)));
         }
         self.pending.push_back(request);
         Ok(())

@@ -29,7 +29,7 @@ pub fn failing_named(name: &str, bytes: &[u8], good: usize) -> String {
     last.expect("the trace fails").expect_err("the error comes last").to_string()
 }
 
-/// As [`failing_named`], with a name without an extension.
+/// Like [`failing_named`], but with a name without an extension.
 pub fn failing(bytes: &[u8], good: usize) -> String {
     failing_named("a", bytes, good)
 }
@@ -78,7 +78,7 @@ fn files_other_than_traces_are_refused_with_a_remedy() {
     let message = |name: &str, bytes: &[u8]| opened(name, bytes, None).err().expect("not a trace").to_string();
     let empty = "a: the file is empty; check that it is the right file and that the copy is complete";
     assert_eq!(message("a", b""), empty);
-    assert!(message("a", b"Dear diary\n").contains("name one with --format (vscsi, msr, spc, iolog,"));
+    assert!(message("a", b"Dear diary\n").contains("specify one with --format (vscsi, msr, spc, iolog,"));
     assert!(message("a.zst", b"\x28\xb5\x2f\xfd\xff\xff\xff\xff").contains("cannot be read further"));
     assert_eq!("ext4".parse::<Format>().expect_err("unknown format").to_string().lines().count(), 1);
     let reader = opened("a.lis", b"Dear diary\n", None).expect("the name selects the format");

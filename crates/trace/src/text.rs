@@ -36,40 +36,40 @@ fn collect<'a, const N: usize>(
 }
 
 /// Parses a whole number.
-pub fn number(field: &[u8], what: &str) -> Result<u64, RecordError> {
+pub fn number(field: &[u8], name: &str) -> Result<u64, RecordError> {
     let mut value = 0u64;
     for byte in field {
         let digit = byte.wrapping_sub(b'0');
         if digit > 9 {
-            return Err(format!("{what} is {}, which is not a whole number", shown(field)).into());
+            return Err(format!("{name} is {}, which is not a whole number", shown(field)).into());
         }
         let longer = value.checked_mul(10).and_then(|value| value.checked_add(u64::from(digit)));
-        value = longer.ok_or_else(|| format!("{what} is {}, which is too large", shown(field)))?;
+        value = longer.ok_or_else(|| format!("{name} is {}, which is too large", shown(field)))?;
     }
     if field.is_empty() {
-        return Err(format!("{what} is missing").into());
+        return Err(format!("{name} is missing").into());
     }
     Ok(value)
 }
 
 /// Parses a whole number below 2^32.
-pub fn small_number(field: &[u8], what: &str) -> Result<u32, RecordError> {
-    u32::try_from(number(field, what)?).map_err(|_| format!("{what} is {}, which is too large", shown(field)).into())
+pub fn small_number(field: &[u8], name: &str) -> Result<u32, RecordError> {
+    u32::try_from(number(field, name)?).map_err(|_| format!("{name} is {}, which is too large", shown(field)).into())
 }
 
 /// Parses seconds with an optional fraction into nanoseconds; digits beyond the ninth are dropped.
-pub fn seconds_as_ns(field: &[u8], what: &str) -> Result<u64, RecordError> {
+pub fn seconds_as_ns(field: &[u8], name: &str) -> Result<u64, RecordError> {
     let point = field.iter().position(|byte| *byte == b'.');
     let (whole, fraction) = point.map_or((field, &b""[..]), |point| (&field[..point], &field[point + 1..]));
-    let seconds = number(whole, what)?;
+    let seconds = number(whole, name)?;
     if !fraction.iter().all(u8::is_ascii_digit) {
-        return Err(format!("{what} is {}, which is not a number of seconds", shown(field)).into());
+        return Err(format!("{name} is {}, which is not a number of seconds", shown(field)).into());
     }
     let digits = &fraction[..fraction.len().min(9)];
     let ns =
         digits.iter().fold(0u64, |ns, digit| ns * 10 + u64::from(digit - b'0')) * 10u64.pow(9 - digits.len() as u32);
     let time = seconds.checked_mul(1_000_000_000).and_then(|time| time.checked_add(ns));
-    time.ok_or_else(|| format!("{what} is {}, which is too large", shown(field)).into())
+    time.ok_or_else(|| format!("{name} is {}, which is too large", shown(field)).into())
 }
 
 /// Converts a count of units to bytes.

@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn notifications_need_an_eventfd_and_requests_a_unix_socket() {
-        let vring_fd = |fd| check(&Message::SetVringFd { which: VringFdKind::Kick, index: 0, fd: Some(fd) });
+        let vring_fd = |fd| check(&Message::SetVringFd { kind: VringFdKind::Kick, index: 0, fd: Some(fd) });
         vring_fd(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd")).expect("an eventfd is accepted");
         assert!(matches!(vring_fd(opened("/dev/zero")), Err(Refused::VringEventfd(_))));
         let (socket, _other) = UnixStream::pair().expect("a socket pair");

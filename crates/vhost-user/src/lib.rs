@@ -3,7 +3,7 @@
 //!
 //! In the specification QEMU is the *front end* and the daemon the *back end*. `server` accepts front ends. `socket`
 //! exchanges messages with one front end on a thread of its own; `session` holds the negotiated state. After the setup
-//! the front end is not involved: `queue` serves the rings of the guest's driver on the data core. Guest data are
+//! the front end is not involved: `queue` serves the rings of the guest's driver on the data core. Guest data is
 //! copied once and validated. A queue whose driver violates the protocol stops; other queues continue.
 
 mod config;

@@ -1,6 +1,6 @@
 //! A guest's memory: regions shared by its virtual machine and mapped here.
 //!
-//! The guest may change its memory at any time. No Rust slice ever borrows it; data are copied in and out.
+//! The guest may change its memory at any time. No Rust slice ever borrows it; data is copied in and out.
 //!
 //! The backing file may be truncated, or its file system may have no page left for a hole. Each mapping is guarded:
 //! such an access sets the front end's [`FaultFlag`] and reads zeroes (`seam/real/fault.rs`). Code that has accessed
@@ -257,7 +257,8 @@ impl Memory {
         }
     }
 
-    /// Reads one byte of each page of a range, so that a lost page sets the flag now and not during a copy.
+    /// Reads one byte of each page of a range, so that a page that the memory file no longer backs sets the fault flag
+    /// now and not during a copy.
     pub fn touch(&self, guest: u64, len: usize) -> Result<(), Outside> {
         self.pieces(guest, len, |slice, _| {
             let last = slice.len() - 1;

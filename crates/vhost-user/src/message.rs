@@ -164,7 +164,7 @@ pub enum Message {
         index: u32,
     },
     SetVringFd {
-        which: VringFdKind,
+        kind: VringFdKind,
         index: u32,
         fd: Option<OwnedFd>,
     },
@@ -277,10 +277,10 @@ pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, M
     let request = head.request;
     let mut body = Body { request, bytes };
     let mut fds = fds.into_iter();
-    let given = fds.len();
-    let one = |fds: &mut std::vec::IntoIter<OwnedFd>| match (fds.next(), given) {
+    let fd_count = fds.len();
+    let single_fd = |fds: &mut std::vec::IntoIter<OwnedFd>| match (fds.next(), fd_count) {
         (Some(fd), 1) => Ok(fd),
-        _ => Err(MessageError::Descriptors(request, given)),
+        _ => Err(MessageError::Descriptors(request, fd_count)),
     };
     let message = match request {
         1 => Message::GetFeatures,
@@ -292,8 +292,8 @@ pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, M
             if count > TABLE_REGIONS_MAX {
                 return Err(MessageError::Value(request, count as u64));
             }
-            if count != given {
-                return Err(MessageError::Descriptors(request, given));
+            if count != fd_count {
+                return Err(MessageError::Descriptors(request, fd_count));
             }
             let regions =
                 fds.by_ref().map(|fd| Ok((body.region_layout()?, fd))).collect::<Result<_, MessageError>>()?;
@@ -301,10 +301,10 @@ pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, M
         }
         6 => {
             body.expect(16)?;
-            Message::SetLogBase { len: body.u64()?, offset: body.u64()?, file: one(&mut fds)? }
+            Message::SetLogBase { len: body.u64()?, offset: body.u64()?, file: single_fd(&mut fds)? }
         }
         7 => {
-            drop(one(&mut fds)?);
+            drop(single_fd(&mut fds)?);
             Message::SetLogFd
         }
         8 => body.pair().map(|(index, size)| Message::SetVringNum { index, size })?,
@@ -318,9 +318,9 @@ pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, M
         11 => body.pair().map(|(index, _)| Message::GetVringBase { index })?,
         12..=14 => {
             let value = body.single()?;
-            let which = [VringFdKind::Kick, VringFdKind::Call, VringFdKind::Err][request as usize - 12];
-            let fd = if value & NO_FD == 0 { Some(one(&mut fds)?) } else { None };
-            Message::SetVringFd { which, index: (value & 0xff) as u32, fd }
+            let kind = [VringFdKind::Kick, VringFdKind::Call, VringFdKind::Err][request as usize - 12];
+            let fd = if value & NO_FD == 0 { Some(single_fd(&mut fds)?) } else { None };
+            Message::SetVringFd { kind, index: (value & 0xff) as u32, fd }
         }
         15 => Message::GetProtocolFeatures,
         16 => Message::SetProtocolFeatures(body.single()?),
@@ -329,7 +329,7 @@ pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, M
             (index, value @ (0 | 1)) => Message::SetVringEnable { index, enabled: value == 1 },
             (_, value) => return Err(MessageError::Value(request, value.into())),
         },
-        21 => Message::SetBackendReqFd(one(&mut fds)?),
+        21 => Message::SetBackendReqFd(single_fd(&mut fds)?),
         24 | 25 => {
             let (offset, len, _flags) = (body.u32()?, body.u32()?, body.u32()?);
             body.expect(len as usize)?;
@@ -342,7 +342,7 @@ pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, M
             let (len, offset, queues, size) = (body.u64()?, body.u64()?, body.u16()?, body.u16()?);
             match request {
                 31 => Message::GetInflightFd { queues, size },
-                _ => Message::SetInflightFd { len, offset, queues, size, file: one(&mut fds)? },
+                _ => Message::SetInflightFd { len, offset, queues, size, file: single_fd(&mut fds)? },
             }
         }
         36 => Message::GetMaxMemSlots,
@@ -350,7 +350,7 @@ pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, M
             let _padding = body.u64()?;
             let region = body.region_layout()?;
             match request {
-                37 => Message::AddMemReg(region, one(&mut fds)?),
+                37 => Message::AddMemReg(region, single_fd(&mut fds)?),
                 // Older front ends attach the file again.
                 _ => Message::RemMemReg(region),
             }
@@ -429,7 +429,7 @@ mod tests {
         let kick = |value: u64, fds| decode(&head(12, 8), &value.to_le_bytes(), fds);
         assert!(matches!(
             kick(3, vec![fd()]),
-            Ok(Message::SetVringFd { which: VringFdKind::Kick, index: 3, fd: Some(_) })
+            Ok(Message::SetVringFd { kind: VringFdKind::Kick, index: 3, fd: Some(_) })
         ));
         assert!(matches!(kick(3 | NO_FD, vec![]), Ok(Message::SetVringFd { index: 3, fd: None, .. })));
         assert!(kick(3, vec![]).is_err() && kick(3, vec![fd(), fd()]).is_err());

@@ -10,6 +10,14 @@ use crate::config::{RANGE_SECTORS_MAX, RANGES_MAX, SEGMENTS_MAX};
 use crate::memory::Memory;
 use crate::ring::{Chain, QueueError, Segment};
 
+/// Request types of virtio-blk.
+const VIRTIO_BLK_T_IN: u32 = 0;
+const VIRTIO_BLK_T_OUT: u32 = 1;
+const VIRTIO_BLK_T_FLUSH: u32 = 4;
+const VIRTIO_BLK_T_GET_ID: u32 = 8;
+const VIRTIO_BLK_T_DISCARD: u32 = 11;
+const VIRTIO_BLK_T_WRITE_ZEROES: u32 = 13;
+
 const HEAD_BYTES: usize = 16;
 const RANGE_BYTES: usize = 16;
 /// Flag of write-zeroes: the range may become a hole.
@@ -78,8 +86,8 @@ fn skip(segments: &mut Vec<Segment>, mut len: u32) {
         len -= if is_whole { segment.len } else { 0 };
         is_whole
     });
-    let gone = whole.count();
-    segments.drain(..gone);
+    let whole_count = whole.count();
+    segments.drain(..whole_count);
     if let Some(first) = segments.first_mut() {
         first.at += u64::from(len);
         first.len -= len;
@@ -124,19 +132,19 @@ impl Request {
             (fits && len > 0).then_some((at, len as usize))
         };
         Ok(match kind {
-            0 => match span(writable) {
+            VIRTIO_BLK_T_IN => match span(writable) {
                 Some((at, len)) => request(Kind::Read { at, len }, writable),
                 None => request(Kind::Refused(Status::IoError), none),
             },
-            1 => match span(readable) {
+            VIRTIO_BLK_T_OUT => match span(readable) {
                 Some((at, len)) if !read_only => request(Kind::Write { at, len }, readable),
                 _ => request(Kind::Refused(Status::IoError), none),
             },
-            4 => request(Kind::Flush, none),
-            8 if total(writable) >= ID_BYTES as u64 => request(Kind::Identity, writable),
-            8 => request(Kind::Refused(Status::IoError), none),
-            11 | 13 => {
-                let ranges = ranges(&buffers(readable), kind == 13, size_bytes);
+            VIRTIO_BLK_T_FLUSH => request(Kind::Flush, none),
+            VIRTIO_BLK_T_GET_ID if total(writable) >= ID_BYTES as u64 => request(Kind::Identity, writable),
+            VIRTIO_BLK_T_GET_ID => request(Kind::Refused(Status::IoError), none),
+            VIRTIO_BLK_T_DISCARD | VIRTIO_BLK_T_WRITE_ZEROES => {
+                let ranges = ranges(&buffers(readable), kind == VIRTIO_BLK_T_WRITE_ZEROES, size_bytes);
                 let kind = match ranges {
                     Ok(_) if read_only => Kind::Refused(Status::IoError),
                     Ok(ranges) => Kind::Zero(ranges),
@@ -213,7 +221,8 @@ impl Buffers {
         copy_out(&self.memory, &self.segments, from, out)
     }
 
-    /// Reads a byte of each page, so that a lost page is found before the data are copied.
+    /// Reads a byte of each page. A page that the guest's memory file no longer backs thus sets the fault flag before
+    /// the copy.
     pub(crate) fn touch(&self) {
         for segment in &self.segments {
             let touched = self.memory.touch(segment.at, segment.len as usize);
@@ -253,7 +262,7 @@ impl Buffers {
     }
 }
 
-/// Data of a write, copied out of the guest's memory when the engine fetches them (R1).
+/// Data of a write, copied out of the guest's memory when the engine fetches it (rule R1, docs/rules.md).
 pub(crate) struct GuestData<'a>(pub(crate) &'a Buffers);
 
 impl<S: Seam> WriteSource<S> for GuestData<'_> {
@@ -298,14 +307,14 @@ mod tests {
     #[test]
     fn header_and_status_may_be_split_and_unaligned() {
         let memory = memory();
-        head(&memory, 0, 8);
+        head(&memory, VIRTIO_BLK_T_IN, 8);
         let request = read(&memory, &[(0x100, 5), (0x105, 11)], &[(0x1000, 512), (0x2000, 513)]).expect("a request");
         assert_eq!(request.kind, Kind::Read { at: 4096, len: 1024 });
         assert_eq!(request.status_at, 0x2200);
         let mut places = Vec::new();
         request.buffers.write(510, &[7; 4], |at, len| places.push((at, len))).expect("in memory");
         assert_eq!(places, [(0x11fe, 2), (0x2000, 2)]);
-        head(&memory, 1, 0);
+        head(&memory, VIRTIO_BLK_T_OUT, 0);
         let request = read(&memory, &[(0x100, 16 + 512)], &[(0x2000, 1)]).expect("a request");
         assert_eq!(request.kind, Kind::Write { at: 0, len: 512 });
         assert_eq!(request.buffers.segments, [Segment { at: 0x110, len: 512 }]);
@@ -320,15 +329,15 @@ mod tests {
         };
         let (error, unsupported) = (Kind::Refused(Status::IoError), Kind::Refused(Status::Unsupported));
         let status = (0x2000, 1);
-        assert_eq!(kind(0, SIZE / 512, &[(0x100, 16)], &[(0x1000, 512), status]), error);
-        assert_eq!(kind(0, u64::MAX, &[(0x100, 16)], &[(0x1000, 512), status]), error);
-        assert_eq!(kind(0, 0, &[(0x100, 16)], &[(0x1000, 511), status]), error);
-        assert_eq!(kind(1, 0, &[(0x100, 16)], &[status]), error);
+        assert_eq!(kind(VIRTIO_BLK_T_IN, SIZE / 512, &[(0x100, 16)], &[(0x1000, 512), status]), error);
+        assert_eq!(kind(VIRTIO_BLK_T_IN, u64::MAX, &[(0x100, 16)], &[(0x1000, 512), status]), error);
+        assert_eq!(kind(VIRTIO_BLK_T_IN, 0, &[(0x100, 16)], &[(0x1000, 511), status]), error);
+        assert_eq!(kind(VIRTIO_BLK_T_OUT, 0, &[(0x100, 16)], &[status]), error);
         assert_eq!(kind(7, 0, &[(0x100, 16)], &[status]), unsupported);
         let many = vec![(0x1000, 512); SEGMENTS_MAX as usize + 1];
-        assert_eq!(kind(0, 0, &[(0x100, 16)], &[&many[..], &[status]].concat()), unsupported);
-        assert_eq!(kind(8, 0, &[(0x100, 16)], &[(0x1000, 20), status]), Kind::Identity);
-        assert_eq!(kind(8, 0, &[(0x100, 16)], &[(0x1000, 19), status]), error);
+        assert_eq!(kind(VIRTIO_BLK_T_IN, 0, &[(0x100, 16)], &[&many[..], &[status]].concat()), unsupported);
+        assert_eq!(kind(VIRTIO_BLK_T_GET_ID, 0, &[(0x100, 16)], &[(0x1000, 20), status]), Kind::Identity);
+        assert_eq!(kind(VIRTIO_BLK_T_GET_ID, 0, &[(0x100, 16)], &[(0x1000, 19), status]), error);
         assert!(matches!(read(&memory, &[(0x100, 15)], &[status]), Err(QueueError::Short)));
         assert!(matches!(read(&memory, &[(0x100, 16)], &[(0x2000, 0)]), Err(QueueError::Short)));
     }
@@ -346,13 +355,16 @@ mod tests {
             read(&memory, &[(0x100, 16), (0x3000, bytes.len() as u32)], &[(0x2000, 1)]).expect("a request").kind
         };
         let range = |at, len, may_unmap| Kind::Zero(vec![Range { at, len, may_unmap }]);
-        assert_eq!(kind(11, &[(8, 8, 0)]), range(4096, 4096, true));
-        assert_eq!(kind(13, &[(8, 8, 1)]), range(4096, 4096, true));
-        assert_eq!(kind(13, &[(0, 1, 0)]), range(0, 512, false));
-        assert_eq!(kind(11, &[(0, 1, 1)]), Kind::Refused(Status::Unsupported));
-        assert_eq!(kind(13, &[(0, 1, 2)]), Kind::Refused(Status::Unsupported));
-        assert_eq!(kind(13, &[(SIZE / 512, 1, 0)]), Kind::Refused(Status::IoError));
-        assert_eq!(kind(13, &[]), Kind::Refused(Status::IoError));
-        assert_eq!(kind(13, &[(0, 1, 0); RANGES_MAX as usize + 1]), Kind::Refused(Status::Unsupported));
+        assert_eq!(kind(VIRTIO_BLK_T_DISCARD, &[(8, 8, 0)]), range(4096, 4096, true));
+        assert_eq!(kind(VIRTIO_BLK_T_WRITE_ZEROES, &[(8, 8, 1)]), range(4096, 4096, true));
+        assert_eq!(kind(VIRTIO_BLK_T_WRITE_ZEROES, &[(0, 1, 0)]), range(0, 512, false));
+        assert_eq!(kind(VIRTIO_BLK_T_DISCARD, &[(0, 1, 1)]), Kind::Refused(Status::Unsupported));
+        assert_eq!(kind(VIRTIO_BLK_T_WRITE_ZEROES, &[(0, 1, 2)]), Kind::Refused(Status::Unsupported));
+        assert_eq!(kind(VIRTIO_BLK_T_WRITE_ZEROES, &[(SIZE / 512, 1, 0)]), Kind::Refused(Status::IoError));
+        assert_eq!(kind(VIRTIO_BLK_T_WRITE_ZEROES, &[]), Kind::Refused(Status::IoError));
+        assert_eq!(
+            kind(VIRTIO_BLK_T_WRITE_ZEROES, &[(0, 1, 0); RANGES_MAX as usize + 1]),
+            Kind::Refused(Status::Unsupported)
+        );
     }
 }

@@ -201,7 +201,7 @@ impl<S: Seam> Session<S> {
                 let base = self.queue(index)?.stop(&stop_now).await;
                 return Ok(Reply::VringState { index, base: u32::from(base) });
             }
-            Message::SetVringFd { which, index, fd } => self.set_vring_fd(which, index, fd)?,
+            Message::SetVringFd { kind, index, fd } => self.set_vring_fd(kind, index, fd)?,
             Message::GetProtocolFeatures => return Ok(Reply::U64(protocol::OFFERED)),
             Message::SetProtocolFeatures(wanted) if wanted & !protocol::OFFERED != 0 => {
                 return Err(Refused::Features(wanted & !protocol::OFFERED));
@@ -266,10 +266,10 @@ impl<S: Seam> Session<S> {
         Ok(())
     }
 
-    fn set_vring_fd(&self, which: VringFdKind, index: u32, fd: Option<OwnedFd>) -> Result<(), Refused> {
+    fn set_vring_fd(&self, kind: VringFdKind, index: u32, fd: Option<OwnedFd>) -> Result<(), Refused> {
         let queue = self.queue(index)?;
         let eventfd = fd.map(self.make_eventfd).transpose().map_err(Refused::Eventfd)?;
-        match which {
+        match kind {
             VringFdKind::Call => *queue.call.borrow_mut() = eventfd,
             VringFdKind::Err => *queue.err.borrow_mut() = eventfd,
             VringFdKind::Kick => {

@@ -1,4 +1,5 @@
-//! How long a thread has been busy with its present work: a thread that a disk holds cannot report it itself.
+//! Watchdog timer. Other threads read how long a thread's current operation has run, because a thread that is blocked
+//! in disk I/O cannot report it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,11 +10,11 @@ const HUNG_AFTER: Duration = Duration::from_secs(10);
 /// The timer of one thread, shared with its observers.
 #[derive(Clone, Debug, Default)]
 pub struct WorkTimer {
-    begun: Arc<Mutex<Option<Instant>>>,
+    started_at: Arc<Mutex<Option<Instant>>>,
 }
 
 impl WorkTimer {
-    /// Does `work`, timed.
+    /// Runs `work` and times it.
     pub fn time<T>(&self, work: impl FnOnce() -> T) -> T {
         self.set(Some(Instant::now()));
         let result = work();
@@ -21,15 +22,15 @@ impl WorkTimer {
         result
     }
 
-    fn set(&self, begun: Option<Instant>) {
-        // A lone value: a poisoned lock holds a valid one.
-        *self.begun.lock().unwrap_or_else(PoisonError::into_inner) = begun;
+    fn set(&self, started_at: Option<Instant>) {
+        // A panic cannot leave an `Option<Instant>` half-written, so the value under a poisoned lock is valid.
+        *self.started_at.lock().unwrap_or_else(PoisonError::into_inner) = started_at;
     }
 
-    /// The failure of work that has taken ten seconds or more at `now`.
+    /// Returns an error text if the operation has run for ten seconds or longer at `now`.
     pub fn hung(&self, now: Instant) -> Option<String> {
-        let begun = (*self.begun.lock().unwrap_or_else(PoisonError::into_inner))?;
-        let time = now.saturating_duration_since(begun);
+        let started_at = (*self.started_at.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let time = now.saturating_duration_since(started_at);
         (time >= HUNG_AFTER).then(|| format!("the disk has not answered for {} s", time.as_secs()))
     }
 }
@@ -41,11 +42,11 @@ mod tests {
     #[test]
     fn work_is_hung_after_ten_seconds_and_until_it_ends() {
         let timer = WorkTimer::default();
-        let seen = timer.clone();
+        let observer = timer.clone();
         let now = timer.time(|| {
             let now = Instant::now();
-            assert_eq!(seen.hung(now), None);
-            assert_eq!(seen.hung(now + HUNG_AFTER).as_deref(), Some("the disk has not answered for 10 s"));
+            assert_eq!(observer.hung(now), None);
+            assert_eq!(observer.hung(now + HUNG_AFTER).as_deref(), Some("the disk has not answered for 10 s"));
             now
         });
         assert_eq!(timer.hung(now + 2 * HUNG_AFTER), None);

@@ -2,16 +2,18 @@
 
 import type {
   AdvicePage,
+  Configuration,
   Datastore,
-  Event,
+  EventsPage,
   Flash,
   Heat,
   History,
   Job,
-  Key,
+  LoggedIn,
   MissRatioCurve,
   SlowRequest,
   Volume,
+  VolumesPage,
 } from './types';
 
 export class ApiError extends Error {
@@ -47,9 +49,9 @@ export const api = {
   async volumes(): Promise<Volume[]> {
     const all: Volume[] = [];
     for (let after = ''; ;) {
-      const page = await request<{ volumes: Volume[]; next?: string | null }>('GET', `volumes?limit=1000${after}`);
+      const page = await request<VolumesPage>('GET', `volumes?limit=1000${after}`);
       all.push(...page.volumes);
-      if (!page.next) return all;
+      if (page.next === null) return all;
       after = `&after=${encodeURIComponent(page.next)}`;
     }
   },
@@ -70,20 +72,20 @@ export const api = {
   slow: (name: string) => request<SlowRequest[]>('GET', `${named(name)}/slow`),
   /** `path` comes from `historyPath`. */
   history: (path: string) => request<History>('GET', path),
-  events: (query: URLSearchParams) => request<{ events: Event[]; next: number | null }>('GET', `events?${query}`),
+  events: (query: URLSearchParams) => request<EventsPage>('GET', `events?${query}`),
   act: (name: string, action: string, how?: unknown) => request<Volume>('POST', `${named(name)}/${action}`, how),
   /** Starts a flush job; the stream reports its progress and result. */
   flush: (name: string) => request<Job>('POST', `${named(name)}/flush`, { wait: false }),
   /** Keys and values as in the configuration file. */
   set: (name: string, settings: Record<string, string>) => request<Volume>('PATCH', named(name), settings),
-  configuration: () => request<{ file: string; keys: Key[] }>('GET', 'configuration'),
+  configuration: () => request<Configuration>('GET', 'configuration'),
   datastores: () => request<Datastore[]>('GET', 'datastores'),
   /** Adds a device, or replaces one; answers when that is complete. */
   addDevice: (path: string, force: boolean, replace?: string) =>
     request<Flash>('POST', 'flash', { path, force, ...(replace === undefined ? {} : { replace }) }),
   removeDevice: (id: string) => request<Flash>('DELETE', `flash/${encodeURIComponent(id)}`),
   cancelJob: (id: string) => request<null>('DELETE', `jobs/${encodeURIComponent(id)}`),
-  login: (token: string) => request<{ name: string; role: string }>('POST', 'login', { token }),
+  login: (token: string) => request<LoggedIn>('POST', 'login', { token }),
   logout: () => request<null>('POST', 'logout'),
 };
 

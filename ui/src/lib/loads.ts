@@ -3,7 +3,7 @@
 import { live } from '../feed/live.svelte';
 import { datastores } from './datastores.svelte';
 import type { Kind, Source } from './points';
-import { between, pairwise, type Rates } from './rates';
+import { between, pairwise, SOURCE_COUNTERS, type Rates } from './rates';
 import type { Counters, History, HistoryLatency, Sample } from './types';
 
 /** History series that `Rates` is computed from. */
@@ -12,11 +12,7 @@ export const FIGURES = [
   'writes',
   'read_bytes',
   'write_bytes',
-  'memory_hits',
-  'flash_hits',
-  'prefetched_hits',
-  'partial_hits',
-  'misses',
+  ...SOURCE_COUNTERS,
   'backing_reads',
   'backing_writes',
   'backing_read_bytes',
@@ -49,7 +45,8 @@ function fromHistory(report: History, index: number, kind: Kind): Rates {
     sources: {
       memory: of('memory_hits'),
       flash: of('flash_hits'),
-      array: of('misses') + of('partial_hits') + of('prefetched_hits'),
+      prefetched: of('prefetched_hits'),
+      array: of('misses') + of('partial_hits'),
     },
     reads: of('reads'),
     writes: of('writes'),

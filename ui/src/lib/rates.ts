@@ -6,8 +6,12 @@ import type { Counters, Counts, Sample } from './types';
 export interface Sources {
   memory: number;
   flash: number;
+  /** From memory, but read ahead from the array: no array read is avoided. */
+  prefetched: number;
   array: number;
 }
+
+export const NO_READS: Sources = { memory: 0, flash: 0, prefetched: 0, array: 0 };
 
 /** Rates per second between two samples; latencies in microseconds, null without requests. */
 export interface Rates {
@@ -27,6 +31,19 @@ export interface Rates {
   writeP99: number | null;
   dirtyBytes: number;
 }
+
+/** Counters that `sourcesOf` reads. */
+export const SOURCE_COUNTERS = ['memory_hits', 'flash_hits', 'prefetched_hits', 'partial_hits', 'misses'] as const;
+
+const mapSources = (value: (source: keyof Sources) => number): Sources => ({
+  memory: value('memory'),
+  flash: value('flash'),
+  prefetched: value('prefetched'),
+  array: value('array'),
+});
+
+/** Reads from all sources. */
+export const totalOf = ({ memory, flash, prefetched, array }: Sources) => memory + flash + prefetched + array;
 
 /** Longest interval between two samples that gives a rate; a longer one is a gap. */
 const GAP_MS_MAX = 10_000;
@@ -48,9 +65,14 @@ export function pairwise<T>(
   });
 }
 
-/** Reads for which the array was read: a partial hit waits for it, and a prefetched block was read ahead from it. */
-export function arrayReads(of: Pick<Counters, 'misses' | 'partial_hits' | 'prefetched_hits'>): number {
-  return of.misses + of.partial_hits + of.prefetched_hits;
+/** Reads by source of counters; a partial hit waits for the array. */
+export function sourcesOf(of: Record<(typeof SOURCE_COUNTERS)[number], number>): Sources {
+  return {
+    memory: of.memory_hits,
+    flash: of.flash_hits,
+    prefetched: of.prefetched_hits,
+    array: of.misses + of.partial_hits,
+  };
 }
 
 /** Rates between two states of the same counters. */
@@ -60,11 +82,7 @@ export function between(from: Counters, to: Counters, atMs: number, tookMs: numb
   const quantile = (op: 'read' | 'write', q: number) => quantileOf(from.latency_counts[op], to.latency_counts[op], q);
   return {
     at: atMs / 1e3,
-    sources: {
-      memory: rate((of) => of.memory_hits),
-      flash: rate((of) => of.flash_hits),
-      array: rate(arrayReads),
-    },
+    sources: mapSources((source) => rate((of) => sourcesOf(of)[source])),
     reads: rate((of) => of.reads),
     writes: rate((of) => of.writes),
     readBytes: rate((of) => of.read_bytes),
@@ -94,10 +112,10 @@ export function quantileOf(from: Counts, to: Counts, quantile: number): number |
   return floor;
 }
 
-/** Hit ratio; null without reads. */
-export function hitRatio({ memory, flash, array }: Sources): number | null {
-  const all = memory + flash + array;
-  return all > 0 ? (memory + flash) / all : null;
+/** Hit ratio; null without reads. A prefetched read is no hit, because the array has read its data. */
+export function hitRatio(sources: Sources): number | null {
+  const all = totalOf(sources);
+  return all > 0 ? (sources.memory + sources.flash) / all : null;
 }
 
 /** Mean of the last `count` rates: figures that change every second are hard to read. */
@@ -108,11 +126,7 @@ export function recent(rates: (Rates | null)[], count: number): Rates | undefine
   const mean = (of: (rates: Rates) => number) => last.reduce((sum, rates) => sum + of(rates), 0) / last.length;
   return {
     ...newest,
-    sources: {
-      memory: mean((of) => of.sources.memory),
-      flash: mean((of) => of.sources.flash),
-      array: mean((of) => of.sources.array),
-    },
+    sources: mapSources((source) => mean((of) => of.sources[source])),
     reads: mean((of) => of.reads),
     writes: mean((of) => of.writes),
     readBytes: mean((of) => of.readBytes),

@@ -3,8 +3,10 @@
 import { linkTo } from './route.svelte';
 import type { Alert, Event } from './types';
 
+export type SubjectKind = Alert['kind'] | Event['kind'];
+
 /** Kinds of alerts that concern the flash cache, for any subject. */
-const OF_FLASH = [
+const OF_FLASH: SubjectKind[] = [
   'flash-data-lost',
   'no-copy',
   'flash-unused',
@@ -17,12 +19,12 @@ const OF_FLASH = [
 ];
 
 /** An alert of kind `other` with the subject `flash` concerns the flash cache as a whole. */
-const isWholeFlash = (kind: string, subject: string | null) => kind === 'other' && subject === 'flash';
+const isWholeFlash = (kind: SubjectKind, subject: string | null) => kind === 'other' && subject === 'flash';
 /** Names of volumes contain none of these characters; paths, `number 3` and `core 0` do. */
 const isVolume = (subject: string) => !/[ /[\]]/.test(subject);
 const isDevice = (subject: string | null) => subject !== null && /^\/|^number \d/.test(subject);
 
-export const isOfFlash = ({ kind, subject }: Pick<Alert | Event, 'kind' | 'subject'>) =>
+export const isOfFlash = ({ kind, subject }: { kind: SubjectKind; subject: string | null }) =>
   kind === 'device' || OF_FLASH.includes(kind) || isWholeFlash(kind, subject) || isDevice(subject);
 
 export interface SubjectLink {
@@ -32,7 +34,7 @@ export interface SubjectLink {
   isVolume: boolean;
 }
 
-export function subjectLinkOf(kind: string, subject: string | null): SubjectLink {
+export function subjectLinkOf(kind: SubjectKind, subject: string | null): SubjectLink {
   if (subject !== null && isVolume(subject) && kind !== 'device' && !isWholeFlash(kind, subject)) {
     return { text: subject, href: linkTo(subject), isVolume: true };
   }

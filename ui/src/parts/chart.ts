@@ -8,7 +8,7 @@ import { drawMarks, type Marked } from './marks';
 export interface Series {
   label: string;
   /** Colour of the style sheet, with its pattern. */
-  colour: 'memory' | 'flash' | 'array' | 'ink';
+  colour: 'memory' | 'flash' | 'prefetched' | 'array' | 'ink';
   dash?: number[];
 }
 
@@ -32,7 +32,7 @@ export interface Drawing {
   marks: () => Marked[];
 }
 
-/** Fill of an area: memory solid, flash striped, array dotted, like the legend's swatches in CSS. */
+/** Fill of an area: memory solid, flash striped, prefetched with upright lines, array dotted, like the legend's swatches in CSS. */
 export function fillOf(name: Series['colour']): CanvasPattern | string {
   const size = 8 * devicePixelRatio;
   const tile = document.createElement('canvas');
@@ -51,6 +51,9 @@ export function fillOf(name: Series['colour']): CanvasPattern | string {
       pen.lineTo(shift + size + 1, -1);
     }
     pen.stroke();
+  }
+  if (name === 'prefetched') {
+    pen.fillRect(0, 0, size / 3, size);
   }
   if (name === 'array') {
     pen.beginPath();

@@ -35,7 +35,7 @@ struct AdviceParameters {
     after: Option<String>,
     /// This volume alone
     volume: Option<String>,
-    /// Assumed: requests a second of one disk; without it 180
+    /// Assumed: requests per second of one disk; without it 180
     #[param(minimum = 1)]
     spindle_iops: Option<u32>,
     /// Assumed: latency of a request that the array answers; without it 8000

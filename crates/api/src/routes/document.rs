@@ -132,6 +132,20 @@ mod tests {
         }
     }
 
+    /// Set `UPDATE_DOCS=1` to write the file instead of comparing it.
+    #[test]
+    fn checked_in_document_is_current() {
+        let (_, mut document) = super::super::all().split_for_parts();
+        complete(&mut document);
+        let made = document.to_pretty_json().expect("a document has only text keys") + "\n";
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json");
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            return std::fs::write(file, made).expect("the file can be written");
+        }
+        let found = std::fs::read_to_string(file).unwrap_or_default();
+        assert!(found == made, "crates/api/openapi.json is out of date; UPDATE_DOCS=1 rewrites it");
+    }
+
     fn visit<'a>(value: &'a serde_json::Value, visitor: &mut impl FnMut(Option<&'a str>, &'a serde_json::Value)) {
         match value {
             serde_json::Value::Object(fields) => fields.iter().for_each(|(key, value)| {

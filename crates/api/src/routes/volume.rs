@@ -61,10 +61,10 @@ struct Settings {
     /// Its weight under contention: `low`, `normal`, `high` or a number.
     #[serde(skip_serializing_if = "Option::is_none")]
     shares: Option<Figure>,
-    /// Requests a second at most; 0: no limit.
+    /// Requests per second at most; 0: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     limit_iops: Option<Figure>,
-    /// Bytes a second at most, a number or a size such as `20 MB`; 0: no limit.
+    /// Bytes per second at most, a number or a size such as `20 MB`; 0: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     limit_bytes: Option<Figure>,
     /// Requests that may come at once above the limit.
@@ -73,7 +73,7 @@ struct Settings {
     /// Bytes that may come at once above the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     burst_bytes: Option<Figure>,
-    /// Requests of 4 KiB a second that its datastore guarantees it; 0: none.
+    /// Requests of 4 KiB per second that its datastore guarantees it; 0: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     reservation_iops: Option<Figure>,
 }
@@ -134,7 +134,7 @@ impl Settings {
     }
 }
 
-/// Change settings; they hold over a restart until their key changes in the configuration
+/// Change settings; they hold across a restart until their key changes in the configuration
 #[utoipa::path(patch, path = "/api/v1/volumes/{name}", tag = "volumes",
     params(("name" = String, Path, description = "The volume")),
     request_body = Settings,

@@ -39,6 +39,7 @@ struct PageParameters {
 struct VolumesPage {
     volumes: Vec<VolumeReport>,
     /// Value of `after` for the next page; null on the last one.
+    #[schema(required)]
     next: Option<String>,
 }
 
@@ -82,7 +83,7 @@ struct NewVolume {
     read_only: bool,
 }
 
-/// Add a volume; it stays over a restart
+/// Add a volume; it stays across a restart
 #[utoipa::path(post, path = "/api/v1/volumes", tag = "volumes", request_body = NewVolume,
     responses((status = 201, description = "It is served", body = VolumeReport)))]
 async fn add_volume(

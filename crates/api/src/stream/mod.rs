@@ -1,4 +1,4 @@
-//! The stream: one sample a second, serialised once for all clients and kept for a minute.
+//! The stream: one sample per second, serialised once for all clients and kept for a minute.
 //!
 //! A client holds only a position in the ring, so a slow one costs nothing: it misses samples that have left the ring.
 //! A client that reads nothing at all is dropped by the write time-out (`server.rs`). The daemon takes the samples,

@@ -12,7 +12,7 @@ use messages::Failure;
 
 use super::cores::{Attaching, Cores, Opened};
 use super::flash::FlashLog;
-use super::iscsi::Units;
+use super::iscsi_units::Units;
 use super::persisted_memory::PersistedMemory;
 use super::records::Records;
 use super::settings::Settings;

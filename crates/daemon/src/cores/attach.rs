@@ -12,7 +12,6 @@ use seam::real::RealSeam;
 use seam::{DiskError, Nanos, Seam};
 
 use super::super::iscsi::UnitPlan;
-use super::super::persisted_memory::{self, has_persisted_content};
 use super::data_core::Local;
 use super::open::{OpenBacking, OpenFacts, OpenPlan, open_backing};
 use super::{Cores, core_ended};
@@ -68,8 +67,8 @@ impl Cores {
                 let name = spec.name.clone();
                 let attached = attach_on_core(&local, number, spec, file_policy).await;
                 if let (Ok(_), Some(volume)) = (&attached, local.engine.find(&name)) {
-                    if let Some(unit) = unit {
-                        unit.add(&local, volume.clone());
+                    if let (Some(unit), Some(iscsi)) = (unit, &local.iscsi) {
+                        unit.add(iscsi.target(), volume.clone());
                     }
                     add_socket(&local, volume, lost_before).await;
                 }
@@ -164,7 +163,7 @@ async fn attach_on_core(
     file_policy: WritePolicy,
 ) -> Result<bool, String> {
     let backing = local.opened.borrow_mut().remove(&number).ok_or("the backing was closed meanwhile")?;
-    if spec.read_only && has_persisted_content(local, spec.incarnation) {
+    if spec.read_only && !local.images_with_content_of(spec.incarnation).is_empty() {
         let text =
             "a killed daemon left data of it in memory that is not on its backing; serve it without read_only first";
         return Err(text.to_owned());
@@ -182,7 +181,7 @@ async fn attach_on_core(
         true => VolumeSpec { policy: file_policy, mode: CacheMode::Active, ..spec },
         false => spec,
     };
-    let volume = persisted_memory::attach(local, spec, backing).await.map_err(|error| error.to_string())?;
+    let volume = local.attach_recovered(spec, backing).await.map_err(|error| error.to_string())?;
     if !recovers_first {
         return Ok(false);
     }

@@ -5,12 +5,15 @@ use std::rc::Rc;
 use control::ProgressSender;
 use messages::{ErrorKind, Failure};
 use scsi::{Lun, Removed};
+use seam::Nanos;
 use seam::real::RealSeam;
 
-use super::super::stop::CLIENTS_TIMEOUT;
 use super::attach::add_socket;
 use super::data_core::Local;
 use super::{Cores, core_ended};
+
+/// Time-out for answering the outstanding requests of clients at a stop or a removal.
+pub const CLIENTS_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 impl Cores {
     /// Detaches a volume: its clients are disconnected, then it is destaged and flushed. On an error it stays in
@@ -43,7 +46,7 @@ impl Cores {
                 return Err(error);
             }
             // A client that connected meanwhile also holds the backing.
-            local.server.disconnect(&volume, seam::Nanos(0)).await;
+            local.server.disconnect(&volume, Nanos(0)).await;
             if let (Some(iscsi), Some(lun)) = (&local.iscsi, lun) {
                 iscsi.target().forget_absent(lun);
             }

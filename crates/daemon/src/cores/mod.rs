@@ -5,6 +5,7 @@ mod data_core;
 mod datastores;
 mod detach;
 mod evidence;
+mod memory_images;
 mod open;
 mod volume;
 mod watchdog;
@@ -17,6 +18,7 @@ use messages::{ErrorKind, Failure};
 
 pub use self::attach::{Attaching, Opened};
 pub use self::data_core::{CoreEnded, DataCore, DataCoreSpec, Local};
+pub use self::detach::CLIENTS_TIMEOUT;
 pub use self::evidence::Subject;
 pub use self::open::{OpenBacking, OpenFacts, OpenPlan};
 

@@ -7,11 +7,10 @@ use engine::{RequestError, Volume};
 use messages::{ErrorKind, Failure};
 use seam::real::RealSeam;
 
-use super::super::cores::CORE_TIMEOUT;
 use super::super::progress::report_while;
 use super::super::volumes::Placement;
 use super::data_core::Local;
-use super::{Cores, core_ended};
+use super::{CORE_TIMEOUT, Cores, core_ended};
 
 impl Cores {
     /// Runs `work` with the volume on its core; `work` cannot wait there.

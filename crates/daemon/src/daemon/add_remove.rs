@@ -41,7 +41,7 @@ impl Daemon {
         }
         let placement = self.volumes.placement(name)?;
         let added = AddedVolume { backing: backing.to_owned(), size_bytes, policy: policy.to_string(), read_only };
-        // The "removed" mark of an entry in the file stays: the added volume keeps the name over a restart.
+        // The "removed" mark of an entry in the file stays: the added volume keeps the name across a restart.
         let in_file = self.settings.current().volumes.iter().any(|volume| volume.name == name);
         self.records.change(|state| {
             if !in_file {
@@ -111,7 +111,7 @@ impl Daemon {
             _ => format!("volume {name} is removed; its backing {backing} is complete"),
         }];
         if known.from_file {
-            messages.push("it stays removed over restarts until its entry in the configuration changes".to_owned());
+            messages.push("it stays removed across restarts until its entry in the configuration changes".to_owned());
         }
         Ok(Answer::Said(messages))
     }

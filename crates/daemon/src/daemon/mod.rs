@@ -18,14 +18,12 @@ mod stop;
 mod trace_recording;
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use control::{Actor, Handler, ProgressSender};
 use events::EventFilter;
 use flash::Store;
-use messages::{Answer, ErrorKind, Failure, Request, Sampled};
+use messages::{Answer, ErrorKind, Failure, Request};
 use seam::real::RealSeam;
-use tokio::sync::watch;
 
 pub use self::start::serve;
 pub use self::status::override_reports;
@@ -35,7 +33,7 @@ use super::cores::{Cores, DataCore};
 use super::events::Journal;
 use super::flash::FlashLog;
 use super::http::HttpInterface;
-use super::iscsi::Units;
+use super::iscsi_units::Units;
 use super::jobs::Jobs;
 use super::listen::Listeners;
 use super::persisted_memory::{MemoryPlan, PersistedMemory};
@@ -257,11 +255,6 @@ impl Daemon {
     pub(super) async fn control_flash_job(&self, action: fn(&Store<RealSeam>) -> bool) -> Result<Answer, Failure> {
         self.flash.control_job(action).await?;
         Ok(self.flash_answer().await)
-    }
-
-    /// The last sample and the following ones.
-    pub fn samples(&self) -> watch::Receiver<Arc<Sampled>> {
-        self.telemetry.subscribe()
     }
 }
 

@@ -80,7 +80,7 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
     }
     daemon.telemetry.start_history(daemon.records.folder(), daemon.settings.current().history.size_bytes);
     tokio::task::spawn_local(daemon.clone().sample());
-    daemon.http.clone().start(daemon.clone(), stopped);
+    daemon.http.clone().start(daemon.clone(), daemon.telemetry.subscribe(), stopped);
     let started =
         daemon.cores.extending_start_timeout(&daemon.notifier, start_serving(&daemon, wanted, starting, clients)).await;
     if started.is_ok() {

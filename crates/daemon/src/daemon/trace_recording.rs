@@ -62,5 +62,5 @@ fn traced(taken: &TappedBatch) -> Traced {
         };
         (tapped.time.0, op as u8, tapped.at, tapped.len)
     };
-    Traced { requests: taken.requests.iter().map(one).collect(), lost: taken.lost, more: taken.more }
+    Traced { requests: taken.requests.iter().map(one).collect(), lost: taken.lost, more: taken.has_more }
 }

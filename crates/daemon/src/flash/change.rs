@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use control::ProgressSender;
 use flash::{JobKind, JobReport, MemberReport, Store, StoreError};
-use messages::report::{FlashJobReport, JobOutcome};
+use messages::report::{self, FlashJobReport, JobOutcome};
 use messages::{ErrorKind, Failure};
 use seam::Disk;
 use seam::real::RealSeam;
@@ -233,7 +233,7 @@ impl FlashLog {
         result: Result<T, StoreError>,
         show: impl Fn(&str) -> String,
     ) -> Result<T, Failure> {
-        let end = |outcome, reason: &str| self.jobs.end_flash(name_of(kind), device, outcome, reason);
+        let end = |outcome, reason: &str| self.jobs.end_flash(reported_kind(kind), device, outcome, reason);
         let error = match result {
             Ok(done) => {
                 end(JobOutcome::Done, "");
@@ -262,13 +262,13 @@ impl FlashLog {
     }
 }
 
-/// Name of a kind of change.
-fn name_of(kind: JobKind) -> &'static str {
+/// A kind of change, as jobs report it.
+fn reported_kind(kind: JobKind) -> report::JobKind {
     match kind {
-        JobKind::Add => "add",
-        JobKind::Remove => "remove",
-        JobKind::Replace => "replace",
-        JobKind::TakeOver => "take-over",
+        JobKind::Add => report::JobKind::Add,
+        JobKind::Remove => report::JobKind::Remove,
+        JobKind::Replace => report::JobKind::Replace,
+        JobKind::TakeOver => report::JobKind::TakeOver,
     }
 }
 
@@ -285,7 +285,7 @@ pub fn job_report(job: JobReport, members: &[MemberReport], opened: &Opened) -> 
         seconds as u64
     });
     FlashJobReport {
-        kind: name_of(job.kind).to_owned(),
+        kind: reported_kind(job.kind),
         device,
         done_bytes: job.done_bytes,
         total_bytes: job.total_bytes,

@@ -288,8 +288,8 @@ fn describe(error: &StoreError, names: &DeviceNames, absent: &[Absent]) -> Strin
              allow_single_copy = true: if the missing device was the last one in service, data that only it held is \
              then lost"
         ),
-        StoreError::NotEmpty { device, what } => format!(
-            "{} holds {what}; name another device, or erase it (blkdiscard -z for a device, rm for a file)",
+        StoreError::NotEmpty { device, content } => format!(
+            "{} holds {content}; name another device, or erase it (blkdiscard -z for a device, rm for a file)",
             names.show(device)
         ),
         error => format!("{}{absent}", names.show(&error.to_string())),

@@ -1,4 +1,4 @@
-//! Bytes written to each flash device over all restarts, and the part of its rated life that this is. The store counts
+//! Bytes written to each flash device across all restarts, and the rated life used. The store counts
 //! from its opening. The earlier total is kept in the state directory, saved once a minute and at a clean stop, so that
 //! a crash loses at most a minute.
 
@@ -15,7 +15,7 @@ use super::FlashLog;
 use logging::{self as log, FLASH};
 use state::{DeviceWear, State};
 
-/// Rated life: `endurance_dwpd` full writes a day for five years, the usual warranty of manufacturers.
+/// Rated life: `endurance_dwpd` full writes per day for five years, the usual warranty of manufacturers.
 const RATED_DAYS: u64 = 5 * 365;
 const DAY_SECONDS: u64 = 86_400;
 /// Minimum observation time for a forecast.
@@ -39,7 +39,7 @@ fn total(before: Option<&DeviceWear>, since: &PageMember) -> DeviceWear {
     }
 }
 
-/// Adds the bytes written to a device's report, and the part of its rated life used, where `milli_dwpd` gives a rating.
+/// Adds the bytes written to a device's report, and the rated life used, where `milli_dwpd` gives a rating.
 pub(super) fn report(device: &mut FlashDeviceReport, before: Option<&DeviceWear>, since: &PageMember, milli_dwpd: u32) {
     let all = total(before, since);
     let bytes = all.promotion_bytes + all.dirty_bytes + all.journal_bytes;

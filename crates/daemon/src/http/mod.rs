@@ -8,12 +8,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use control::Handler;
+use messages::Sampled;
 use tls::{Identity, ServerConfig};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::certificates::{Certificates, ListenerCertificate};
-use super::daemon::Daemon;
 use super::records::Records;
 use super::settings::Settings;
 use logging::{self as log, API};
@@ -46,10 +47,15 @@ impl HttpInterface {
         self.address.get()
     }
 
-    /// Starts the HTTP interface, if one is configured, for the requests of `daemon`; it ends when `stop` turns true.
-    /// While the address or the certificate is unavailable, volumes are served without the interface, and the start is
-    /// retried.
-    pub fn start(self: Rc<Self>, daemon: Rc<Daemon>, stop: watch::Receiver<bool>) {
+    /// Starts the HTTP interface, if one is configured: `handler` answers its requests, `samples` feeds its stream. It
+    /// ends when `stop` turns true. While the address or the certificate is unavailable, volumes are served without the
+    /// interface, and the start is retried.
+    pub fn start<H: Handler>(
+        self: Rc<Self>,
+        handler: Rc<H>,
+        samples: watch::Receiver<Arc<Sampled>>,
+        stop: watch::Receiver<bool>,
+    ) {
         self.update_tokens();
         let Some(address) = self.settings.current().api.listen else { return };
         let listener = self.listen(address);
@@ -65,8 +71,7 @@ impl HttpInterface {
                 tls,
                 log: |client, line| log::info!(target: API, %client, "{line}"),
             };
-            let samples = daemon.samples();
-            api::serve(listener, daemon, self.access.clone(), options, samples, stop).await;
+            api::serve(listener, handler, self.access.clone(), options, samples, stop).await;
         });
     }
 

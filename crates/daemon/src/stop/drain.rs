@@ -7,11 +7,11 @@ use control::ProgressSender;
 use engine::VolumeId;
 use tokio::task::JoinSet;
 
-use super::super::cores::{Cores, Local};
+use super::super::cores::{CLIENTS_TIMEOUT, Cores, Local};
 use super::super::flash::FlashLog;
 use super::super::handover::{StoredClient, to_stored_clients};
 use super::super::records::Records;
-use super::{CLIENTS_TIMEOUT, Clients, PROGRESS_PAUSE};
+use super::{Clients, PROGRESS_PAUSE};
 use logging::{self as log, DAEMON, VOLUME};
 use state::draw_number;
 use systemd::Notifier;

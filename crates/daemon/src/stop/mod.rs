@@ -10,10 +10,9 @@ use tokio::sync::watch;
 
 pub use self::drain::{Drain, Drained, Fault};
 
-/// Time-out for answering the outstanding requests of clients at a stop or a removal.
-pub const CLIENTS_TIMEOUT: seam::Nanos = seam::Nanos::from_secs(5);
 /// Interval of progress reports.
 pub const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
+
 /// Phase of a stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {

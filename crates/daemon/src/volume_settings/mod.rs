@@ -17,7 +17,7 @@ pub use self::qos::{qos_of, warn_of_conflicts};
 pub use self::quotas::{flash_quota_of, memory_quota_of};
 use super::cores::Cores;
 use super::flash::FlashLog;
-use super::iscsi::Units;
+use super::iscsi_units::Units;
 use super::records::Records;
 use super::settings::Settings;
 use super::volumes::{Placement, Volumes};

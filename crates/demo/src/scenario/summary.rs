@@ -79,7 +79,7 @@ pub struct ActSummary {
     pub latency_ms_without: f64,
     /// Mean latency of all requests with the cache.
     pub latency_ms_with: f64,
-    /// Requests a second with the cache, divided by those without it.
+    /// Requests per second with the cache, divided by those without it.
     pub gain: f64,
     /// The same for the last fifth of the acts.
     pub gain_at_end: f64,

@@ -44,8 +44,9 @@ const RESERVABLE_PERCENT: f64 = 90.0;
 /// Why a reservation is refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "{wanted_iops} requests a second cannot be reserved on \"{datastore}\": its measured rate is {measured_iops} \
-     requests of 4 KiB a second, of which {reservable_iops} may be reserved; other volumes have reserved {others_iops}"
+    "{wanted_iops} requests per second cannot be reserved on \"{datastore}\": its measured rate is {measured_iops} \
+     requests of 4 KiB per second, of which {reservable_iops} may be reserved; other volumes have reserved \
+     {others_iops}"
 )]
 pub struct ReservationError {
     /// Name of the datastore.
@@ -54,9 +55,9 @@ pub struct ReservationError {
     pub wanted_iops: u64,
     /// Reservations of the other volumes.
     pub others_iops: u64,
-    /// Upper limit of all reservations, in requests a second.
+    /// Upper limit of all reservations, in requests per second.
     pub reservable_iops: u64,
-    /// Requests a second that the datastore completed while it was busy.
+    /// Requests per second that the datastore completed while it was busy.
     pub measured_iops: u64,
 }
 
@@ -80,7 +81,7 @@ pub struct MemberStats {
     pub volume: String,
     /// Its weight.
     pub shares: u32,
-    /// Reserved requests a second.
+    /// Reserved requests per second.
     pub reservation_iops: u64,
     /// The part of the datastore that the volume is entitled to beside the active volumes.
     pub entitled_ratio: f64,
@@ -113,9 +114,9 @@ pub struct DatastoreStats {
     pub threshold_is_automatic: bool,
     /// Recent latency: the mean of the volumes' mean latencies.
     pub latency: Nanos,
-    /// Recent rate in small accesses a second.
+    /// Recent rate in small accesses per second.
     pub rate: f64,
-    /// Rate while the datastore was busy, in small accesses a second; `None` before that.
+    /// Rate while the datastore was busy, in small accesses per second; `None` before that.
     pub measured_rate: Option<f64>,
     /// Window while congested, in small accesses.
     pub window: Option<f64>,

@@ -71,11 +71,11 @@ mod tests {
         for _ in 0..9 {
             failures.add(BlockNo(7), now);
             assert!(!failures.is_paused(BlockNo(8), || now));
-            let begun = now;
+            let started_at = now;
             while failures.is_paused(BlockNo(7), || now) {
                 now += Nanos::from_millis(100);
             }
-            pauses.push(now.since(begun).as_millis());
+            pauses.push(now.since(started_at).as_millis());
         }
         assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]);
         failures.add(BlockNo(7), now);

@@ -65,20 +65,20 @@ struct Selection {
     /// Blocks dirty since this time or longer.
     older_than: Option<Nanos>,
     /// All blocks.
-    any: bool,
+    all_blocks: bool,
     /// All zero-ranges.
-    ranges: bool,
+    all_zero_ranges: bool,
 }
 
 impl Selection {
     fn selects(&self, epoch: Epoch, since: Nanos) -> bool {
-        self.any
+        self.all_blocks
             || self.closed.is_some_and(|closed| epoch <= closed)
             || self.older_than.is_some_and(|limit| since <= limit)
     }
 
     fn is_empty(&self) -> bool {
-        !self.any && !self.ranges && self.closed.is_none() && self.older_than.is_none()
+        !self.all_blocks && !self.all_zero_ranges && self.closed.is_none() && self.older_than.is_none()
     }
 }
 
@@ -161,7 +161,7 @@ impl<S: Seam> Shard<S> {
                 return Some(job);
             }
             let selection = self.selection(state, memory, now);
-            let mut later = false;
+            let mut reload_later = false;
             if !selection.is_empty() {
                 if let Some(job) = self.zero_job(state, &selection) {
                     return Some(job);
@@ -171,12 +171,12 @@ impl<S: Seam> Shard<S> {
                 }
                 match self.reload_job(state, memory, &selection) {
                     ReloadChoice::Reload(job) => return Some(job),
-                    ReloadChoice::Later => later = true,
+                    ReloadChoice::Later => reload_later = true,
                     ReloadChoice::Nothing => {}
                 }
             }
             let is_working =
-                !state.operations.is_empty() || !state.filling.is_empty() || state.reloading_blocks > 0 || later;
+                !state.operations.is_empty() || !state.filling.is_empty() || state.reloading_blocks > 0 || reload_later;
             if state.flushing.single_flight.is_running()
                 && state.epochs.closing() > 0
                 && !is_working
@@ -219,8 +219,8 @@ impl<S: Seam> Shard<S> {
             closed: (state.flushing.single_flight.is_running() && state.epochs.closing() > 0)
                 .then(|| state.epochs.closed()),
             older_than,
-            any: !is_paused && (must_drain || self.is_pressed(not_clean) || self.core.log_is_crowded()),
-            ranges: !is_paused && state.zeroes.len() >= RANGES_CROWDED,
+            all_blocks: !is_paused && (must_drain || self.is_pressed(not_clean) || self.core.log_is_crowded()),
+            all_zero_ranges: !is_paused && state.zeroes.len() >= RANGES_CROWDED,
         }
     }
 
@@ -260,9 +260,9 @@ impl<S: Seam> Shard<S> {
 
     fn zero_job(&self, state: &mut State, selection: &Selection) -> Option<Job<S::Block, S::BlockMut>> {
         let start = state.zeroes.iter().find_map(|(start, range)| {
-            let may =
-                range.state == ZeroState::Dirty && (selection.ranges || selection.selects(range.epoch, range.since));
-            (may && !state.failed.is_paused(start, || self.seam().now()) && !state.is_busy(&(start..range.end)))
+            let is_selected = range.state == ZeroState::Dirty
+                && (selection.all_zero_ranges || selection.selects(range.epoch, range.since));
+            (is_selected && !state.failed.is_paused(start, || self.seam().now()) && !state.is_busy(&(start..range.end)))
                 .then_some(start)
         })?;
         self.start_zero(state, start)
@@ -286,7 +286,7 @@ impl<S: Seam> Shard<S> {
         let oldest = state.oldest_in_memory(memory, self.number);
         let is_aged = selection.older_than.is_some_and(|limit| oldest.is_some_and(|oldest| oldest <= limit));
         let is_due = selection.closed.is_some() && state.has_closed_dirty_blocks();
-        if !(selection.any || is_aged || is_due) {
+        if !(selection.all_blocks || is_aged || is_due) {
             return None;
         }
         let boundary = self.run_boundary();
@@ -324,7 +324,7 @@ impl<S: Seam> Shard<S> {
         memory: &mut Memory<S>,
         selection: &Selection,
     ) -> ReloadChoice<S::Block, S::BlockMut> {
-        let wanted = selection.any || selection.closed.is_some() || selection.older_than.is_some();
+        let wanted = selection.all_blocks || selection.closed.is_some() || selection.older_than.is_some();
         if !wanted || state.log_tracker.spilled_blocks() == 0 || self.core.log().is_none_or(|log| log.copies() == 0) {
             return ReloadChoice::Nothing;
         }

@@ -158,7 +158,7 @@ impl<S: Seam> Shard<S> {
     /// Waits until `blocks` may become dirty.
     pub async fn wait_for_room(self: &ShardRef<S>, blocks: Range<BlockNo>) {
         let throttle = &self.throttle;
-        let begun = self.seam().now();
+        let started_at = self.seam().now();
         self.refresh_throttle();
         let number = throttle.next_number.get();
         throttle.next_number.set(number + 1);
@@ -178,7 +178,7 @@ impl<S: Seam> Shard<S> {
             self.progress.notify();
         }
         self.delay_write(BlockNo::count(&blocks)).await;
-        let waited = self.seam().now().since(begun);
+        let waited = self.seam().now().since(started_at);
         if waited > Nanos::ZERO {
             self.counters.add(&self.counters.throttled_us, waited.as_micros());
         }

@@ -21,7 +21,7 @@ const MARKED_BLOCKS: u64 = 16 * flash::REGION_BLOCKS;
 pub struct Target<B> {
     /// State of the block when its write began.
     pub sent: Sent,
-    /// Its content, frozen (R1).
+    /// Its content, frozen (R1, docs/rules.md).
     pub data: B,
     /// Its valid sectors.
     pub present: Sectors,
@@ -351,11 +351,11 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..9 {
             (0..Retry::CONSECUTIVE_MIN).for_each(|_| retry.record_failure(&bad, now));
-            let begun = now;
+            let started_at = now;
             while retry.is_paused(now) {
                 now += Retry::PAUSE_MIN;
             }
-            pauses.push(now.since(begun).as_millis());
+            pauses.push(now.since(started_at).as_millis());
         }
         assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]);
         retry.record_success();

@@ -3,7 +3,7 @@
 //! Clients that flush again right after each answer split into groups that alternate: each batch carries one group
 //! while the next group waits. A short delay before a run lets all of them join one batch, but it only adds latency
 //! when clients arrive independently. The best delay depends on clients, devices and processors, so it is measured:
-//! trials of `TRIAL_RUNS` runs compare the delays, and the one that serves the most flushes a second stays in use
+//! trials of `TRIAL_RUNS` runs compare the delays, and the one that serves the most flushes per second stays in use
 //! until the next trial.
 
 use std::cell::{Cell, RefCell};
@@ -72,7 +72,7 @@ impl Trial {
             _ => self.rates[delay],
         };
         let best =
-            (0..BATCH_DELAY_PERCENT.len()).max_by(|one, other| score(*one).total_cmp(&score(*other))).unwrap_or(0);
+            (0..BATCH_DELAY_PERCENT.len()).max_by(|left, right| score(*left).total_cmp(&score(*right))).unwrap_or(0);
         self.delay_index = match self.trials % TRIALS_PER_PROBE {
             0 => (best + 1 + others) % BATCH_DELAY_PERCENT.len(),
             _ => best,
@@ -134,7 +134,7 @@ mod tests {
         #[derive(Default)]
         struct Fixture {
             flush_batcher: FlushBatcher,
-            begun: Cell<u64>,
+            started: Cell<u64>,
             done: Cell<u64>,
             running: Cell<bool>,
             changed: Signal,
@@ -142,7 +142,7 @@ mod tests {
             waited: Cell<u64>,
         }
         async fn flush(fixture: &Fixture, seam: &SimSeam) {
-            let (requested_at, target) = (seam.now(), fixture.begun.get() + 1);
+            let (requested_at, target) = (seam.now(), fixture.started.get() + 1);
             fixture.flush_batcher.add_request();
             while fixture.done.get() < target {
                 if fixture.running.replace(true) {
@@ -150,8 +150,8 @@ mod tests {
                     continue;
                 }
                 fixture.flush_batcher.wait_for_batch(seam).await;
-                let (number, start) = (fixture.begun.get() + 1, seam.now());
-                fixture.begun.set(number);
+                let (number, start) = (fixture.started.get() + 1, seam.now());
+                fixture.started.set(number);
                 seam.sleep(Nanos::from_micros(RUN)).await;
                 fixture.flush_batcher.record_run(seam.now(), seam.now().since(start));
                 fixture.done.set(number);

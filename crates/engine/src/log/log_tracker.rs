@@ -1,9 +1,9 @@
 //! A volume's records in the flash log, the write-back stage of each, and the changes since the last flush.
 //!
 //! A record is retired when something newer is durable: a newer record, or the content on the backing. For the backing,
-//! a write sent after the record was taken must have completed, and a flush of the backing must cover it (R7).
-//! [`WritebackStage`] is the write-back stage of a block. Records still at the first stage whose block is not in memory
-//! are held compactly in a [`RecordIndex`].
+//! a write sent after the record was taken must have completed, and a flush of the backing must cover it (R7,
+//! docs/rules.md). [`WritebackStage`] is the write-back stage of a block. Records still at the first stage whose block
+//! is not in memory are held compactly in a [`RecordIndex`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -11,8 +11,8 @@ use std::rc::Rc;
 
 use flash::{BlockNo, CompletionNo, Position};
 
-use super::outdated::Outdated;
 use super::record_index::RecordIndex;
+use crate::memory::outdated::Outdated;
 
 /// Maximum number of listed ranges; beyond it the whole volume counts as changed.
 const RANGES_MAX: usize = 1024;
@@ -71,6 +71,13 @@ impl Changes {
 
     fn mark_all(&mut self) {
         *self = Changes { everything: true, ..Changes::default() };
+    }
+
+    /// Keeps only changed blocks in `outdated`.
+    fn restrict(&self, outdated: &mut Outdated) {
+        if !self.everything {
+            outdated.keep_only(&self.blocks, &self.ranges);
+        }
     }
 
     /// Adds the other changes to these.
@@ -230,7 +237,7 @@ impl LogTracker {
     pub fn end_log_flush(&mut self, changed: &Changes, durable: bool) {
         self.taken = None;
         match durable {
-            true => self.outdated.iter_mut().for_each(|outdated| outdated.keep_only(&self.changed)),
+            true => self.outdated.iter_mut().for_each(|outdated| self.changed.restrict(outdated)),
             false => self.changed.merge(changed.clone(), self.blocks_max),
         }
     }
@@ -424,5 +431,32 @@ impl LogTracker {
         let entry = self.entries.remove(&block).expect("the entry exists");
         self.retirable.extend(entry.position);
         self.retirable.extend(entry.older);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flash::VolumeId;
+
+    use super::*;
+
+    #[test]
+    fn outdated_ranges_stay_while_every_block_counts_as_changed() {
+        let mut tracker = LogTracker::default();
+        tracker.start_tracking(1_000, true);
+        tracker.outdated().expect("memory outlives the process").add(BlockNo(5)..BlockNo(9));
+        tracker.changed.mark_all();
+        tracker.end_log_flush(&Changes::default(), true);
+        let mut tags = Vec::new();
+        let write_tag = |tag: seam::RangeTag| {
+            tags.push((tag.start, tag.end));
+            Some(0)
+        };
+        tracker.outdated().expect("memory outlives the process").update_tags(VolumeId(1), write_tag);
+        assert_eq!(tags, [(5, 9)]);
+        tracker.take_changes();
+        tracker.end_log_flush(&Changes::default(), true);
+        let outdated = tracker.outdated().expect("memory outlives the process");
+        assert_eq!(outdated.update_tags(VolumeId(1), |_| None), [0]);
     }
 }

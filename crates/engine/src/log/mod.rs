@@ -1,6 +1,6 @@
 //! Flushes answered from the mirrored flash log. A flush appends the changes since the last one and is acknowledged
-//! when they are durable on every device in service (R6). Destage runs independently; once content is durable on the
-//! backing, its log records are retired (`log_tracker.rs`).
+//! when they are durable on every device in service (R6, docs/rules.md). Destage runs independently; once content is
+//! durable on the backing, its log records are retired (`log_tracker.rs`).
 //!
 //! A block that became durable on the backing without a record of its newest content gets a tombstone before the flush
 //! is acknowledged. Otherwise a recovery could restore an older record over it (R8). Zero-ranges go through the backing
@@ -8,7 +8,6 @@
 
 pub mod flush_batcher;
 pub mod log_tracker;
-pub mod outdated;
 mod record_index;
 mod recover;
 pub mod spill;
@@ -88,7 +87,7 @@ fn disk_error(error: &StoreError) -> RequestError {
 }
 
 impl<S: Seam> Shard<S> {
-    /// Returns `None` for an abandoned volume: a flush in progress can no longer trust its view of the backing.
+    /// Returns `None` for an abandoned volume: the view of the backing that a flush in progress has is stale.
     fn store(&self) -> Option<Store<S>> {
         self.core.log().filter(|_| !self.is_abandoned.get())
     }
@@ -113,14 +112,14 @@ impl<S: Seam> Shard<S> {
     async fn run_log_flush(self: &ShardRef<S>) -> Result<(), RequestError> {
         self.state.borrow_mut().logging.single_flight.begin();
         self.flush_batcher.wait_for_batch(self.seam()).await;
-        let begun = self.seam().now();
+        let started_at = self.seam().now();
         let (number, changed) = self.with(|state, _| {
             state.logging.last_flush += 1;
             (state.logging.last_flush, state.log_tracker.take_changes())
         });
         let result = self.make_durable(&changed).await;
         let now = self.seam().now();
-        self.flush_batcher.record_run(now, now.since(begun));
+        self.flush_batcher.record_run(now, now.since(started_at));
         self.with(|state, _| {
             state.logging.single_flight.finish(result.clone().map(|()| number));
             state.log_tracker.end_log_flush(&changed, result.is_ok());

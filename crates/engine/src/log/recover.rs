@@ -26,7 +26,7 @@ impl<S: Seam> Shard<S> {
             let last = outdated.partition_point(|range| range.start <= block).checked_sub(1);
             block.0 < blocks && !last.is_some_and(|last| outdated[last].contains(&block))
         };
-        self.with(|state, _| state.adopt(records.iter().map(|one| (one.owner.block, one.position)), is_valid));
+        self.with(|state, _| state.adopt(records.iter().map(|record| (record.owner.block, record.position)), is_valid));
         self.core.keep_ticking();
         self.work.notify();
         Ok(())
@@ -35,15 +35,15 @@ impl<S: Seam> Shard<S> {
 
 /// The ranges that are out of date, sorted and merged. A kill between writing a new tag and removing the ones it
 /// replaces leaves overlapping ranges.
-fn merged(left: &ShmImage) -> Vec<Range<BlockNo>> {
-    let mut notes: Vec<_> = left.outdated.iter().map(|note| BlockNo(note.start)..BlockNo(note.end)).collect();
-    notes.sort_unstable_by_key(|note| note.start);
-    notes.dedup_by(|next, last| {
+fn merged(image: &ShmImage) -> Vec<Range<BlockNo>> {
+    let mut ranges: Vec<_> = image.outdated.iter().map(|tag| BlockNo(tag.start)..BlockNo(tag.end)).collect();
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, last| {
         let touch = next.start <= last.end;
         if touch {
             last.end = last.end.max(next.end);
         }
         touch
     });
-    notes
+    ranges
 }

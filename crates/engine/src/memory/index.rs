@@ -10,6 +10,7 @@ use hashbrown::HashTable;
 use flash::{BlockNo, PageNo};
 
 use super::slot::BLOCKS_PER_PAGE;
+use crate::page_hash::page_hash;
 
 const EMPTY: u32 = u32::MAX;
 
@@ -87,7 +88,7 @@ impl Index {
         page.slots[slot_index] = EMPTY;
         page.used -= 1;
         if page.used == 0 {
-            let hash = hash(volume, number);
+            let hash = page_hash(volume, number);
             let entry = self.table.find_entry(hash, |other| *other == at).expect("a page in use is in the table");
             entry.remove();
             self.free.push(at);
@@ -100,7 +101,7 @@ impl Index {
         if self.pages.get(last as usize).is_some_and(|page| page.used > 0 && page.is(volume, number)) {
             return Some(last);
         }
-        let found = *self.table.find(hash(volume, number), |at| self.pages[*at as usize].is(volume, number))?;
+        let found = *self.table.find(page_hash(volume, number), |at| self.pages[*at as usize].is(volume, number))?;
         self.last.set(found);
         Some(found)
     }
@@ -118,18 +119,12 @@ impl Index {
             }
         };
         let pages = &self.pages;
-        self.table.insert_unique(hash(volume, number), at, |other| {
+        self.table.insert_unique(page_hash(volume, number), at, |other| {
             let page = &pages[*other as usize];
-            hash(page.volume, page.number)
+            page_hash(page.volume, page.number)
         });
         at
     }
-}
-
-/// Multiplicative hashing with the high half folded in, so that adjacent numbers spread over buckets and control bytes.
-pub fn hash(volume: u32, number: PageNo) -> u64 {
-    let mixed = (number.0 ^ (u64::from(volume) << 44)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    (mixed ^ (mixed >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! All volumes of the core share it. It holds content and state; the shards decide when a state changes.
 
 mod index;
+pub mod outdated;
 mod persist;
 pub mod range_tags;
 mod slot;
@@ -12,9 +13,9 @@ pub mod zeroes;
 use seam::{Block, Seam};
 
 pub use flash::{BlockNo, PageNo};
-pub use index::hash;
 pub use slot::{BLOCKS_PER_PAGE, Sectors, Slot, SlotRef, Written};
 
+use crate::page_hash::page_hash;
 use crate::policy::{Admit, Clock2Q, Policy};
 use index::Index;
 use persist::TagUpdates;
@@ -39,7 +40,7 @@ pub const fn pool_bytes_for(memory_bytes: u64) -> u64 {
 
 /// The key of a block in replacement policies.
 pub fn block_key(volume: u32, block: BlockNo) -> u64 {
-    hash(volume, PageNo(block.0))
+    page_hash(volume, PageNo(block.0))
 }
 
 /// The memory cache of one core.
@@ -214,7 +215,8 @@ impl<S: Seam> Memory<S> {
         (self.slots.len() * BLOCK_OVERHEAD_BYTES) as u64
     }
 
-    /// Takes the content out for a change, if no other reference exists; otherwise the caller must copy it (R1).
+    /// Takes the content out for a change, if no other reference exists; otherwise the caller must copy it (R1,
+    /// docs/rules.md).
     pub fn take_unique(&mut self, slot: u32) -> Option<S::BlockMut> {
         let held = &mut self.slots[slot as usize].data;
         if !held.as_ref().is_some_and(Block::is_unique) {

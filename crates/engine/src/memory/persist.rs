@@ -7,8 +7,8 @@ use flash::VolumeId;
 use seam::{BlockTag, Seam};
 
 use super::Memory;
+use super::outdated::Outdated;
 use super::zeroes::ZeroRanges;
-use crate::log::outdated::Outdated;
 
 /// Pending updates of tags.
 pub struct TagUpdates<B> {
@@ -65,10 +65,10 @@ impl<S: Seam> Memory<S> {
             }
         }
         let seam = &self.seam;
-        let obsolete_ranges = zeroes.update_tags(owner, |note| seam.tag_range(note));
+        let obsolete_ranges = zeroes.update_tags(owner, |tag| seam.tag_range(tag));
         // Before any content loses its tag: only a log record holds the content of a spilled block.
         if let Some(outdated) = outdated {
-            let obsolete = outdated.update_tags(owner, |note| seam.tag_range(note));
+            let obsolete = outdated.update_tags(owner, |tag| seam.tag_range(tag));
             obsolete.into_iter().for_each(|place| seam.untag_range(place));
         }
         for (block, number) in self.tag_updates.obsolete.drain(..) {

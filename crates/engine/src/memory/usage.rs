@@ -22,7 +22,7 @@ pub struct VolumeUsage {
     pub max: u64,
     /// Recent uses of its blocks.
     pub hits: u64,
-    /// Blocks above this number are evicted first; `None` treats the blocks of all volumes alike.
+    /// Blocks above this number are evicted first; `None` treats the blocks of all volumes equally.
     pub target: Option<u64>,
 }
 

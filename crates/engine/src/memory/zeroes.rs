@@ -1,4 +1,4 @@
-//! Zero-ranges (R4): whole blocks whose newest content is zeroes, kept without memory for each block.
+//! Zero-ranges (R4, docs/rules.md): whole blocks whose newest content is zeroes, kept without memory for each block.
 //!
 //! Ranges never overlap. A written block leaves its range; the rest of the range stays.
 

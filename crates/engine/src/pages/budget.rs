@@ -21,12 +21,12 @@ const RATE_SHIFT_MAX: u32 = 6;
 
 /// Limits of the promotions of a core.
 pub struct Budget {
-    /// Bytes a day; 0: no limit.
+    /// Bytes per day; 0: no limit.
     bytes_a_day: Cell<u64>,
     left: Cell<u64>,
     refilled_at: Cell<Option<Nanos>>,
     rate_shift: Cell<u32>,
-    earned: Cell<u64>,
+    eligible: Cell<u64>,
     promotions: Cell<u64>,
     hits: Cell<u64>,
     /// Number of evicted pages when the round began.
@@ -36,9 +36,9 @@ pub struct Budget {
 impl Budget {
     /// A budget of `bytes_a_day`; 0: no limit.
     pub fn new(bytes_a_day: u64) -> Self {
-        let (refilled_at, rate_shift, earned, promotions, hits, evictions) = Default::default();
+        let (refilled_at, rate_shift, eligible, promotions, hits, evictions) = Default::default();
         let (bytes_a_day, left) = (Cell::new(bytes_a_day), Cell::new(bytes_a_day));
-        Budget { bytes_a_day, left, refilled_at, rate_shift, earned, promotions, hits, evictions }
+        Budget { bytes_a_day, left, refilled_at, rate_shift, eligible, promotions, hits, evictions }
     }
 
     /// Changes the limit and makes a full day's bytes available at once; 0: no limit.
@@ -62,7 +62,7 @@ impl Budget {
         }
     }
 
-    /// One of this many earned promotions is carried out.
+    /// One of this many eligible promotions is carried out.
     pub fn promote_one_in(&self) -> u64 {
         1 << self.rate_shift.get()
     }
@@ -73,10 +73,10 @@ impl Budget {
         let bytes_a_day = self.bytes_a_day.get();
         if bytes_a_day > 0 {
             let since = now.since(self.refilled_at.replace(Some(now)).unwrap_or(now));
-            let more = u128::from(since.0) * u128::from(bytes_a_day) / DAY_NS;
-            let full = u128::from(self.left.get()) + more;
+            let refill = u128::from(since.0) * u128::from(bytes_a_day) / DAY_NS;
+            let full = u128::from(self.left.get()) + refill;
             self.left.set(full.min(u128::from(bytes_a_day)) as u64);
-            if more == 0 && since > Nanos::ZERO {
+            if refill == 0 && since > Nanos::ZERO {
                 // The time was too short for a whole byte; it counts next time.
                 self.refilled_at.set(Some(Nanos(now.0 - since.0)));
             }
@@ -85,8 +85,8 @@ impl Budget {
             }
         }
         if new {
-            self.earned.set(self.earned.get() + 1);
-            let is_chosen = self.earned.get().is_multiple_of(self.promote_one_in());
+            self.eligible.set(self.eligible.get() + 1);
+            let is_chosen = self.eligible.get().is_multiple_of(self.promote_one_in());
             if !is_chosen && evictions != self.evictions.get() {
                 self.end_round(evictions);
                 return Err(RejectReason::Gain);
@@ -108,11 +108,11 @@ impl Budget {
     }
 
     fn end_round(&self, evictions: u64) {
-        if self.earned.get() < ROUND_PROMOTIONS {
+        if self.eligible.get() < ROUND_PROMOTIONS {
             return;
         }
         let (hits, promotions) = (self.hits.replace(0), self.promotions.replace(0));
-        self.earned.set(0);
+        self.eligible.set(0);
         let rate_shift = self.rate_shift.get();
         let crowded = self.evictions.replace(evictions) != evictions;
         self.rate_shift.set(match hits < promotions && crowded {

@@ -64,7 +64,7 @@ impl<S: Seam> FlashTier<S> {
     pub fn new(pages: Option<VolumePages<S>>, quota: FlashQuota, drops_old_pages: bool) -> Self {
         let (checked, suspended, dropped, page_fill_budget, counters) = Default::default();
         if let Some(pages) = &pages {
-            pages.set_quota(quota.to_page_share());
+            pages.set_quota(quota.to_page_quota());
         }
         let (enabled, quota) = (quota.enabled, RefCell::new(quota));
         FlashTier {
@@ -91,8 +91,8 @@ impl<S: Seam> FlashTier<S> {
     /// all stays unchanged.
     pub fn set_quota(&self, quota: FlashQuota) -> Result<(), QuotaError> {
         if let Some(pages) = &self.pages {
-            pages.check_quota(&quota.to_page_share())?;
-            pages.set_quota(quota.to_page_share());
+            pages.check_quota(&quota.to_page_quota())?;
+            pages.set_quota(quota.to_page_quota());
         }
         self.quota.replace(FlashQuota { enabled: self.enabled, ..quota });
         Ok(())
@@ -101,7 +101,7 @@ impl<S: Seam> FlashTier<S> {
     /// Releases the volume's quota when the volume is detached.
     pub fn release_quota(&self) {
         if let Some(pages) = &self.pages {
-            pages.set_quota(FlashQuota::default().to_page_share());
+            pages.set_quota(FlashQuota::default().to_page_quota());
         }
     }
 
@@ -175,7 +175,7 @@ impl<S: Seam> Shard<S> {
         self.readable_pages().filter(|_| self.admits_reads() && !self.stopping.get())
     }
 
-    /// Invalidates the flash copies of these blocks before newer content is acknowledged (R2).
+    /// Invalidates the flash copies of these blocks before newer content is acknowledged (R2, docs/rules.md).
     pub fn invalidate_flash(&self, blocks: Range<BlockNo>) {
         if let Some(pages) = &self.flash_tier.pages
             && !blocks.is_empty()

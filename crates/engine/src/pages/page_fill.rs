@@ -1,9 +1,9 @@
-//! Page fill: a miss that earns its page a place on flash reads the whole page, in one request to the backing instead
+//! Page fill: a miss that promotes its page to flash reads the whole page, in one request to the backing instead
 //! of two.
 //!
 //! While clients keep the backing busy, promotion may not read from it. Without page fills a page would therefore grow
 //! by a few blocks with each miss. For a disk, 64 KiB cost hardly more than 4 KiB. For a backing short of bandwidth
-//! they do, so a limit of bytes a second applies, reads of clients included.
+//! they do, so a limit of bytes per second applies, reads of clients included.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -18,7 +18,8 @@ use crate::shard::fill::{FillGuard, Filled};
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 
-/// Bytes a second below which bandwidth does not delay the clients of a backing: a quarter of one disk or gigabit link.
+/// Bytes per second below which bandwidth does not delay the clients of a backing: a quarter of one disk or gigabit
+/// link.
 const PAGE_FILL_BYTES_PER_SECOND: u64 = 25_000_000;
 /// Limit of whole pages that wait to be written to flash.
 const WAITING_PAGES_MAX: usize = 32;
@@ -60,12 +61,12 @@ pub struct PageRead<S: Seam> {
 }
 
 impl<S: Seam> Shard<S> {
-    /// The page to read in place of `run`. `Some` only if the run lies in one of the `earned` pages, no part of the run
-    /// is on flash, and reading the rest is cheap.
-    pub fn page_to_fill(self: &ShardRef<S>, run: &Range<BlockNo>, earned: &[PageNo]) -> Option<PageNo> {
+    /// The page to read in place of `run`. `Some` only if the run lies in a page of `to_promote`, no part of the run is
+    /// on flash, and reading the rest is cheap.
+    pub fn page_to_fill(self: &ShardRef<S>, run: &Range<BlockNo>, to_promote: &[PageNo]) -> Option<PageNo> {
         let (page, index) = run.start.page();
-        let inside = earned.contains(&page) && run.end <= page.next().first_block();
-        let pages = self.growing_pages().filter(|_| inside)?;
+        let is_inside = to_promote.contains(&page) && run.end <= page.next().first_block();
+        let pages = self.growing_pages().filter(|_| is_inside)?;
         let mask = pages.valid(page) >> index;
         let is_absent = mask & ((1_u32 << BlockNo::count(run)) - 1) as u16 == 0;
         let room = (self.seam().blocks_total() / BLOCKS_PER_PAGE / WAITING_MEMORY_DIVISOR).min(WAITING_PAGES_MAX);
@@ -102,18 +103,18 @@ impl<S: Seam> Shard<S> {
     ) -> Result<Filled<S>, DiskError> {
         let blocks = self.page_blocks(page);
         let count = BlockNo::count(&blocks) as usize;
-        let inside = run.end <= blocks.end;
-        let Some(buffers) = (if inside { self.core.alloc_all(count, false).await } else { None }) else {
+        let is_inside = run.end <= blocks.end;
+        let Some(buffers) = (if is_inside { self.core.alloc_all(count, false).await } else { None }) else {
             return self.fill(run, admit, Cause::ClientRead).await;
         };
-        let (whole, guard) = self.with(|state, memory| {
-            let whole = state.issue_fill_guard(memory, self.number, blocks.clone(), false);
-            (whole, state.issue_fill_guard(memory, self.number, run.clone(), true))
+        let (page_guard, guard) = self.with(|state, memory| {
+            let page_guard = state.issue_fill_guard(memory, self.number, blocks.clone(), false);
+            (page_guard, state.issue_fill_guard(memory, self.number, run.clone(), true))
         });
         let read = self.read_blocks(blocks.start, buffers, Cause::ClientRead).await;
         let Ok((content, waited)) = read else {
             // A bad sector elsewhere in the page must not fail this client.
-            self.release_fill_guards([&whole, &guard]);
+            self.release_fill_guards([&page_guard, &guard]);
             return self.fill(run, admit, Cause::ClientRead).await;
         };
         let indexes = run.start.since(blocks.start) as usize..run.end.since(blocks.start) as usize;
@@ -124,7 +125,7 @@ impl<S: Seam> Shard<S> {
             }
         });
         self.release_fill_guards([&guard]);
-        self.queue_page_read(page, PageRead { guard: whole, first: blocks.start, blocks: content });
+        self.queue_page_read(page, PageRead { guard: page_guard, first: blocks.start, blocks: content });
         let mut filled = Filled::new(run.start, wanted, guard);
         filled.waited = waited;
         Ok(filled)

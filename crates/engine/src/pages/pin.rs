@@ -11,9 +11,9 @@ use seam::{Nanos, Seam};
 use super::counters::RejectReason;
 use crate::shard::{Shard, ShardRef};
 
-/// Pause after each filled page: at most 32 MiB a second.
+/// Pause after each filled page: at most 32 MiB per second.
 const PACE: Nanos = Nanos::from_millis(2);
-/// The same while clients use the backing: at most 3.2 MiB a second.
+/// The same while clients use the backing: at most 3.2 MiB per second.
 const PACE_BUSY: Nanos = Nanos::from_millis(20);
 /// Pages checked before the task yields.
 const PAGES_BEFORE_YIELD: u64 = 1_024;
@@ -25,13 +25,13 @@ const PAUSE_MAX: Nanos = Nanos::from_secs(60);
 #[derive(Default)]
 pub struct Pins {
     /// True if pages are pinned.
-    any: Cell<bool>,
+    has_pins: Cell<bool>,
     /// True while the task runs.
     running: Cell<bool>,
     /// Number of changes of the pins.
     changes: Cell<u64>,
     /// True if pages that were already checked may lack blocks again.
-    changed: Cell<bool>,
+    needs_recheck: Cell<bool>,
     /// Number of pinned pages, and how many of them were whole on flash when last checked.
     pages: Cell<(u64, u64)>,
     /// Reason why the last page could not be filled.
@@ -61,8 +61,8 @@ struct Pass {
 impl<S: Seam> Shard<S> {
     /// Reads the changed pins and starts the task.
     pub fn restart_pinning(&self) {
-        let all = self.flash_tier.quota.borrow().to_page_share().pinned_pages();
-        self.flash_tier.pins.any.set(all > 0 && self.flash_tier.pages.is_some());
+        let all = self.flash_tier.quota.borrow().to_page_quota().pinned_pages();
+        self.flash_tier.pins.has_pins.set(all > 0 && self.flash_tier.pages.is_some());
         self.flash_tier.pins.pages.set((all, 0));
         self.flash_tier.pins.changes.set(self.flash_tier.pins.changes.get() + 1);
         self.start_pinning();
@@ -71,7 +71,7 @@ impl<S: Seam> Shard<S> {
     /// Records that flash copies of these blocks were invalidated: pinned ones are filled again when the blocks are
     /// clean.
     pub(super) fn restore_pins(&self, blocks: &std::ops::Range<BlockNo>) {
-        if !self.flash_tier.pins.any.get() {
+        if !self.flash_tier.pins.has_pins.get() {
             return;
         }
         let touches = {
@@ -86,8 +86,8 @@ impl<S: Seam> Shard<S> {
 
     fn start_pinning(&self) {
         let pins = &self.flash_tier.pins;
-        pins.changed.set(true);
-        if !pins.any.get() || pins.running.replace(true) {
+        pins.needs_recheck.set(true);
+        if !pins.has_pins.get() || pins.running.replace(true) {
             return;
         }
         // A volume that is just being attached is registered after a short pause.
@@ -148,15 +148,15 @@ async fn run_pinning<S: Seam>(shard: Weak<Shard<S>>) {
     loop {
         let Some(strong) = shard.upgrade().filter(|shard| !shard.stopping.get()) else { return };
         let pins = &strong.flash_tier.pins;
-        pins.changed.set(false);
+        pins.needs_recheck.set(false);
         pins.wait_reason.set(None);
         let pass = strong.pass().await;
         let (all, whole) = pins.pages.get();
-        if !pins.any.get() || (pass.is_some() && whole == all && !pins.changed.get()) {
+        if !pins.has_pins.get() || (pass.is_some() && whole == all && !pins.needs_recheck.get()) {
             pins.running.set(false);
             return;
         }
-        let made_progress = pass.is_none_or(|pass| pass.filled_pages > 0) || pins.changed.get();
+        let made_progress = pass.is_none_or(|pass| pass.filled_pages > 0) || pins.needs_recheck.get();
         pause = if made_progress { PAUSE } else { Nanos(pause.0 * 2).min(PAUSE_MAX) };
         let seam = strong.seam().clone();
         drop(strong);

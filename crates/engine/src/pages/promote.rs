@@ -1,4 +1,4 @@
-//! Promotion: background tasks copy pages to flash that have earned a place there, and compare suspect pages with the
+//! Promotion: background tasks copy pages to flash that the admission rule chose, and compare suspect pages with the
 //! backing.
 //!
 //! Each core runs a few tasks, which end when their queues are empty. The blocks of a page that are in memory are
@@ -19,7 +19,8 @@ use super::page_and_index;
 use super::page_fill::PageRead;
 use crate::CoreSpec;
 use crate::backing::Cause;
-use crate::memory::{BlockNo, PageNo, Sectors, hash};
+use crate::memory::{BlockNo, PageNo, Sectors};
+use crate::page_hash::page_hash;
 use crate::policy::promotion::{Admission, LateReturn, ThirdTouch, Verdict};
 use crate::shard::core_state::CoreState;
 use crate::shard::{Shard, ShardRef};
@@ -214,7 +215,7 @@ impl<S: Seam> Shard<S> {
                 continue;
             }
             match self.record_use(page) {
-                Verdict::Earned => chosen.push(page),
+                Verdict::Promote => chosen.push(page),
                 Verdict::First => counters.count_rejection(RejectReason::FirstUse),
                 Verdict::Burst => counters.count_rejection(RejectReason::Burst),
             }
@@ -277,7 +278,7 @@ impl<S: Seam> Shard<S> {
     }
 
     fn page_key(&self, page: PageNo) -> u64 {
-        hash(self.number, page)
+        page_hash(self.number, page)
     }
 
     fn record_use(&self, page: PageNo) -> Verdict {
@@ -291,7 +292,7 @@ impl<S: Seam> Shard<S> {
             rule.resize(pages.slots_max());
         }
         rule.set_price(promoter.budget.price());
-        rule.used(self.page_key(page))
+        rule.record_use(self.page_key(page))
     }
 
     /// True if the backing has had no client requests for a while.
@@ -434,9 +435,9 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Puts blocks on flash. The caller takes `content` without awaiting afterwards: the store registers the page in
-    /// the first step of its `put`, and later writes invalidate it from then on (R2). `earned`: the page's uses earned
-    /// the promotion.
-    async fn put_page(&self, page: PageNo, content: Vec<(u32, S::Block)>, earned: bool) {
+    /// the first step of its `put`, and later writes invalidate it from then on (R2, docs/rules.md). `by_use`: the page
+    /// is promoted because of its uses, not because it is pinned.
+    async fn put_page(&self, page: PageNo, content: Vec<(u32, S::Block)>, by_use: bool) {
         let counters = &self.flash_tier.counters;
         let Some(pages) = self.growing_pages().cloned() else { return };
         let new = pages.valid(page) == 0;
@@ -444,7 +445,7 @@ impl<S: Seam> Shard<S> {
         match pages.put(page, content).await {
             Ok(_) => {
                 counters.promoted(new, blocks);
-                self.core.promoter().budget.record_write(new && earned, blocks, self.evictions());
+                self.core.promoter().budget.record_write(new && by_use, blocks, self.evictions());
             }
             Err(error) => {
                 let why = match error {
@@ -453,7 +454,7 @@ impl<S: Seam> Shard<S> {
                     PutError::QuotaExhausted => RejectReason::Quota,
                     PutError::Failed(_) => RejectReason::Failed,
                 };
-                if !earned {
+                if !by_use {
                     return self.flash_tier.pins.set_wait_reason(why);
                 }
                 counters.count_rejection(why);

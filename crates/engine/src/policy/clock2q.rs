@@ -1,14 +1,14 @@
 //! The default policy: a probation FIFO with a correlation window, a short ghost list, and a clock.
 //!
 //! New blocks enter a FIFO of a twentieth of the cache. A hit there counts only when half of that FIFO has passed since
-//! the block came in, so that the touches of one burst are one use. A block that falls out unused is remembered, by
+//! the block came in, so that the touches of one burst are one use. A block that leaves it unused is recorded, by
 //! address alone, in a ghost list as long as the cache. A late hit moves a block to the main part, a clock with three
 //! bits. A return from the ghost list does so too, if the filter admits it (`return_filter.rs`). Scans and one-hit
-//! wonders pass through probation and leave the main part alone. Structure and constants gave the best results on block
-//! traces (Clock2Q+, with a ghost list that learns its useful length).
+//! wonders pass through probation and displace nothing in the main part. Structure and constants gave the best results
+//! on block traces (Clock2Q+, with a ghost list that adapts its useful length).
 //!
 //! Each owner has its own queues, so that chosen owners can lose blocks. Blocks carry their insertion order, so
-//! that the queues of several owners act as one. Windows, ghost list and learned values are common to all owners.
+//! that the queues of several owners act as one. Windows, ghost list and measured values are common to all owners.
 
 use super::history::History;
 use super::list::{Links, List};
@@ -150,8 +150,8 @@ impl Clock2Q {
         main == 0 || probation as u64 > part.max(1)
     }
 
-    /// Returns how an absent block has earned a place in the main part, if it has. Removes the block from both
-    /// histories.
+    /// Returns the origin of an absent block that enters the main part; `None` if it enters probation. Removes the
+    /// block from both histories.
     fn origin_of_return(&mut self, key: u64) -> Option<Origin> {
         if let Some(entry) = self.evicted.find(key) {
             self.return_filter.record_reuse(self.accesses.wrapping_sub(entry.stamp));
@@ -185,7 +185,7 @@ impl Policy for Clock2Q {
             self.queues.resize(owner as usize + 1, Queues::EMPTY);
         }
         self.accesses = self.accesses.wrapping_add(1);
-        self.links.reach(slot);
+        self.links.ensure_slot(slot);
         if self.entries.len() <= slot as usize {
             self.entries.resize(slot as usize + 1, Entry::new(0, 0, Queue::Probation, 0));
         }

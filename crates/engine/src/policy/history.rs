@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn history_holds_about_requested_pages_and_drops_oldest() {
         let mut history = History::new(6_000);
-        let key = |page: u64| crate::memory::hash(3, crate::memory::PageNo(page));
+        let key = |page: u64| crate::page_hash::page_hash(3, flash::PageNo(page));
         for page in 0..60_000u64 {
             history.record(key(page), page as u32, |stamp| page as u32 - stamp);
         }

@@ -28,13 +28,13 @@ impl Links {
     pub fn over(count: u32) -> Self {
         let mut links = Links::new(count as usize);
         if let Some(last) = count.checked_sub(1) {
-            links.reach(last);
+            links.ensure_slot(last);
         }
         links
     }
 
     /// Makes `slot` linkable.
-    pub fn reach(&mut self, slot: u32) {
+    pub fn ensure_slot(&mut self, slot: u32) {
         if self.next.len() <= slot as usize {
             self.next.resize(slot as usize + 1, NIL);
             self.prev.resize(slot as usize + 1, OFF);

@@ -18,7 +18,7 @@ impl Lru {
 
 impl Policy for Lru {
     fn insert(&mut self, _owner: u32, slot: u32, _key: u64, _how: Admit) {
-        self.links.reach(slot);
+        self.links.ensure_slot(slot);
         self.links.push_head(&mut self.list, slot);
     }
 

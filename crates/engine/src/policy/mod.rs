@@ -1,5 +1,5 @@
-//! Replacement policies (which block leaves memory) and admission policies (which page earns a place on flash). Each
-//! policy has its own file; the cache knows only the traits.
+//! Replacement policies (which block leaves memory) and admission policies (which page is promoted to flash). Each
+//! policy has its own file; the cache uses only the traits.
 
 mod clock2q;
 pub mod curve;
@@ -18,7 +18,7 @@ pub use lru::Lru;
 pub enum Admit {
     /// Requested by itself.
     Normal,
-    /// Part of a sequential stream: evicted first, and not remembered in the ghost list.
+    /// Part of a sequential stream: evicted first, and not recorded in the ghost list.
     Stream,
 }
 

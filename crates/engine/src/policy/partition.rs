@@ -1,5 +1,5 @@
 //! Partition of a common cache among volumes: the next block goes to the volume whose miss-ratio curve predicts the
-//! most hits a second for it.
+//! most hits per second for it.
 //!
 //! The algorithm is greedy by marginal gain, which is optimal only for concave hit curves. So each curve is replaced by
 //! its upper concave hull. A volume that gains nothing until its loop fits gets all of the loop or nothing.
@@ -11,7 +11,7 @@ pub struct VolumeDemand {
     min: u64,
     max: u64,
     rate: f64,
-    /// Upper hull of the points (blocks, hits a second), starting at zero.
+    /// Upper hull of the points (blocks, hits per second), starting at zero.
     hull: Vec<(u64, f64)>,
 }
 
@@ -19,12 +19,12 @@ pub struct VolumeDemand {
 struct HullSegment {
     volume: usize,
     blocks: u64,
-    /// Hits a second for each block.
+    /// Hits per second for each block.
     gain: f64,
 }
 
 impl VolumeDemand {
-    /// A demand of a volume with bounds `min` and `max` in blocks and a load of `rate` block accesses a second.
+    /// A demand of a volume with bounds `min` and `max` in blocks and a load of `rate` block accesses per second.
     /// `points` are its miss-ratio curve, by growing size: blocks, and the miss ratio of an LRU of that size.
     pub fn new(min: u64, max: u64, rate: f64, points: impl IntoIterator<Item = (u64, f64)>) -> Self {
         let mut hull: Vec<(u64, f64)> = vec![(0, 0.0)];
@@ -44,12 +44,12 @@ impl VolumeDemand {
         VolumeDemand { min: min.min(max), max, rate, hull }
     }
 
-    /// Block accesses a second.
+    /// Block accesses per second.
     pub fn rate(&self) -> f64 {
         self.rate
     }
 
-    /// Misses a second with `blocks` blocks.
+    /// Misses per second with `blocks` blocks.
     pub fn misses(&self, blocks: u64) -> f64 {
         let above = self.hull.partition_point(|point| point.0 <= blocks);
         let below = self.hull[above - 1];
@@ -68,9 +68,9 @@ fn slope(from: (u64, f64), to: (u64, f64)) -> f64 {
 pub fn partition(blocks: u64, demands: &[VolumeDemand]) -> Vec<u64> {
     let mut remaining = blocks;
     let mut assign = |sizes: &mut [u64], volume: usize, wanted: u64| {
-        let given = wanted.min(remaining).min(demands[volume].max - sizes[volume]);
-        sizes[volume] += given;
-        remaining -= given;
+        let assigned = wanted.min(remaining).min(demands[volume].max - sizes[volume]);
+        sizes[volume] += assigned;
+        remaining -= assigned;
         remaining
     };
     let mut sizes = vec![0; demands.len()];
@@ -80,7 +80,7 @@ pub fn partition(blocks: u64, demands: &[VolumeDemand]) -> Vec<u64> {
     let mut segments: Vec<HullSegment> =
         (0..).zip(demands).flat_map(|(volume, demand)| segments(volume, demand)).collect();
     // The sort is stable: the segments of one volume keep their order.
-    segments.sort_by(|one, other| other.gain.total_cmp(&one.gain));
+    segments.sort_by(|left, right| right.gain.total_cmp(&left.gain));
     // The part of the hull that a minimum covers is already assigned.
     let mut covered = sizes.clone();
     for HullSegment { volume, blocks, .. } in segments {

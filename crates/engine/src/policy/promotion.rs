@@ -1,4 +1,4 @@
-//! Admission to flash: a page earns promotion by another use some time after its first one.
+//! Admission to flash: a page is promoted when it is used again some time after its first use.
 //!
 //! The first use of a page adds an entry to a history, which is ordered by age and has two parts. The *stage* is the
 //! youngest part, 10 % as many entries as flash has pages. While a page is in the younger half of the stage, further
@@ -9,7 +9,7 @@
 //!
 //! Where memory is smaller than the stage, a burst is at most half of what memory holds: a page that returns later has
 //! left memory in between. Repeated misses within bursts also advance the clock. Otherwise the last few pages of a hot
-//! set would stay in each other's burst for ever and never earn promotion.
+//! set would stay in each other's burst for ever and never be promoted.
 //!
 //! A promotion has a *price*, which follows the devices' endurance (`pages/budget.rs`). At a high price a page
 //! must return two or three times, each time late, within two or three ghosts. At a low price it may return after
@@ -36,12 +36,12 @@ const TOUCHES: u32 = 3;
 /// Result of the use of a page that is not on flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// First use that is remembered, or a return that does not suffice.
+    /// A use that is remembered as the first, or a return that does not suffice.
     First,
     /// Use in the same burst as the last one.
     Burst,
-    /// The page has earned promotion.
-    Earned,
+    /// The page is to be promoted.
+    Promote,
 }
 
 /// Condition under which a page is promoted to flash.
@@ -96,9 +96,9 @@ impl Price {
 
 /// Decides which pages are promoted, from the uses of pages that are not on flash.
 pub trait Admission {
-    /// Records a use of the page whose address hashes to `key` (all 64 bits well mixed). A page that has earned
-    /// promotion is forgotten.
-    fn used(&mut self, key: u64) -> Verdict;
+    /// Records a use of the page whose address hashes to `key` (all 64 bits well mixed). A page that is to
+    /// be promoted is forgotten.
+    fn record_use(&mut self, key: u64) -> Verdict;
 
     /// Records a use that needs no content: it counts as a first use, but never promotes.
     fn prepare(&mut self, key: u64);
@@ -139,7 +139,7 @@ impl LateReturn {
         policy
     }
 
-    /// Entries recorded since `note`.
+    /// Entries recorded since `stamp`.
     fn age(&self, stamp: u32) -> u32 {
         (self.clock.wrapping_sub(stamp & !(STAMP_STEP - 1))) >> RETURN_BITS
     }
@@ -158,7 +158,7 @@ impl LateReturn {
 }
 
 impl Admission for LateReturn {
-    fn used(&mut self, key: u64) -> Verdict {
+    fn record_use(&mut self, key: u64) -> Verdict {
         let Some(stamp) = self.history.find(key).map(|entry| entry.stamp) else {
             self.record(key, 0);
             return Verdict::First;
@@ -181,7 +181,7 @@ impl Admission for LateReturn {
             return Verdict::First;
         }
         self.history.find(key).expect("the page was found above").clear();
-        Verdict::Earned
+        Verdict::Promote
     }
 
     fn prepare(&mut self, key: u64) {
@@ -227,7 +227,7 @@ impl ThirdTouch {
 }
 
 impl Admission for ThirdTouch {
-    fn used(&mut self, key: u64) -> Verdict {
+    fn record_use(&mut self, key: u64) -> Verdict {
         // The two low bits of a stamp count touches; the others hold the time of the last touch.
         self.touches = self.touches.wrapping_add(4);
         let now = self.touches;
@@ -236,7 +236,7 @@ impl Admission for ThirdTouch {
                 let before = entry.stamp & 3;
                 if before + 1 >= TOUCHES {
                     entry.clear();
-                    return Verdict::Earned;
+                    return Verdict::Promote;
                 }
                 entry.clear();
                 before
@@ -249,7 +249,7 @@ impl Admission for ThirdTouch {
 
     fn prepare(&mut self, key: u64) {
         if self.history.find(key).is_none() {
-            self.used(key);
+            self.record_use(key);
         }
     }
 
@@ -267,36 +267,36 @@ mod tests {
     use super::*;
 
     fn key(page: u64) -> u64 {
-        crate::memory::hash(0, crate::memory::PageNo(page))
+        crate::page_hash::page_hash(0, flash::PageNo(page))
     }
 
     #[test]
     fn burst_is_one_use_and_return_within_ghost_promotes() {
         let mut policy = LateReturn::new(1_000, 1_000);
-        assert_eq!(policy.used(key(7)), Verdict::First);
+        assert_eq!(policy.record_use(key(7)), Verdict::First);
         for other in 0..40 {
-            assert_eq!(policy.used(key(1_000 + other)), Verdict::First);
-            assert_eq!(policy.used(key(7)), Verdict::Burst, "after {other} others");
+            assert_eq!(policy.record_use(key(1_000 + other)), Verdict::First);
+            assert_eq!(policy.record_use(key(7)), Verdict::Burst, "after {other} others");
         }
         for other in 40..200 {
-            policy.used(key(1_000 + other));
+            policy.record_use(key(1_000 + other));
         }
-        assert_eq!(policy.used(key(7)), Verdict::Earned);
-        assert_eq!(policy.used(key(7)), Verdict::First, "a promoted page is forgotten");
+        assert_eq!(policy.record_use(key(7)), Verdict::Promote);
+        assert_eq!(policy.record_use(key(7)), Verdict::First, "a promoted page is forgotten");
     }
 
     #[test]
     fn hot_set_larger_than_memory_and_smaller_than_flash_is_promoted() {
         let mut policy = LateReturn::new(1_000_000, 100);
-        let earned = (0..3).flat_map(|_| 0..200).filter(|page| policy.used(key(*page)) == Verdict::Earned);
-        assert!(earned.count() >= 150);
+        let promoted = (0..3).flat_map(|_| 0..200).filter(|page| policy.record_use(key(*page)) == Verdict::Promote);
+        assert!(promoted.count() >= 150);
     }
 
     #[test]
     fn last_pages_of_a_hot_set_leave_their_burst() {
         let mut policy = LateReturn::new(1_000, 1_000);
-        let mut uses = (0..3_000).map(|use_| policy.used(key(use_ % 4)));
-        assert!(uses.any(|verdict| verdict == Verdict::Earned));
+        let mut uses = (0..3_000).map(|use_| policy.record_use(key(use_ % 4)));
+        assert!(uses.any(|verdict| verdict == Verdict::Promote));
     }
 
     #[test]
@@ -305,32 +305,34 @@ mod tests {
             let mut policy = LateReturn::new(1_000, 1_000);
             policy.set_price(price);
             let mut verdicts = (0..8).map(|round| {
-                let others = (0..100).map(|other| policy.used(key(1_000 * (round + 1) + other)));
+                let others = (0..100).map(|other| policy.record_use(key(1_000 * (round + 1) + other)));
                 assert_eq!(others.filter(|verdict| *verdict == Verdict::First).count(), 100);
-                policy.used(key(7))
+                policy.record_use(key(7))
             });
-            assert_eq!(verdicts.position(|verdict| verdict == Verdict::Earned), Some(returns), "{price:?}");
+            assert_eq!(verdicts.position(|verdict| verdict == Verdict::Promote), Some(returns), "{price:?}");
         }
     }
 
     #[test]
     fn return_after_the_ghost_counts_as_first_use() {
         let mut policy = LateReturn::new(1_000, 1_000);
-        policy.used(key(7));
+        policy.record_use(key(7));
         for other in 0..360 {
-            policy.used(key(1_000 + other));
+            policy.record_use(key(1_000 + other));
         }
-        assert_eq!(policy.used(key(7)), Verdict::First);
+        assert_eq!(policy.record_use(key(7)), Verdict::First);
     }
 
     #[test]
-    fn one_pass_over_ten_times_the_flash_earns_nothing() {
+    fn one_pass_over_ten_times_the_flash_promotes_nothing() {
         let mut policy = LateReturn::new(1_000, 1_000);
-        let earned = (0..10_000).flat_map(|page| [page; 16]).filter(|page| policy.used(key(*page)) == Verdict::Earned);
-        assert_eq!(earned.count(), 0);
+        let promoted =
+            (0..10_000).flat_map(|page| [page; 16]).filter(|page| policy.record_use(key(*page)) == Verdict::Promote);
+        assert_eq!(promoted.count(), 0);
         let mut third = ThirdTouch::new(1_000);
-        let earned = (0..10_000).flat_map(|page| [page; 16]).filter(|page| third.used(key(*page)) == Verdict::Earned);
-        assert_eq!(earned.count(), 50_000, "the touches of one pass fool the third touch, so the test can fail");
+        let promoted =
+            (0..10_000).flat_map(|page| [page; 16]).filter(|page| third.record_use(key(*page)) == Verdict::Promote);
+        assert_eq!(promoted.count(), 50_000, "ThirdTouch promotes pages of one pass, so the test can fail");
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! Admission of returns: whether a block that comes back from the ghost list should displace one of the main part.
+//! Admission of returns: whether a block that returns from the ghost list should displace one of the main part.
 //!
 //! The useful length of a ghost list depends on the load: a long list keeps a loop that fits, and only replaces
-//! blocks of one that does not fit. So the benefit is learned, by age of the return. Of the returns of each age, the
+//! blocks of one that does not fit. So the benefit is measured, by age of the return. Of the returns of each age, the
 //! policy counts how many were used before the clock hand first reached them. Of the blocks evicted from the main part,
 //! it counts how many would have been used within one more round. Returns of an age are admitted while they do at least
 //! as well as the blocks that they displace. Returns of the youngest quarter are always admitted; of the others an
-//! occasional probe is, so that a change of the load is noticed.
+//! occasional probe is, so that a change of the load is detected.
 
 /// Number of age classes.
 const AGE_CLASSES: usize = 8;
@@ -41,13 +41,13 @@ impl Mean {
     }
 }
 
-/// The learned means.
+/// The measured means.
 pub struct ReturnFilter {
     weight: i64,
     /// Part of the returns of each age class that are used before the clock hand first reaches them, in parts of
     /// [`ONE`].
     used: [Mean; AGE_CLASSES],
-    /// Part of the evicted blocks that are wanted again within a round.
+    /// Part of the evicted blocks that are requested again within a round.
     missed: Mean,
     /// Accesses between entry into the main part and the first visit of the clock hand; `None` before the first visit.
     round: Option<Mean>,
@@ -61,7 +61,7 @@ impl ReturnFilter {
         ReturnFilter { weight, used: [Mean::of(ONE / 2); AGE_CLASSES], missed: Mean::of(0), round: None, rejected: 0 }
     }
 
-    /// The origin of a block that returns after `age` of `horizon` insertions; `None` if the return is not worth it.
+    /// The origin of a block that returns after `age` of `horizon` insertions; `None` if the return is rejected.
     pub fn admit(&mut self, age: u32, horizon: u32) -> Option<Origin> {
         let bucket =
             (u64::from(age) * AGE_CLASSES as u64 / u64::from(horizon.max(1))).min(AGE_CLASSES as u64 - 1) as usize;

@@ -40,7 +40,7 @@ impl<S: Seam> Shard<S> {
         let (shard, over) = (Rc::clone(self), Rc::clone(&is_over));
         self.seam().spawn(async move {
             shard.progress.wait_for(|| shard.state.borrow().operations.is_empty().then_some(())).await;
-            // The next start notices a failed flush, as after a crash.
+            // The next start detects a failed flush, as after a crash.
             shard.sync().await;
             over.set(true);
             shard.progress.notify();

@@ -1,4 +1,4 @@
-//! Allocation status (R4): the backing's, overlaid with newer content of the cache.
+//! Allocation status (R4, docs/rules.md): the backing's, overlaid with newer content of the cache.
 
 use seam::{AllocationExtent, BLOCK_BYTES, Disk, Seam};
 
@@ -22,16 +22,16 @@ impl<S: Seam> Shard<S> {
         let first = at / logical * logical;
         let answer = self.disk.allocation(first, (at + len).next_multiple_of(logical) - first).await;
         self.state.borrow_mut().release_fill_guard(&guard);
-        let below = answer?;
-        assert!(!below.is_empty(), "a backing reports at least one run");
+        let backing_extents = answer?;
+        assert!(!backing_extents.is_empty(), "a backing reports at least one run");
         let mut overlaid = Runs::default();
-        let (mut here, mut run_end) = (at, first);
+        let (mut position, mut run_end) = (at, first);
         let end = at + len;
         let reports_truth = !self.sabotage(Sabotage::ZeroForDirty);
-        for run in below {
+        for run in backing_extents {
             run_end = (run_end + run.len_bytes).min(end);
-            while here < run_end {
-                let block = BlockNo(here / BLOCK_BYTES as u64);
+            while position < run_end {
+                let block = BlockNo(position / BLOCK_BYTES as u64);
                 let next = block.next().offset().min(run_end);
                 let zeroed = self.state.borrow().zeroes.find(block);
                 let (hole, zero) = match zeroed {
@@ -39,8 +39,8 @@ impl<S: Seam> Shard<S> {
                     None if reports_truth && guard.invalidated(block) != Sectors::NONE => (false, false),
                     None => (run.hole, run.zero),
                 };
-                overlaid.push(next - here, hole, zero);
-                here = next;
+                overlaid.push(next - position, hole, zero);
+                position = next;
             }
         }
         Ok(overlaid.0)

@@ -1,4 +1,4 @@
-//! Fills: reads of blocks from the backing into memory, each under a fill guard (R2).
+//! Fills: reads of blocks from the backing into memory, each under a fill guard (R2, docs/rules.md).
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;

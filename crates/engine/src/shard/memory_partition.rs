@@ -22,7 +22,7 @@ const BLOCK_SIZE: u64 = BLOCK_BYTES as u64;
 /// Each volume with requests gets at least 1/64 of an equal part: repeated reads should hit, and a curve is unreliable
 /// at small sizes.
 const FLOOR_DIVISOR: u64 = 64;
-/// Uses for each block of memory, averaged over all volumes, after which memory has turned over: older uses fade.
+/// Uses for each block of memory, averaged over all volumes, after which memory has turned over: older uses decay.
 const MEMORY_USES: f64 = 8.0;
 /// A new partition must gain at least 1/32 of the misses, or of the hits if they are fewer. The error of a curve's
 /// difference between two sizes is smaller.
@@ -56,7 +56,7 @@ pub struct MemoryPartition {
 
 #[derive(Clone, Copy)]
 struct ExpectedGain {
-    /// The count of uses when the promise was made.
+    /// The count of uses when memory was partitioned.
     since: f64,
     /// Least hit ratio from then on.
     hit_ratio: f64,
@@ -110,7 +110,7 @@ impl<S: Seam> CoreState<S> {
         }
         let part = (-new_uses / turnover).exp();
         for shard in &shards {
-            shard.curves.borrow_mut().memory().fade(part);
+            shard.curves.borrow_mut().memory().decay(part);
             memory.update_usage(shard.number, |usage| usage.hits = (usage.hits as f64 * part) as u64);
         }
         (partition.checked_at, partition.counted_uses) = (now, counted_uses());
@@ -119,7 +119,7 @@ impl<S: Seam> CoreState<S> {
 }
 
 impl MemoryPartition {
-    /// Checks the promise once memory has turned over. If the gain falls short, the volumes return to the common pool.
+    /// Checks the gain once memory has turned over. If the gain falls short, the volumes return to the common pool.
     fn check_gain(&mut self, hit_ratio: f64, turnover: f64) {
         let Some(expected_gain) =
             self.expected_gain.filter(|expected_gain| self.uses - expected_gain.since >= turnover)
@@ -146,10 +146,10 @@ fn better_targets<S: Seam>(memory: &Memory<S>, shards: &[ShardRef<S>], blocks: u
     let misses = |size: &dyn Fn(usize) -> u64| -> f64 {
         demands.iter().enumerate().map(|(at, demand)| demand.misses(size(at))).sum()
     };
-    let now = misses(&|at| usages[at].target.unwrap_or(usages[at].held));
-    let hits = demands.iter().map(VolumeDemand::rate).sum::<f64>() - now;
-    let gain = now - misses(&|at| wanted[at]);
-    (gain > now.min(hits) / GAIN_DIVISOR).then_some((wanted, gain))
+    let current_misses = misses(&|at| usages[at].target.unwrap_or(usages[at].held));
+    let hits = demands.iter().map(VolumeDemand::rate).sum::<f64>() - current_misses;
+    let gain = current_misses - misses(&|at| wanted[at]);
+    (gain > current_misses.min(hits) / GAIN_DIVISOR).then_some((wanted, gain))
 }
 
 impl<S: Seam> Shard<S> {

@@ -113,8 +113,8 @@ impl<S: Seam> Shard<S> {
     }
 
     /// True if this deliberate fault is active.
-    pub fn sabotage(&self, which: Sabotage) -> bool {
-        self.core.spec().sabotage.is(which)
+    pub fn sabotage(&self, fault: Sabotage) -> bool {
+        self.core.spec().sabotage.is(fault)
     }
 
     /// Runs `work` on the block states: the shard's state and the core's memory together.

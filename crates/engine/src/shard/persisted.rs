@@ -10,17 +10,17 @@ use crate::memory::Sectors;
 use crate::{RequestError, WriteSource, ZeroFlags};
 
 impl<S: Seam> Shard<S> {
-    /// Recovers the blocks and ranges of `left` as dirty data; `source` gives the content of the block at a place.
+    /// Recovers the blocks and ranges of `image` as dirty data; `source` gives the content of the block at a place.
     /// Returns the number of recovered blocks and ranges. If the policy defers nothing, or if this process does not
     /// persist its memory, they are durable afterwards.
     pub async fn recover_memory<W: WriteSource<S>>(
         self: &ShardRef<S>,
-        left: &ShmImage,
+        image: &ShmImage,
         mut source: impl FnMut(usize) -> W,
     ) -> Result<u64, RequestError> {
         let block_bytes = BLOCK_BYTES as u64;
-        let mut taken = 0;
-        for range in &left.zeroes {
+        let mut recovered = 0;
+        for range in &image.zeroes {
             // The volume's end may have moved since.
             let (at, end) = (range.start * block_bytes, (range.end * block_bytes).min(self.size_bytes.get()));
             if at < end {
@@ -29,32 +29,32 @@ impl<S: Seam> Shard<S> {
                     ..ZeroFlags::default()
                 };
                 self.zero(at, end - at, flags).await?;
-                taken += 1;
+                recovered += 1;
             }
         }
-        for (note, place) in &left.blocks {
-            let block = BlockNo(note.block);
+        for (tag, place) in &image.blocks {
+            let block = BlockNo(tag.block);
             let inside = self.bytes_inside(block);
             let mut source = source(*place);
             self.wait_for_room(block.single()).await;
-            for (start, len) in Sectors(note.sectors).runs() {
+            for (start, len) in Sectors(tag.sectors).runs() {
                 let len = len.min(inside.saturating_sub(start));
                 if len > 0 {
                     self.recover_memory_run(block.offset() + start as u64, len, &mut source).await?;
                 }
             }
-            taken += 1;
+            recovered += 1;
         }
-        if taken > 0 {
+        if recovered > 0 {
             self.record_dirty(self.seam().now());
         }
         // Outdated records left out of the log count as a change too, until a flush has appended their tombstones.
-        let is_due = taken > 0 || self.state.borrow().log_tracker.has_changes();
+        let is_due = recovered > 0 || self.state.borrow().log_tracker.has_changes();
         if is_due && (!self.defers_writes() || !self.seam().survives_restart()) {
             // The log answers the flush if there is one: the backing may take long.
             if self.uses_log() { self.flush_log().await? } else { self.flush_all().await? }
         }
-        Ok(taken)
+        Ok(recovered)
     }
 
     async fn recover_memory_run(

@@ -50,7 +50,7 @@ impl<S: Seam> Shard<S> {
             return false;
         };
         self.counters.read_hit(len as u64, prefetched);
-        self.curves.borrow_mut().used(at, len as u64);
+        self.curves.borrow_mut().record_use(at, len as u64);
         self.record_stream_read(at, len);
         true
     }
@@ -65,12 +65,12 @@ impl<S: Seam> Shard<S> {
         keep: bool,
         trace: &LatencyTrace,
     ) -> Result<(), RequestError> {
-        self.curves.borrow_mut().used(at, len as u64);
+        self.curves.borrow_mut().record_use(at, len as u64);
         let mut served = Served::default();
         let result = self.read_with_sources(at, len, out, keep, trace, &mut served).await;
         self.count_read(len as u64, &served, result.is_ok());
         if result.is_ok() {
-            self.queue_promotions(served.earned);
+            self.queue_promotions(served.to_promote);
         }
         result
     }
@@ -114,11 +114,11 @@ impl<S: Seam> Shard<S> {
                 served.memory_bytes = pieces.iter().flatten().map(|piece| piece.len() as u64).sum();
                 served.prefetched_bytes = prefetched_bytes;
                 let missing = spans.iter().zip(&pieces).filter(|(_, piece)| keep && piece.is_none());
-                served.earned = self.record_misses(missing.map(|(span, _)| span.block), sequential);
+                served.to_promote = self.record_misses(missing.map(|(span, _)| span.block), sequential);
             }
             let has_reloaded = !plan.spilled.is_empty();
             for run in plan.spilled {
-                // An unreadable block fails only the requests for it (R11).
+                // An unreadable block fails only the requests for it (R11, docs/rules.md).
                 let Some(filled) = self.reload(run, ReloadReason::Read).await? else { continue };
                 served.from_flash += filled.blocks.len();
                 for (span, piece) in spans.iter().zip(&mut pieces) {
@@ -142,7 +142,7 @@ impl<S: Seam> Shard<S> {
                 continue;
             }
             let admit = (keep && self.admits_reads()).then_some(if sequential { Admit::Stream } else { Admit::Normal });
-            let filled = self.fill_all(plan.missing, admit, &spans, &served.earned).await?;
+            let filled = self.fill_all(plan.missing, admit, &spans, &served.to_promote).await?;
             let from_flash: usize = filled.iter().map(|filled| filled.from_flash).sum();
             served.unreadable += filled.iter().map(|filled| filled.unreadable).sum::<usize>();
             let all_flash = filled.iter().all(|filled| filled.from_flash == filled.blocks.len());
@@ -257,17 +257,17 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Fills all runs concurrently. A failed run is retried block by block, and a failed block sector by sector, so
-    /// that a bad sector fails only the requests for it. `earned`: pages to be promoted.
+    /// that a bad sector fails only the requests for it. `to_promote`: pages to be promoted.
     async fn fill_all(
         self: &ShardRef<S>,
         runs: Vec<Range<BlockNo>>,
         admit: Option<Admit>,
         spans: &[Span],
-        earned: &[PageNo],
+        to_promote: &[PageNo],
     ) -> Result<Vec<Filled<S>>, RequestError> {
         let results: Vec<RunResult<S>> = match &runs[..] {
             [run] => {
-                let result = match self.page_to_fill(run, earned) {
+                let result = match self.page_to_fill(run, to_promote) {
                     Some(page) => self.fill_page(page, run.clone(), admit).await,
                     None => self.fill(run.clone(), admit, Cause::ClientRead).await,
                 };
@@ -342,7 +342,7 @@ impl<S: Seam> Shard<S> {
         self.fill_absent(blocks, Admit::Stream, Cause::Readahead).await;
     }
 
-    /// As [`Shard::read_ahead`], for another cause.
+    /// Like [`Shard::read_ahead`], for another cause.
     pub async fn fill_absent(self: &ShardRef<S>, blocks: Range<BlockNo>, admit: Admit, cause: Cause) {
         let mut next = blocks.start;
         while next < blocks.end && self.admits_reads() {
@@ -383,7 +383,7 @@ struct Served {
     /// Blocks that flash failed to deliver.
     unreadable: usize,
     /// Pages to be promoted.
-    earned: Vec<PageNo>,
+    to_promote: Vec<PageNo>,
 }
 
 impl Served {

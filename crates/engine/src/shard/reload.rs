@@ -1,5 +1,5 @@
-//! Reload of spilled blocks from the flash log into memory, each under a fill guard (R2): a write meanwhile takes
-//! precedence.
+//! Reload of spilled blocks from the flash log into memory, each under a fill guard (R2, docs/rules.md): a write
+//! meanwhile takes precedence.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -47,7 +47,7 @@ impl<S: Seam> Shard<S> {
         self.reload_into(blocks, buffers, reason).await
     }
 
-    /// As [`Shard::reload`], into these buffers. An unreadable block fails only this call.
+    /// Like [`Shard::reload`], but into these buffers. An unreadable block fails only this call.
     pub async fn reload_into(
         self: &ShardRef<S>,
         blocks: Range<BlockNo>,
@@ -69,7 +69,8 @@ impl<S: Seam> Shard<S> {
                 let wanted =
                     owners.zip(positions).zip(buffers).map(|((owner, position), buffer)| (owner, position, buffer));
                 let read = store.read_all(wanted.collect()).await;
-                let read = read.into_iter().map(|one| one.map_err(|error| DiskError::Io(error.to_string()))).collect();
+                let read =
+                    read.into_iter().map(|block| block.map_err(|error| DiskError::Io(error.to_string()))).collect();
                 self.install_reloaded(&guard, &blocks, read, reason)
             }
             None => Err(DiskError::Gone),

@@ -126,7 +126,7 @@ pub struct State {
     pub zeroes: ZeroRanges,
     /// Operations in flight to the backing.
     pub operations: Vec<Operation>,
-    /// Fills and queries in flight (R2).
+    /// Fills and queries in flight (R2, docs/rules.md).
     pub fill_guards: Vec<Rc<FillGuard>>,
     /// Requests that wait for the next write of a block, by block.
     pub waits: Waits,

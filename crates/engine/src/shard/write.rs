@@ -45,7 +45,7 @@ impl<S: Seam> Shard<S> {
         self.record_dirty(now);
         if is_written {
             self.counters.write_done(len as u64, Nanos::ZERO);
-            self.curves.borrow_mut().used(at, len as u64);
+            self.curves.borrow_mut().record_use(at, len as u64);
         }
         is_written
     }
@@ -59,8 +59,8 @@ impl<S: Seam> Shard<S> {
         source: &mut impl WriteSource<S>,
         trace: &LatencyTrace,
     ) -> Result<(), RequestError> {
-        let begun = self.seam().now();
-        self.curves.borrow_mut().used(at, len as u64);
+        let started_at = self.seam().now();
+        self.curves.borrow_mut().record_use(at, len as u64);
         self.wait_for_room(blocks_of(at, len as u64)).await;
         trace.record(Step::Throttle, self.seam().now());
         // The log makes the write durable sooner than the backing.
@@ -87,14 +87,14 @@ impl<S: Seam> Shard<S> {
                 drop(self.core.alloc().await);
             }
         }
-        self.record_dirty(begun);
+        self.record_dirty(started_at);
         self.await_written(wait, flags.fua, losses).await?;
         trace.record(Step::Destage, self.seam().now());
         if flags.fua && self.log_matters() {
             self.flush_log().await?;
             trace.record(Step::Log, self.seam().now());
         }
-        self.counters.write_done(len as u64, self.seam().now().since(begun));
+        self.counters.write_done(len as u64, self.seam().now().since(started_at));
         Ok(())
     }
 
@@ -128,20 +128,20 @@ impl<S: Seam> Shard<S> {
         mode: WriteMode,
     ) -> Option<()> {
         let sectors = span.sectors();
-        let given = (span.len == BLOCK_BYTES).then(|| source.give(span.from)).flatten();
-        let filled = given.is_some();
+        let supplied = (span.len == BLOCK_BYTES).then(|| source.take_block(span.from)).flatten();
+        let filled = supplied.is_some();
         let mut found = memory.find(self.number, span.block);
         if span.len < BLOCK_BYTES && found.is_none() && state.log_tracker.is_spilled(span.block) {
             return None;
         }
-        let spare = match given {
+        let spare = match supplied {
             None if found.is_none_or(|id| !self.may_change(memory, id)) => {
                 let block = memory.alloc()?;
                 // The allocation may have evicted the block's own slot.
                 found = memory.find(self.number, span.block);
                 Some(block)
             }
-            given => given,
+            supplied => supplied,
         };
         state.invalidate_fills(span.block.single(), sectors);
         // A block that is not clean has no valid copy on flash: that was invalidated when it became dirty.

@@ -1,4 +1,5 @@
-//! Zero-ranges and discards (R4): edges within a block are partial writes of zeroes; all whole blocks form a range.
+//! Zero-ranges and discards (R4, docs/rules.md): edges within a block are partial writes of zeroes; all whole blocks
+//! form a range.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -29,8 +30,8 @@ impl<S: Seam> WriteSource<S> for Zeroes {
 impl<S: Seam> Shard<S> {
     /// Makes a range read as zeroes; returns when the policy allows the acknowledgement.
     pub async fn zero(self: &ShardRef<S>, at: u64, len: u64, flags: ZeroFlags) -> Result<(), RequestError> {
-        let begun = self.seam().now();
-        self.last_request.set(begun);
+        let started_at = self.seam().now();
+        self.last_request.set(started_at);
         if flags.fast_only && !self.disk.geometry().fast_zero {
             return Err(RequestError::NotFast);
         }
@@ -62,7 +63,7 @@ impl<S: Seam> Shard<S> {
                 }
             }
         }
-        self.record_dirty(begun);
+        self.record_dirty(started_at);
         self.await_written(wait, flags.fua, losses).await?;
         if flags.fua && self.log_matters() {
             self.flush_log().await?;

@@ -74,7 +74,7 @@ impl OpKind {
 
 /// The time that one request spends in each step.
 pub struct LatencyTrace {
-    begun: Nanos,
+    started_at: Nanos,
     last: Cell<Nanos>,
     spent: [Cell<Nanos>; Step::ALL.len()],
 }
@@ -82,7 +82,7 @@ pub struct LatencyTrace {
 impl LatencyTrace {
     /// Starts the trace of a request.
     pub fn new(now: Nanos) -> Self {
-        LatencyTrace { begun: now, last: Cell::new(now), spent: Default::default() }
+        LatencyTrace { started_at: now, last: Cell::new(now), spent: Default::default() }
     }
 
     /// Adds the time since the last call to `step`.
@@ -106,7 +106,7 @@ impl LatencyTrace {
 
     /// Time since the start of the trace.
     pub(super) fn elapsed(&self, now: Nanos) -> Nanos {
-        now.since(self.begun)
+        now.since(self.started_at)
     }
 
     /// The step in which the request waited longest, and the time spent in it.

@@ -79,10 +79,10 @@ impl SlowRequests {
 mod tests {
     use super::*;
 
-    fn request(slow: &SlowRequests, begun: Nanos, flash_ms: u64, backing_ms: u64) {
-        let trace = LatencyTrace::new(begun);
-        trace.record(Step::Flash, begun + Nanos::from_millis(flash_ms));
-        let end = begun + Nanos::from_millis(flash_ms + backing_ms);
+    fn request(slow: &SlowRequests, started_at: Nanos, flash_ms: u64, backing_ms: u64) {
+        let trace = LatencyTrace::new(started_at);
+        trace.record(Step::Flash, started_at + Nanos::from_millis(flash_ms));
+        let end = started_at + Nanos::from_millis(flash_ms + backing_ms);
         trace.record(Step::Backing, end);
         slow.record(&trace, OpKind::Read, 0, 4096, end);
     }
@@ -91,9 +91,9 @@ mod tests {
     fn slowest_hundred_of_an_hour_are_kept_with_longest_step() {
         let slow = SlowRequests::default();
         for number in 1..=1_000u64 {
-            let begun = Nanos::from_secs(number);
+            let started_at = Nanos::from_secs(number);
             let (flash, backing) = if number.is_multiple_of(2) { (1, number) } else { (number, 1) };
-            request(&slow, begun, flash, backing);
+            request(&slow, started_at, flash, backing);
         }
         let list = slow.list(Nanos::from_secs(1_002));
         assert_eq!(list.len(), 100);

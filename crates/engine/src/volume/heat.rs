@@ -1,4 +1,4 @@
-//! Heat map: how often each part of a volume was requested recently, as one row of counts a minute, for an hour.
+//! Heat map: how often each part of a volume was requested recently, as one row of counts per minute, for an hour.
 //!
 //! A request costs a shift and an addition: it is counted in the part where it begins, without reading the clock. The
 //! sampler of the volume advances the clock, so a row ends with the first sample after its minute. A minute without

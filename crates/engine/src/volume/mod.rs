@@ -280,16 +280,16 @@ impl<S: Seam> Volume<S> {
         self.wait_for_limit(len as u64, &trace).await;
         let _inside = self.enter().await?;
         self.check(at, len as u64)?;
-        let begun = self.now();
-        trace.record(Step::Gate, begun);
+        let started_at = self.now();
+        trace.record(Step::Gate, started_at);
         let result = self.0.shard.read(at, len, out, keep, &trace).await;
         let now = self.now();
-        self.0.shard.counters.read_latency.add(now.since(begun).max(Nanos::from_micros(1)));
+        self.0.shard.counters.read_latency.add(now.since(started_at).max(Nanos::from_micros(1)));
         self.0.shard.slow_requests.record(&trace, OpKind::Read, at, len as u64, now);
         self.count(result)
     }
 
-    /// Buffers for the content of a write of whole blocks ([`crate::GivenBlocks`]); `None` if too few are free now.
+    /// Buffers for the content of a write of whole blocks ([`crate::OwnedBlocks`]); `None` if too few are free now.
     pub fn buffers(&self, count: usize) -> Option<Vec<S::BlockMut>> {
         self.0.shard.with(|_, memory| (0..count).map(|_| memory.alloc()).collect())
     }
@@ -361,7 +361,7 @@ impl<S: Seam> Volume<S> {
     }
 
     /// Allocation status of `len` bytes from `at` on, as runs that cover a prefix of it (at least one run). Never
-    /// reports zero or hole where the newest content differs (R4).
+    /// reports zero or hole where the newest content differs (R4, docs/rules.md).
     pub async fn allocation(&self, at: u64, len: u64) -> Result<Vec<AllocationExtent>, RequestError> {
         let _inside = self.enter().await?;
         self.check(at, len)?;

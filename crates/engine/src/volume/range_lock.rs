@@ -70,8 +70,8 @@ impl RangeLocks {
     }
 }
 
-fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
-    one.start < other.end && other.start < one.end
+fn overlap(left: &Range<u64>, right: &Range<u64>) -> bool {
+    left.start < right.end && right.start < left.end
 }
 
 /// A lock, or a place in the queue; dropping it releases the range.

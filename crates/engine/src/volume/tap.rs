@@ -37,12 +37,12 @@ pub struct TappedBatch {
     /// Requests dropped since the last call, all of them later than these.
     pub lost: u64,
     /// True if the ring holds more.
-    pub more: bool,
+    pub has_more: bool,
 }
 
 struct Ring {
     recorder: u64,
-    begun: Nanos,
+    started_at: Nanos,
     last_take: Nanos,
     requests: VecDeque<TappedRequest>,
     lost: u64,
@@ -71,7 +71,7 @@ impl Tap {
         match ring.as_mut() {
             Some(ring) if now < ring.last_take + RECORDER_TIMEOUT => {
                 if ring.requests.len() < TAP_REQUESTS_MAX {
-                    ring.requests.push_back(TappedRequest { time: now.since(ring.begun), op, at, len });
+                    ring.requests.push_back(TappedRequest { time: now.since(ring.started_at), op, at, len });
                 } else {
                     ring.lost += 1;
                 }
@@ -92,7 +92,7 @@ impl Tap {
         let recorder = self.recorders.get() + 1;
         self.recorders.set(recorder);
         let requests = VecDeque::with_capacity(TAP_REQUESTS_MAX);
-        *ring = Some(Ring { recorder, begun: now, last_take: now, requests, lost: 0 });
+        *ring = Some(Ring { recorder, started_at: now, last_take: now, requests, lost: 0 });
         self.is_open.set(true);
         Some(recorder)
     }
@@ -104,10 +104,10 @@ impl Tap {
         ring.last_take = now;
         let count = ring.requests.len().min(requests_max);
         let requests: Vec<TappedRequest> = ring.requests.drain(..count).collect();
-        let more = !ring.requests.is_empty();
+        let has_more = !ring.requests.is_empty();
         // Dropped requests found the ring full, so they are later than all requests in it.
-        let lost = if more { 0 } else { std::mem::take(&mut ring.lost) };
-        Some(TappedBatch { requests, lost, more })
+        let lost = if has_more { 0 } else { std::mem::take(&mut ring.lost) };
+        Some(TappedBatch { requests, lost, has_more })
     }
 
     /// Closes the tap if it still belongs to this recorder.
@@ -140,10 +140,10 @@ mod tests {
         assert_eq!(tap.open(second(105)), None, "one recorder at a time");
         (0..5).for_each(|number| record_read(&tap, second(101 + number), number));
         let first = tap.take(recorder, 3, second(106)).expect("the recorder is active");
-        assert_eq!((first.requests.len(), first.lost, first.more), (3, 0, true));
+        assert_eq!((first.requests.len(), first.lost, first.has_more), (3, 0, true));
         assert_eq!(first.requests[2], TappedRequest { time: second(3), op: OpKind::Read, at: 2, len: 4_096 });
         let rest = tap.take(recorder, 100, second(107)).expect("the recorder is active");
-        assert_eq!((rest.requests.len(), rest.more), (2, false));
+        assert_eq!((rest.requests.len(), rest.has_more), (2, false));
         tap.close(recorder);
         assert!(tap.take(recorder, 100, second(108)).is_none());
         tap.record(|| unreachable!("the tap is closed"), OpKind::Read, 0, 512);

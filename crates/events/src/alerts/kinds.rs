@@ -482,7 +482,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     Kind {
         kind: AlertKind::MetricsLeftOut,
         when: "the number of volumes exceeds `[api] metrics_volumes`",
-        effect: "`/metrics` has sums by datastore only. Alert rules on single volumes do not work.",
+        effect: "`/metrics` contains only sums by datastore. Alert rules on single volumes do not work.",
         remedy: "Raise `[api] metrics_volumes` if Prometheus can handle 72 series for each volume.",
         delay_ms: 0,
         has_notice: false,

@@ -1,4 +1,4 @@
-//! The receiver of alerts: its address, the authorities trusted for it, and one attempt to deliver a message.
+//! The receiver of alerts: its address, the CAs trusted for it, and one attempt to deliver a message.
 
 use std::fmt;
 use std::io;
@@ -56,7 +56,7 @@ impl fmt::Display for Address {
 pub struct Receiver {
     /// Its address.
     pub address: Address,
-    /// PEM file of the authorities trusted to sign its certificate; without it the authorities of this machine count.
+    /// PEM file of the CAs trusted to sign its certificate; without it the CAs that this machine trusts count.
     pub authorities: Option<PathBuf>,
 }
 
@@ -72,8 +72,8 @@ pub(super) enum DeliveryError {
 impl Receiver {
     /// Delivers a message.
     pub(super) fn post(&self, body: &str) -> Result<(), DeliveryError> {
-        // Messages are few, so each has an agent of its own: the file of authorities is read as it is now, and no stale
-        // connection is reused.
+        // Messages are few, so each has an agent of its own: the file of CA certificates is read as it is now, and no
+        // stale connection is reused.
         let agent = self.agent().map_err(DeliveryError::Temporary)?;
         let request = agent.post(&self.address.0).content_type("application/json").header("connection", "close");
         match request.send(body).map(|answer| answer.status().as_u16()) {
@@ -114,7 +114,7 @@ impl Receiver {
         };
         if found.is_empty() {
             return Err(
-                "this machine has no trusted authorities; install ca-certificates, or specify the authorities of the \
+                "this machine has no trusted CAs; install ca-certificates, or specify the CA certificates of the \
                         receiver in [alerts] webhook_ca"
                     .to_owned(),
             );

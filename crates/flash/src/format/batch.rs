@@ -68,7 +68,7 @@ pub struct BatchHeader {
     pub first: Sequence,
     /// Checksum of the previous header, 0 for the first.
     pub previous: u32,
-    /// The last commit of the map journal that was durable when this header was written (R9).
+    /// The last commit of the map journal that was durable when this header was written (R9, docs/rules.md).
     pub journal: CommitNo,
     /// The records of the batch.
     pub records: Vec<RecordEntry>,

@@ -85,7 +85,7 @@ pub enum Record {
         /// The member.
         member: u8,
     },
-    /// A region of a volume becomes dirty or clean (R8).
+    /// A region of a volume becomes dirty or clean (R8, docs/rules.md).
     DirtyRegion {
         /// The volume's number.
         volume: u16,
@@ -228,7 +228,7 @@ pub struct JournalHeader {
     /// The half holds the whole map: this block ends a checkpoint, or follows one that has ended.
     pub complete: bool,
     /// More blocks of the same commit follow.
-    pub more: bool,
+    pub has_more: bool,
 }
 
 impl JournalHeader {
@@ -245,7 +245,7 @@ impl JournalHeader {
         put(&mut raw, 48, &self.sequence.0.to_le_bytes());
         put(&mut raw, 56, &self.index.to_le_bytes());
         put(&mut raw, 60, &self.previous.to_le_bytes());
-        put(&mut raw, 64, &[u8::from(self.complete), u8::from(self.more)]);
+        put(&mut raw, 64, &[u8::from(self.complete), u8::from(self.has_more)]);
         for (index, record) in records.iter().enumerate() {
             let at = RECORDS_AT + index * RECORD_BYTES;
             let out = raw[at..at + RECORD_BYTES].first_chunk_mut().expect("the slice has the length of the array");
@@ -270,14 +270,14 @@ impl JournalHeader {
             index: get_u32(raw, 56),
             previous: get_u32(raw, 60),
             complete: raw[64] != 0,
-            more: raw[65] != 0,
+            has_more: raw[65] != 0,
         };
         let counters = [header.boot.0, header.generation.0, header.sequence.0];
         counters.iter().all(|counter| *counter < COUNTER_MAX).then_some((header, checksum))
     }
 
     /// The records of a block that [`JournalHeader::decode`] has accepted; `None` for each record that this version
-    /// does not know.
+    /// does not support.
     pub fn records(raw: &Raw) -> impl Iterator<Item = Option<Record>> + '_ {
         let count = get_u32(raw, 12) as usize;
         let bytes = &raw[RECORDS_AT..RECORDS_AT + count * RECORD_BYTES];
@@ -324,7 +324,7 @@ mod tests {
             index: 12,
             previous: 0xfeed_f00d,
             complete: true,
-            more: false,
+            has_more: false,
         }
     }
 

@@ -8,8 +8,6 @@ use super::{Raw, Uuid, VERSION, seal, valid_checksum};
 use crate::number::{BlockNo, VolumeId};
 use seam::{BLOCK_BYTES, SECTOR_BYTES};
 
-/// Blocks of a page.
-pub const PAGE_BLOCKS: u32 = 16;
 /// Blocks of a slot: a page and its checksums.
 pub const SLOT_BLOCKS: u32 = 17;
 /// Bytes of two blocks and the sector between them.
@@ -176,6 +174,7 @@ pub fn page_seed(incarnation: VolumeId, block: BlockNo, place: PagePlace, writes
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::number::PAGE_BLOCKS;
 
     #[test]
     fn slot_holds_a_page_and_one_block_reads_4608_bytes() {

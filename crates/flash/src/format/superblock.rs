@@ -74,8 +74,8 @@ pub struct Ownership {
     pub owner: Uuid,
     /// The generation of the owner's state directory; it only grows.
     pub epoch: u64,
-    /// A random number drawn for each opening. The owner records it before the store is written. It tells two copies of
-    /// a store apart that were used separately.
+    /// A random number drawn for each opening. The owner records it before the store is written. It distinguishes two
+    /// copies of a store that were used separately.
     pub life: u64,
 }
 
@@ -113,7 +113,7 @@ pub struct Superblock {
     pub begin: Sequence,
     /// Bytes of the map journal on each log member.
     pub journal_bytes: u64,
-    /// The last commit of the map journal that was durable when this superblock was written (R9).
+    /// The last commit of the map journal that was durable when this superblock was written (R9, docs/rules.md).
     pub journal: CommitNo,
 }
 

@@ -53,7 +53,8 @@ pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
         if let Err(error) = commit_once(&inner).await {
             let journal_lost = !inner.log_devices().is_empty();
             if journal_lost {
-                // The remaining log members do not have the whole map, and their superblocks show it (R9).
+                // The remaining log members do not have the whole map, and their superblocks show it (R9,
+                // docs/rules.md).
                 let known = inner.state.borrow().superblock.journal;
                 super::load::start_empty_map(&inner, known);
                 continue;
@@ -266,8 +267,8 @@ pub(super) async fn write<S: Seam>(
         for _ in 0..left.min(SPARE_BLOCKS) {
             left -= 1;
             let (generation, index, previous) = (head.generation, head.index, head.previous);
-            let more = left > 0;
-            let header = JournalHeader { store, boot, generation, sequence, index, previous, complete, more };
+            let has_more = left > 0;
+            let header = JournalHeader { store, boot, generation, sequence, index, previous, complete, has_more };
             let (raw, checksum) = header.encode(chunks.next().unwrap_or_default());
             let spare = inner.pages.borrow_mut().journal.spare.pop();
             let buffer = match spare {

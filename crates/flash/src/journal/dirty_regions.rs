@@ -1,6 +1,6 @@
-//! The dirty regions of the write-intent log (R8). While a region is durably dirty, further writes to it need no
-//! record. A region is settled when all its writes have ended and a flush of the backing covers them. Settled regions
-//! are cleared lazily, because writes tend to return to the same region.
+//! The dirty regions of the write-intent log (R8, docs/rules.md). While a region is durably dirty, further writes to it
+//! need no record. A region is settled when all its writes have ended and a flush of the backing covers them. Settled
+//! regions are cleared lazily, because writes tend to return to the same region.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,6 +1,6 @@
-//! Loads the map after an opening (R9). It uses the complete half with the highest generation, and reads each block
-//! from any mirror that has it. A superblock and each log batch name a commit that was durable. If the map ends before
-//! that commit, the whole map is dropped: the missing part may invalidate a page or mark a dirty region.
+//! Loads the map after an opening (R9, docs/rules.md). It uses the complete half with the highest generation, and reads
+//! each block from any mirror that has it. A superblock and each log batch name a commit that was durable. If the map
+//! ends before that commit, the whole map is dropped: the missing part may invalidate a page or mark a dirty region.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -136,9 +136,9 @@ async fn read_half<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: Head
         }
         for index in 0..count as usize {
             let wanted = |(header, checksum): &(JournalHeader, u32)| {
-                let here = (header.generation, header.index) == (first.generation, from + index as u32);
-                let starts = header.index > 0 || *checksum == first.previous;
-                here && starts && header.previous == half.head.previous && header.boot >= boot
+                let is_expected_block = (header.generation, header.index) == (first.generation, from + index as u32);
+                let follows_checkpoint = header.index > 0 || *checksum == first.previous;
+                is_expected_block && follows_checkpoint && header.previous == half.head.previous && header.boot >= boot
             };
             let found = |copy: &mut Vec<Option<Box<Raw>>>| {
                 let raw = copy[index].take()?;
@@ -151,8 +151,8 @@ async fn read_half<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: Head
             records.into_iter().for_each(|record| half.replay.apply(record));
             boot = header.boot;
             (half.head.index, half.head.previous) = (header.index + 1, checksum);
-            half.complete |= header.complete && !header.more;
-            if !header.more {
+            half.complete |= header.complete && !header.has_more;
+            if !header.has_more {
                 half.sequence = header.sequence;
             }
         }
@@ -172,7 +172,7 @@ async fn has_later_commit<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], half
         let count = READ_BLOCKS.min(end - from);
         let at = inner.pages.borrow().journal.block_offset(half.head.half, from);
         for device in devices {
-            let later = |raw: &Raw| {
+            let is_later = |raw: &Raw| {
                 decode(inner, raw).is_some_and(|(header, _)| {
                     header.generation == half.head.generation
                         && header.boot >= boot
@@ -180,7 +180,7 @@ async fn has_later_commit<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], half
                         && header.sequence > half.sequence.next()
                 })
             };
-            if read_each(inner, device, at, count).await.iter().flatten().any(|raw| later(raw)) {
+            if read_each(inner, device, at, count).await.iter().flatten().any(|raw| is_later(raw)) {
                 return true;
             }
         }
@@ -195,8 +195,8 @@ async fn read_each<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64, count
     let mut raws = Vec::new();
     while raws.len() < count as usize {
         let mut buffers = std::mem::take(&mut inner.pages.borrow_mut().journal.spare);
-        let rest = buffers.split_off(buffers.len().min(count as usize - raws.len()));
-        inner.pages.borrow_mut().journal.spare = rest;
+        let excess = buffers.split_off(buffers.len().min(count as usize - raws.len()));
+        inner.pages.borrow_mut().journal.spare = excess;
         while buffers.len() + raws.len() < count as usize && inner.seam.blocks_free() > BUFFERS_PLENTY {
             buffers.extend(inner.alloc());
         }
@@ -278,8 +278,8 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: Half, generations: &BTreeMap<(
         .map(|(member, _)| *member)
         .filter(|member| {
             let entry = store.superblock.members.get(*member as usize);
-            let same = entry.is_some_and(|entry| replay.members.get(member) == Some(&entry.uuid));
-            !same || !store.superblock.serves(*member)
+            let is_same_device = entry.is_some_and(|entry| replay.members.get(member) == Some(&entry.uuid));
+            !is_same_device || !store.superblock.serves(*member)
         })
         .collect();
     for member in lost {

@@ -1,4 +1,4 @@
-//! The map journal (R9): the slots of clean pages, and the dirty regions, as absolute records.
+//! The map journal (R9, docs/rules.md): the slots of clean pages, and the dirty regions, as absolute records.
 //!
 //! The journal has two halves that alternate. Each begins with a checkpoint of the whole map, followed by later
 //! changes. When a half is nearly full, the other one gets a checkpoint while commits go into both. The other half is

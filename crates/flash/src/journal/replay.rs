@@ -122,7 +122,8 @@ impl Replay {
 
     /// Drops the pages of a member.
     pub fn drop_member(&mut self, member: u32) {
-        let segments: Vec<_> = self.frames.range((member, 0)..=(member, u32::MAX)).map(|((_, one), _)| *one).collect();
+        let segments: Vec<_> =
+            self.frames.range((member, 0)..=(member, u32::MAX)).map(|((_, segment), _)| *segment).collect();
         segments.into_iter().for_each(|segment| self.free_segment(member, segment));
     }
 

@@ -42,29 +42,30 @@ pub async fn prepare<S: Seam>(
     if is_member(inner, &device.disk) {
         return Err(StoreError::Refused(format!("{} is a member of the store already", device.name())));
     }
-    let mut own = inner.state.borrow().superblock.clone();
-    let least_bytes = FIRST_SEGMENT_BYTES + (u64::from(own.journal_segments()) + SEGMENTS_MIN) * own.segment_bytes;
+    let mut own_superblock = inner.state.borrow().superblock.clone();
+    let min_bytes = FIRST_SEGMENT_BYTES
+        + (u64::from(own_superblock.journal_segments()) + SEGMENTS_MIN) * own_superblock.segment_bytes;
     let size_bytes = device.disk.geometry().size_bytes;
-    if size_bytes < least_bytes {
-        return Err(StoreError::TooSmall { device: device.name(), size_bytes, least_bytes });
+    if size_bytes < min_bytes {
+        return Err(StoreError::TooSmall { device: device.name(), size_bytes, min_bytes });
     }
     // A former device of this store needs no force: its content is old, or was never complete.
     let is_former_member =
-        read_superblock(&**inner, &device).await.is_ok_and(|(superblock, _)| superblock.store == own.store);
+        read_superblock(&**inner, &device).await.is_ok_and(|(superblock, _)| superblock.store == own_superblock.store);
     if !is_former_member && !force {
         is_empty(&**inner, &device).await?;
     }
-    device.member = free_number(&own.members)?;
-    let since = own.generation.low_bits();
-    let segments = segments_of(&device, own.segment_bytes);
+    device.member = free_number(&own_superblock.members)?;
+    let since = own_superblock.generation.low_bits();
+    let segments = segments_of(&device, own_superblock.segment_bytes);
     let entry = MemberEntry { uuid: new_uuid(&inner.seam), state: MemberState::Syncing, role, segments, since };
-    match own.members.get_mut(device.member as usize) {
+    match own_superblock.members.get_mut(device.member as usize) {
         Some(old) => *old = entry,
-        None => own.members.push(entry),
+        None => own_superblock.members.push(entry),
     }
-    own.member = device.member;
+    own_superblock.member = device.member;
     for at in PLACES {
-        let block = block_of::<S>(inner.buffer().await, &own.encode());
+        let block = block_of::<S>(inner.buffer().await, &own_superblock.encode());
         inner.write_durably_to(&device, at, vec![block], true).await.map_err(|error| device.failed(error))?;
     }
     inner.state.borrow_mut().jobs.set_prepared(entry);

@@ -43,7 +43,7 @@ pub struct JobReport {
 
 struct Job {
     report: JobReport,
-    begun: Nanos,
+    started_at: Nanos,
     cancelled: bool,
     /// The error of a joining device that failed a batch.
     failed: Option<DiskError>,
@@ -67,7 +67,7 @@ impl Jobs {
 
     /// Progress of the job that runs.
     pub fn report(&self, now: Nanos) -> Option<JobReport> {
-        self.current.as_ref().map(|job| JobReport { age: now.since(job.begun), ..job.report.clone() })
+        self.current.as_ref().map(|job| JobReport { age: now.since(job.started_at), ..job.report.clone() })
     }
 
     /// Stores the entry of a joining device until it becomes a member.
@@ -119,7 +119,7 @@ impl<S: Seam> RunningJob<S> {
         }
         let report =
             JobReport { kind, member: None, done_bytes: 0, total_bytes: 0, age: Nanos::default(), paused: false };
-        state.jobs.current = Some(Job { report, begun: now, cancelled: false, failed: None });
+        state.jobs.current = Some(Job { report, started_at: now, cancelled: false, failed: None });
         Ok(RunningJob { inner: Rc::clone(inner) })
     }
 

@@ -1,7 +1,5 @@
 //! Types of the pages' interface to the owner of a store.
 
-/// Blocks of a page.
-pub const PAGE_BLOCKS: u32 = 16;
 /// Blocks of a region, the unit of the write-intent log: 4 MiB.
 pub const REGION_BLOCKS: u64 = 1024;
 
@@ -19,7 +17,7 @@ pub struct MapLoaded {
 /// The reason why a block was not read. It returns the block's buffer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Unread<B> {
-    /// The copy is unreadable or fails its check (R11). The block is no longer valid.
+    /// The copy is unreadable or fails its check (R11, docs/rules.md). The block is no longer valid.
     Bad(B),
     /// The block has no valid copy, or lost it during the read, or no buffer was free for its checksum.
     Absent(B),

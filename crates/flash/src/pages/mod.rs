@@ -31,12 +31,12 @@ use seam::{Block, Seam};
 use crate::error::StoreError;
 use crate::format::journal::Record;
 use crate::journal::{load, wait_durable, write_soon};
-use crate::number::{BlockNo, CompletionNo, PageNo, VolumeId};
+use crate::number::{BlockNo, CompletionNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::store::Inner;
 use state::{ALL_BLOCKS, MapPhase};
 use table::{ADDING, Phase, SUSPECT};
 
-pub use api::{MapLoaded, PAGE_BLOCKS, PageMember, PagesStats, PutError, REGION_BLOCKS, Unread, WriteIntent};
+pub use api::{MapLoaded, PageMember, PagesStats, PutError, REGION_BLOCKS, Unread, WriteIntent};
 pub use quota::{Amount, PageQuota, QuotaError};
 
 /// The clean pages of a store. Clones are handles to the same pages.
@@ -207,8 +207,8 @@ impl<S: Seam> VolumePages<S> {
         state.find(self.incarnation, page).is_some_and(|slot| state.table.uses(slot) > 0)
     }
 
-    /// Reads a run of blocks of a page, one buffer each. A block that is invalid, unreadable or fails its check (R11)
-    /// returns its buffer, and is no longer valid.
+    /// Reads a run of blocks of a page, one buffer each. A block that is invalid, unreadable or fails its check (R11,
+    /// docs/rules.md) returns its buffer, and is no longer valid.
     ///
     /// # Panics
     /// If the numbers of buffers and blocks differ, or the run leaves the page.

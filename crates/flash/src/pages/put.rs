@@ -8,14 +8,14 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Piece, SECTOR_BYTES, Seam};
 
-use super::api::{PAGE_BLOCKS, PutError};
+use super::api::PutError;
 use super::state::{MapPhase, PageState};
 use super::table::{ADDING, Phase, SEALED, SUSPECT, SlotId, key_of, page_of};
 use super::{evict, quota, read};
 use crate::device::block_offset;
 use crate::format::page::{CHECKSUM_COPIES, PagePlace, Writes, block_at, checksums_at, page_seed, slot_at};
 use crate::journal::write_soon;
-use crate::number::{PageNo, VolumeId};
+use crate::number::{PAGE_BLOCKS, PageNo, VolumeId};
 use crate::slow::{QueuedRequest, Work};
 use crate::store::{Inner, Sabotage};
 use crate::wait::Reply;
@@ -50,21 +50,21 @@ pub async fn put<S: Seam>(
     let requested = blocks.iter().fold(0, |mask, (block, _)| mask | 1 << block);
     let mut content: Content<S::Block> = Default::default();
     blocks.into_iter().for_each(|(block, data)| content[block as usize] = Some(data));
-    let begun = {
+    let result = {
         let mut state = inner.pages.borrow_mut();
-        let begun = begin_put(&mut state, inner, incarnation, page, requested);
+        let result = begin_put(&mut state, inner, incarnation, page, requested);
         let is_entitled =
-            matches!(begun, Err(PutError::Busy)) && state.is_ready() && quota::is_entitled(&state, incarnation, page);
+            matches!(result, Err(PutError::Busy)) && state.is_ready() && quota::is_entitled(&state, incarnation, page);
         if is_entitled && !evict::has_free_soon(&state) {
             quota::evict_for_entitled(&mut state);
         }
-        begun
+        result
     };
     evict::maintain_free_slots(inner);
-    if matches!(begun, Err(PutError::Busy)) && !evict::has_free_soon(&inner.pages.borrow()) {
+    if matches!(result, Err(PutError::Busy)) && !evict::has_free_soon(&inner.pages.borrow()) {
         return Err(PutError::AllInUse);
     }
-    let Some(put) = begun? else {
+    let Some(put) = result? else {
         let state = inner.pages.borrow();
         return Ok(state.find(incarnation, page).map_or(0, |slot| state.table.valid(slot)) & requested);
     };
@@ -156,7 +156,7 @@ async fn write<S: Seam>(
     put: &Put,
     mut content: Content<S::Block>,
 ) -> Result<u16, PutError> {
-    let failed = |what: &str| PutError::Failed(what.to_owned());
+    let failed = |reason: &str| PutError::Failed(reason.to_owned());
     if let Some((old, place, keep)) = put.old {
         for (block, data) in read::read_for_copy(inner, incarnation, page, (old, place), keep).await {
             content[block as usize].get_or_insert(data);
@@ -236,8 +236,8 @@ fn runs<S: Seam>(seam: &S, content: &Content<S::Block>, sums: S::Block, whole_bl
     runs
 }
 
-/// Enters the page into the map, with the blocks that were written and not invalidated meanwhile (R2). Returns the
-/// valid blocks.
+/// Enters the page into the map, with the blocks that were written and not invalidated meanwhile (R2, docs/rules.md).
+/// Returns the valid blocks.
 fn finish_put<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutError>) -> u16 {
     let mut guard = inner.pages.borrow_mut();
     let state = &mut *guard;

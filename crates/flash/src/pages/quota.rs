@@ -13,8 +13,8 @@ use crate::store::Inner;
 
 /// Maximum number of slots searched for a page of one volume, or for a page to evict for a volume below its minimum.
 const SEARCH_MAX: usize = 4_096;
-/// 1/32 of the slots is never promised to a volume, so that eviction is always possible.
-const UNPROMISED_DIVISOR: u64 = 32;
+/// 1/32 of the slots is never reserved for a volume, so that eviction is always possible.
+const UNRESERVED_DIVISOR: u64 = 32;
 
 /// A number of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,7 +64,7 @@ impl PageQuota {
         self.pinned.get(at).is_some_and(|range| range.contains(&page))
     }
 
-    fn promised(&self, slots: u64) -> u64 {
+    fn reserved_pages(&self, slots: u64) -> u64 {
         self.min.of(slots).max(self.pinned_pages())
     }
 }
@@ -95,13 +95,13 @@ pub enum QuotaError {
     },
     /// The devices have too few pages.
     #[error(
-        "{wanted_pages} pages of 64 KiB are requested, and {left_pages} can still be promised: the devices \
+        "{wanted_pages} pages of 64 KiB are requested, and {left_pages} can still be reserved: the devices \
          hold {slots}, less the minima and pins of other volumes; request less, lower theirs, or add a device"
     )]
     NoRoom {
-        /// Pages that the volume would be promised.
+        /// Pages that would be reserved for the volume.
         wanted_pages: u64,
-        /// Pages that can still be promised.
+        /// Pages that can still be reserved.
         left_pages: u64,
         /// Maximum number of pages.
         slots: u64,
@@ -135,9 +135,9 @@ pub fn check<S: Seam>(
         }
     }
     let others = state.quotas.iter().filter(|(other, _)| **other != incarnation);
-    let promised: u64 = others.map(|(_, quota)| quota.promised(slots)).sum();
+    let reserved_by_others: u64 = others.map(|(_, quota)| quota.reserved_pages(slots)).sum();
     let (wanted_pages, left_pages) =
-        (quota.promised(slots), (slots - slots / UNPROMISED_DIVISOR).saturating_sub(promised));
+        (quota.reserved_pages(slots), (slots - slots / UNRESERVED_DIVISOR).saturating_sub(reserved_by_others));
     if wanted_pages > left_pages && wanted_pages > 0 {
         return Err(QuotaError::NoRoom { wanted_pages, left_pages, slots });
     }
@@ -157,7 +157,7 @@ pub fn refresh<S: Seam>(inner: &Inner<S>, state: &mut PageState<S>) {
     }
     state.limits_valid_for = now;
     let sum: u64 = state.quotas.values().map(|quota| quota.min.of(slots)).sum();
-    let room = slots - slots / UNPROMISED_DIVISOR;
+    let room = slots - slots / UNRESERVED_DIVISOR;
     let before = std::mem::take(&mut state.limits);
     for (incarnation, quota) in &state.quotas {
         let Some(number) = state.numbers.get(incarnation) else { continue };
@@ -232,9 +232,9 @@ pub fn make_room_within_quota<S: Seam>(state: &mut PageState<S>, number: u16) ->
             break;
         }
         hand = state.table.after(hand);
-        let own = is_page(state, hand) && page_of(state.table.key(hand)).0 == number;
+        let is_own = is_page(state, hand) && page_of(state.table.key(hand)).0 == number;
         let pinned = || state.limits[&number].quota.pins(page_of(state.table.key(hand)).1);
-        if own && !pinned() && !state.table.decrement_uses(hand) {
+        if is_own && !pinned() && !state.table.decrement_uses(hand) {
             state.drop_page(hand, false);
             state.counts.evictions += 1;
         }

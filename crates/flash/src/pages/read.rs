@@ -1,17 +1,17 @@
-//! Reads of pages (R11): one request reads a run of blocks with the checksums between them. Each block is checked
-//! before it is returned.
+//! Reads of pages (R11, docs/rules.md): one request reads a run of blocks with the checksums between them. Each block
+//! is checked before it is returned.
 
 use std::ops::Range;
 use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskResult, Piece, SECTOR_BYTES, Seam};
 
-use super::api::{PAGE_BLOCKS, Unread};
+use super::api::Unread;
 use super::table::{Phase, SUSPECT, SlotId};
 use crate::device::{Device, block_offset};
 use crate::format::page::{PagePlace, Writes, page_seed, run_at, slot_at};
 use crate::journal::write_soon;
-use crate::number::{BlockNo, PageNo, VolumeId};
+use crate::number::{BlockNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::slow::{QueuedRequest, Work};
 use crate::store::{Inner, Sabotage};
 

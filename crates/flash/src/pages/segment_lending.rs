@@ -49,11 +49,12 @@ fn available_segments<S: Seam>(store: &State<S>, state: &PageState<S>, count: us
         if state.closed_members.contains(&member) {
             continue;
         }
-        let log = entry.role == Role::Log;
-        let lent = store.segments.lent().iter().copied().filter(|number| log && state.reclaim_target != Some(*number));
-        let own =
-            if log { superblock.segments..entry.segments.max(superblock.segments) } else { first..entry.segments };
-        let missing = lent.chain(own).map(|segment| (member, segment)).filter(|place| !held.contains(place));
+        let is_log = entry.role == Role::Log;
+        let lent =
+            store.segments.lent().iter().copied().filter(|number| is_log && state.reclaim_target != Some(*number));
+        let own_segments =
+            if is_log { superblock.segments..entry.segments.max(superblock.segments) } else { first..entry.segments };
+        let missing = lent.chain(own_segments).map(|segment| (member, segment)).filter(|place| !held.contains(place));
         places.extend(missing.take(count));
     }
     places.truncate(count);

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use seam::{BLOCK_BYTES, Seam};
 
-use super::api::{PAGE_BLOCKS, PageMember, REGION_BLOCKS};
+use super::api::{PageMember, REGION_BLOCKS};
 use super::quota::{Limits, PageQuota};
 use super::table::{ADDING, DIRTY, Phase, SUSPECT, SlotId, Table, key_of, page_of};
 use crate::format::journal::Record;
@@ -14,7 +14,7 @@ use crate::format::superblock::Superblock;
 use crate::journal::Journal;
 use crate::journal::dirty_regions::{DirtyRegions, Region, blocks_of};
 use crate::journal::recent_writes::RecentWrites;
-use crate::number::{BlockNo, PageNo, VolumeId};
+use crate::number::{BlockNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::wait::Reply;
 
 /// Maximum number of pages with invalidations before the map is loaded. Above it, whole volumes are invalidated.
@@ -70,7 +70,7 @@ pub struct PageState<S: Seam> {
     pub numbers: BTreeMap<VolumeId, u16>,
     /// The volume of each number.
     pub volumes: BTreeMap<u16, VolumeId>,
-    /// Slots whose page is being written, with the new blocks that have not been invalidated since (R2).
+    /// Slots whose page is being written, with the new blocks that have not been invalidated since (R2, docs/rules.md).
     pub pending_puts: BTreeMap<SlotId, u16>,
     /// Reads in flight, by slot and its segment's generation.
     pub pins: BTreeMap<(SlotId, u64), u32>,

@@ -438,7 +438,7 @@ impl Table {
         homes.sort_unstable();
         self.hashed = homes.len();
         let (mut next, mut wrapped) = (0, Vec::new());
-        for same_home in homes.chunk_by(|one, other| one >> 32 == other >> 32) {
+        for same_home in homes.chunk_by(|left, right| left >> 32 == right >> 32) {
             let home = (same_home[0] >> 32) as usize;
             for (number, slot) in same_home.iter().map(|entry| *entry as SlotId).enumerate() {
                 let others = same_home[..number].iter().map(|entry| *entry as SlotId);

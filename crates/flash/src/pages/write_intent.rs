@@ -1,6 +1,6 @@
-//! The write-intent log (R8). A write to a backing, whatever its cause, is issued only when its region is durably
-//! dirty, or the durable map lists none of its blocks. After a crash during the write, every page that may differ from
-//! the backing is therefore suspect.
+//! The write-intent log (R8, docs/rules.md). A write to a backing, whatever its cause, is issued only when its region
+//! is durably dirty, or the durable map lists none of its blocks. After a crash during the write, every page that may
+//! differ from the backing is therefore suspect.
 
 use std::ops::Range;
 use std::rc::Rc;

@@ -66,7 +66,7 @@ pub struct Chain {
     pub segments: u32,
     /// The generation of each segment that holds pages, by member and number.
     pub page_segment_generations: BTreeMap<(u32, u32), u64>,
-    /// The last commit of the map journal that is known to be durable (R9).
+    /// The last commit of the map journal that is known to be durable (R9, docs/rules.md).
     pub journal: CommitNo,
 }
 
@@ -261,14 +261,14 @@ impl<S: Seam> LogReader<'_, S> {
         let heads = self.heads.get(&sequence).into_iter().flatten();
         let head = heads.filter(|head| follows(head.boot, head.previous)).max_by_key(|head| head.boot);
         // The first batch of a later boot takes precedence over a batch that follows the last one in its own segment.
-        let inside = last.and_then(|last| {
+        let next_in_segment = last.and_then(|last| {
             let offset = last.header.offset + last.header.blocks();
             (offset < self.blocks()).then_some((last.header.segment, offset, last.header.boot, last.header.first))
         });
         let mut candidates = Vec::new();
         candidates.extend(head.map(|head| (head.segment, 0, head.boot, sequence)));
         if head.is_none_or(|head| last.is_some_and(|last| head.boot == last.header.boot)) {
-            candidates.extend(inside);
+            candidates.extend(next_in_segment);
         }
         for (segment, offset, boot, first) in candidates {
             let fits = |(header, _): &(BatchHeader, u32)| {
@@ -345,10 +345,10 @@ impl<S: Seam> LogReader<'_, S> {
                 let at = block_offset(self.superblock.segment_bytes, segment, offset);
                 // An unreadable device is ignored.
                 let blocks = device.read_blocks(self.seam, at, count as usize).await.unwrap_or_default();
-                let later = |(block, offset): (&S::Block, u32)| {
+                let is_later_batch = |(block, offset): (&S::Block, u32)| {
                     self.decode(&raw(block), segment, offset).is_some_and(|(header, _)| header.sequence > next)
                 };
-                if blocks.iter().zip(offset..).any(later) {
+                if blocks.iter().zip(offset..).any(is_later_batch) {
                     return damaged;
                 }
             }

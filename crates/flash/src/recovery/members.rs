@@ -1,4 +1,4 @@
-//! The members of a store, and which of them hold all acknowledged data (R10).
+//! The members of a store, and which of them hold all acknowledged data (R10, docs/rules.md).
 
 use seam::Seam;
 
@@ -52,9 +52,11 @@ pub async fn find_members<S: Seam>(
     }
     let journal = found.iter().map(|(_, superblock)| superblock.journal).max().unwrap_or_default();
     // The superblock of a device that was being filled when the store was last used is not reliable.
-    let members =
-        found.iter().map(|(_, superblock)| superblock).filter(|one| own_entry(one).state != MemberState::Syncing);
-    let Some(newest) = members.max_by_key(|one| (one.generation, one.revision)) else {
+    let members = found
+        .iter()
+        .map(|(_, superblock)| superblock)
+        .filter(|superblock| own_entry(superblock).state != MemberState::Syncing);
+    let Some(newest) = members.max_by_key(|superblock| (superblock.generation, superblock.revision)) else {
         let why = "it was being added when the store was last used".to_owned();
         return Err(StoreError::NoStore { device: found[0].0.name(), why });
     };
@@ -71,7 +73,7 @@ pub async fn find_members<S: Seam>(
             return Err(StoreError::OtherStore { device: device.name() });
         }
         // These values never change with the members.
-        let constants = |one: &Superblock| (one.segment_bytes, one.journal_bytes);
+        let constants = |superblock: &Superblock| (superblock.segment_bytes, superblock.journal_bytes);
         if constants(superblock) != constants(&newest) {
             return Err(StoreError::Diverged);
         }
@@ -147,11 +149,14 @@ pub async fn find_members<S: Seam>(
         newest.segments = capacity;
     }
     newest.segments = newest.segments.min(largest);
-    let least = u64::from(newest.journal_segments()) + SEGMENTS_MIN;
-    if u64::from(newest.segments) < least
+    let segments_min = u64::from(newest.journal_segments()) + SEGMENTS_MIN;
+    if u64::from(newest.segments) < segments_min
         && let Some(device) = devices.first().or(stale.first())
     {
-        let why = format!("its {} segments do not hold the map journal and a log, which take {least}", newest.segments);
+        let why = format!(
+            "its {} segments do not hold the map journal and a log, which take {segments_min}",
+            newest.segments
+        );
         return Err(StoreError::NoStore { device: device.name(), why });
     }
     Ok(Members { devices, stale, superblock: newest, next_places })
@@ -198,7 +203,7 @@ pub async fn read_superblock<S: Seam>(
                     None => {}
                 },
                 Err(SuperblockError::NotASuperblock) => {}
-                Err(SuperblockError::Invalid(what)) => why = what,
+                Err(SuperblockError::Invalid(reason)) => why = reason,
                 Err(SuperblockError::Newer(newer)) => return Err(StoreError::Newer { device: device.name(), newer }),
             },
             Err(error) => why = error.to_string(),

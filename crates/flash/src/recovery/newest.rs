@@ -233,25 +233,27 @@ mod tests {
             let chain = chain(batches);
             let (left, live) = newest_records(&chain);
             let mut found = [[None; 32]; 2];
-            for one in &left {
-                let (blocks, kind) = match one.content {
+            for recovered in &left {
+                let (blocks, kind) = match recovered.content {
                     RecoveredContent::Zero { blocks, may_unmap } => (blocks, RecordKind::Zero { may_unmap }),
-                    RecoveredContent::Data => (1, RecordKind::Data { checksum: one.position.checksum }),
+                    RecoveredContent::Data => (1, RecordKind::Data { checksum: recovered.position.checksum }),
                 };
-                let place = one.owner.block.0 as usize..one.owner.block.0 as usize + blocks as usize;
-                let row = &mut found[one.owner.incarnation.0 as usize][place];
+                let place = recovered.owner.block.0 as usize..recovered.owner.block.0 as usize + blocks as usize;
+                let row = &mut found[recovered.owner.incarnation.0 as usize][place];
                 assert!(row.iter().all(Option::is_none), "recovered records do not overlap");
-                row.fill(Some((one.epoch, kind)));
-                if one.content == RecoveredContent::Data {
+                row.fill(Some((recovered.epoch, kind)));
+                if recovered.content == RecoveredContent::Data {
                     let mut headers = chain.batches.iter().map(|batch| &batch.header);
                     let named = headers.any(|header| {
-                        header.data().any(|(record, index, _)| (record.epoch, index) == (one.epoch, one.position.index))
+                        header.data().any(|(record, index, _)| {
+                            (record.epoch, index) == (recovered.epoch, recovered.position.index)
+                        })
                     });
                     assert!(named, "the header names the block's position");
                 }
             }
             assert_eq!(found, array);
-            assert!(left.is_sorted_by_key(|one| one.owner));
+            assert!(left.is_sorted_by_key(|record| record.owner));
             assert_eq!(live, [left.len() as u32]);
         }
     }

@@ -61,19 +61,19 @@ fn each_copy_alone(
         let seam = world.seam();
         let names = present_names(&world);
         let identity = copy.device.as_ref().expect("a member in service is present");
-        let own = world.block_on(async {
+        let copy_name = world.block_on(async {
             let disks = disks(&seam, &names).await;
             names.iter().zip(&disks).find(|(_, disk)| disk.identity() == *identity).map(|(name, _)| *name)
         });
-        let own = own.expect("the device is one of these");
+        let copy_name = copy_name.expect("the device is one of these");
         let mut alone = images();
-        names.iter().filter(|name| **name != own).for_each(|name| assert!(alone.remove(name)));
+        names.iter().filter(|name| **name != copy_name).for_each(|name| assert!(alone.remove(name)));
         let accepting = OpenOptions { accept_missing: true, ..options };
         match recover(&after(1, alone), model, accepting) {
             // At the moment of the change the device may still have the state *being filled*, while the others list it
             // as a member. It is then refused.
-            Err(what) if what.contains("it was being added") || what.contains("carries the log") => {}
-            other => drop(other.map_err(|what| format!("{own} alone: {what}"))?),
+            Err(error) if error.contains("it was being added") || error.contains("carries the log") => {}
+            other => drop(other.map_err(|error| format!("{copy_name} alone: {error}"))?),
         }
     }
     Ok(())
@@ -97,7 +97,7 @@ impl Script {
 
     fn workload(&self, store: &Store<SimSeam>) -> Workload {
         let (seam, model, first_error) = (self.seam.clone(), Rc::clone(&self.model), Rc::clone(&self.first_error));
-        Workload { seam, store: store.clone(), model, first_error, full_in_vain: Rc::default() }
+        Workload { seam, store: store.clone(), model, first_error, full_without_live_record: Rc::default() }
     }
 
     /// Runs clients while the members change.
@@ -173,15 +173,16 @@ pub fn campaign(seed: u64, sabotage: Sabotage) -> Result<Counts, String> {
             counts.crashes += 1;
             let images = || cut.images(|number| survivals[number]);
             let members = recover(&after(rng.next(), images()), &model.borrow(), options)
-                .map_err(|what| format!("{how}: {what}"))?;
+                .map_err(|error| format!("{how}: {error}"))?;
             if counts.crashes.is_multiple_of(4) {
-                each_copy_alone(images, &members, &model.borrow(), options).map_err(|what| format!("{how}: {what}"))?;
+                each_copy_alone(images, &members, &model.borrow(), options)
+                    .map_err(|error| format!("{how}: {error}"))?;
             }
         }
         Ok(())
     })?;
     match first_error.take() {
-        Some(what) => Err(what),
+        Some(error) => Err(error),
         None => Ok(counts),
     }
 }
@@ -189,7 +190,7 @@ pub fn campaign(seed: u64, sabotage: Sabotage) -> Result<Counts, String> {
 #[test]
 fn member_changes_cut_at_any_io_lose_nothing() {
     for seed in 0..2 {
-        let counts = campaign(seed, Sabotage::None).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        let counts = campaign(seed, Sabotage::None).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         println!("seed {seed}: {counts:?}");
         assert!(counts.boundaries > 200 && counts.crashes > 2_000, "{counts:?}");
     }
@@ -198,8 +199,8 @@ fn member_changes_cut_at_any_io_lose_nothing() {
 #[test]
 fn join_without_resync_is_caught() {
     let caught = (0..6).find_map(|seed| Some((seed, campaign(seed, Sabotage::SkipResync).err()?)));
-    let (seed, what) = caught.expect("a copy that lacks the log is noticed");
-    println!("seed {seed}: {what}");
+    let (seed, error) = caught.expect("a copy that lacks the log is detected");
+    println!("seed {seed}: {error}");
     campaign(seed, Sabotage::None).expect("the same scenario passes without it");
 }
 
@@ -269,9 +270,9 @@ fn log_member_is_removed_only_while_another_carries_the_log() {
     let seam = world.seam();
     world.block_on(async {
         let (script, store) = store_with_records(&world, &seam).await;
-        let begun = seam.now();
+        let started_at = seam.now();
         store.remove(2, false).await.unwrap();
-        assert!(seam.now().since(begun) < Nanos::from_secs(1));
+        assert!(seam.now().since(started_at) < Nanos::from_secs(1));
         assert!(matches!(store.remove(0, false).await, Err(StoreError::Refused(_))));
         store.remove(0, true).await.unwrap();
         assert!(matches!(store.remove(1, true).await, Err(StoreError::Refused(_))), "the last copy");
@@ -299,7 +300,7 @@ fn second_loss_during_a_resync_is_reported_and_fails_appends() {
             let rule = Rule::new(Fault::Error, Ops::WRITE | Ops::FLUSH, When::Always);
             world.disk(ALL[number]).unwrap().add_fault(rule);
         };
-        let (other, begun) = (
+        let (other, change) = (
             store.clone(),
             spawn_change(&seam, {
                 let store = store.clone();
@@ -314,7 +315,7 @@ fn second_loss_during_a_resync_is_reported_and_fails_appends() {
         fail(2);
         script.workload(&other).run(3, 1, 3).await;
         store.pause_job(false);
-        assert!(matches!(wait_outcome(&seam, begun).await, Err(StoreError::Failed(_))));
+        assert!(matches!(wait_outcome(&seam, change).await, Err(StoreError::Failed(_))));
         let lost = store.members().iter().filter(|member| matches!(member.status, MemberStatus::Lost(_))).count();
         assert_eq!((lost, store.copies()), (2, 0));
     });

@@ -32,9 +32,9 @@ pub fn crashes(cut: &Snapshot, rng: &Rng) -> Vec<(String, Vec<Survival>)> {
     }
     crashes.push(("all kept".to_owned(), all(Survival::Whole)));
     for lost in 0..changes.len() {
-        let mut one = all(Survival::Whole);
-        one[lost] = Survival::Lost;
-        crashes.push((format!("{lost} alone lost"), one));
+        let mut survivals = all(Survival::Whole);
+        survivals[lost] = Survival::Lost;
+        crashes.push((format!("{lost} alone lost"), survivals));
     }
     for (last, change) in changes.iter().enumerate().filter(|(_, change)| change.last_of_disk) {
         for sectors in 1..change.count {
@@ -79,7 +79,7 @@ fn recover_deeply(
     let world = after(rng.next(), images());
     let found = recover(&world, model, options)?;
     let again = after(rng.next(), world.crash(CrashMode::LoseAll));
-    let later = recover(&again, model, options).map_err(|what| format!("opened again: {what}"))?;
+    let later = recover(&again, model, options).map_err(|error| format!("opened again: {error}"))?;
     if later != found {
         return Err(format!("opened again, another content: {found:?}, then {later:?}"));
     }
@@ -100,7 +100,7 @@ fn recover_deeply(
         for (how, survivals) in crashes(cut, rng) {
             counts.crashes_in_recovery += 1;
             let world = after(1, cut.images(|number| survivals[number]));
-            let again = recover(&world, model, options).map_err(|what| format!("{how} in recovery: {what}"))?;
+            let again = recover(&world, model, options).map_err(|error| format!("{how} in recovery: {error}"))?;
             if again != found {
                 return Err(format!("{how} in recovery: {found:?} became {again:?}"));
             }
@@ -132,7 +132,7 @@ fn each_mirror_alone(images: impl Fn() -> DiskImages, model: &Model, options: Op
         }
         if serves(member) {
             let accepting = OpenOptions { accept_missing: true, ..options };
-            recover(&world, model, accepting).map_err(|what| format!("{name} alone: {what}"))?;
+            recover(&world, model, accepting).map_err(|error| format!("{name} alone: {error}"))?;
         }
     }
     Ok(())
@@ -155,7 +155,7 @@ pub fn at_each_boundary(
         match ended {
             Ok(()) => return Ok(()),
             Err(Stop::CrashPoint) => {
-                each(&world.snapshot()).map_err(|what| format!("I/O {}: {what}", world.io_count()))?
+                each(&world.snapshot()).map_err(|error| format!("I/O {}: {error}", world.io_count()))?
             }
             Err(stop) => return Err(stop.to_string()),
         }
@@ -171,7 +171,8 @@ async fn run_script(script: Script, fail: impl Fn()) {
         let found = read_all(&seam, &store, &recovered).await.expect("live records can be read");
         model.borrow_mut().adopt_recovered(&recovered, &found);
         let (seam, model, first_error) = (seam.clone(), Rc::clone(&model), Rc::clone(&first_error));
-        let workload = Workload { seam, store: store.clone(), model, first_error, full_in_vain: Rc::default() };
+        let workload =
+            Workload { seam, store: store.clone(), model, first_error, full_without_live_record: Rc::default() };
         workload.run(seed + round, 2, 12).await;
         if round == 1 {
             fail();
@@ -216,12 +217,12 @@ pub fn campaign(seed: u64, sabotage: Sabotage, deep_every: u64) -> Result<Counts
             let deep = counts.crashes.is_multiple_of(deep_every);
             let images = || cut.images(|number| survivals[number]);
             recover_deeply(images, &model.borrow(), options, deep, &rng, &mut counts)
-                .map_err(|what| format!("{how}: {what}"))?;
+                .map_err(|error| format!("{how}: {error}"))?;
         }
         Ok(())
     })?;
     match first_error.take() {
-        Some(what) => Err(what),
+        Some(error) => Err(error),
         None => Ok(counts),
     }
 }
@@ -229,7 +230,7 @@ pub fn campaign(seed: u64, sabotage: Sabotage, deep_every: u64) -> Result<Counts
 #[test]
 fn acknowledged_records_survive_a_crash_at_any_io_even_in_recovery() {
     for seed in 0..2 {
-        let counts = campaign(seed, Sabotage::None, 160).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        let counts = campaign(seed, Sabotage::None, 160).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         println!("seed {seed}: {counts:?}");
         assert!(counts.boundaries > 300 && counts.crashes > 5_000 && counts.crashes_in_recovery > 1_000, "{counts:?}");
     }

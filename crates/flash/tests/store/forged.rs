@@ -30,10 +30,12 @@ fn forged_number_in_a_superblock_is_refused() {
     type Forge = fn(&mut Superblock);
     let forged: [(&str, Forge); 12] = [
         ("segments", |superblock| superblock.segments = u32::MAX),
-        ("a member's segments", |superblock| superblock.members.iter_mut().for_each(|one| one.segments = u32::MAX)),
+        ("a member's segments", |superblock| {
+            superblock.members.iter_mut().for_each(|member| member.segments = u32::MAX)
+        }),
         ("both", |superblock| {
             superblock.segments = u32::MAX;
-            superblock.members.iter_mut().for_each(|one| one.segments = u32::MAX);
+            superblock.members.iter_mut().for_each(|member| member.segments = u32::MAX);
         }),
         ("larger segments", |superblock| superblock.segment_bytes = 1 << 30),
         ("no journal", |superblock| superblock.journal_bytes = 0),
@@ -45,7 +47,7 @@ fn forged_number_in_a_superblock_is_refused() {
         ("a tail", |superblock| superblock.tail = Sequence(u64::MAX)),
         ("a commit of the journal", |superblock| superblock.journal = CommitNo(u64::MAX)),
     ];
-    for (what, change) in forged {
+    for (field, change) in forged {
         let world = formatted(1, SMALL);
         let seam = world.seam();
         world.block_on(async {
@@ -56,10 +58,10 @@ fn forged_number_in_a_superblock_is_refused() {
             for accept_missing in [false, true] {
                 let options = OpenOptions { accept_missing, ..OpenOptions::default() };
                 let error = flash::Store::open(&seam, &disks, options).await.err();
-                assert!(matches!(error, Some(StoreError::NoStore { .. })), "{what}: {error:?}");
+                assert!(matches!(error, Some(StoreError::NoStore { .. })), "{field}: {error:?}");
             }
             let (found, store) = inspect(&seam, &disks).await;
-            assert!(store.is_err() && found.len() == disks.len(), "{what}");
+            assert!(store.is_err() && found.len() == disks.len(), "{field}");
         });
     }
 }

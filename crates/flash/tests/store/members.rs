@@ -192,16 +192,16 @@ fn block_without_a_good_copy_fails_alone() {
     world.block_on(async {
         let (store, again) = open(&world, &seam, OpenOptions::default()).await.unwrap();
         assert_eq!(again, recovered);
-        for one in again {
-            let tag = read(&seam, &store, one.owner.block.0, one.position).await;
-            match one.owner.block.0 {
+        for record in again {
+            let tag = read(&seam, &store, record.owner.block.0, record.position).await;
+            match record.owner.block.0 {
                 1 => assert_eq!(tag, Err(StoreError::Lost { incarnation: VolumeId(5), block: BlockNo(1) })),
                 block => assert_eq!(tag, Ok(block + 100)),
             }
         }
         assert_eq!(store.lost(), [owner(1)], "the lost block is listed");
         let lost: Vec<_> =
-            recovered.iter().filter(|one| one.owner.block == BlockNo(1)).map(|one| one.position).collect();
+            recovered.iter().filter(|record| record.owner.block == BlockNo(1)).map(|record| record.position).collect();
         store.retire(&lost);
         assert_eq!(store.lost(), [], "a retired block is not lost");
     });

@@ -61,7 +61,7 @@ impl Model {
     pub fn submit(&mut self, owner: Owner, blocks: u32, content: BlockContent) -> usize {
         let record = self.records.len();
         let owners: Vec<_> =
-            (0..u64::from(blocks)).map(|more| Owner { block: owner.block.plus(more), ..owner }).collect();
+            (0..u64::from(blocks)).map(|index| Owner { block: owner.block.plus(index), ..owner }).collect();
         for owner in &owners {
             let version = Version { content, record, acked: false, is_unwritten: false, dropped: false };
             self.blocks.entry(*owner).or_default().push(version);
@@ -70,12 +70,12 @@ impl Model {
         record
     }
 
-    /// Records that no part of the record was written.
+    /// Marks the record as not written, in whole or in part.
     pub fn mark_unwritten(&mut self, record: usize) {
         self.versions(record, |version| version.is_unwritten = true);
     }
 
-    /// Records that the record is durable. Returns the positions to retire.
+    /// Marks the record as durable. Returns the positions to retire.
     pub fn ack(&mut self, record: usize, position: Position) -> Vec<Position> {
         self.records[record].position = Some(position);
         self.live.insert(record);
@@ -157,28 +157,28 @@ impl Model {
         for (owner, versions) in &self.blocks {
             let found = found.get(owner).copied().unwrap_or(BlockContent::Absent);
             let newest = versions.iter().rposition(|version| version.acked);
-            let may =
+            let is_allowed =
                 versions[newest.unwrap_or(0)..].iter().any(|version| !version.is_unwritten && version.content == found);
-            let may_be_gone = newest.is_none_or(|newest| versions[newest].dropped);
-            if !may && (found != BlockContent::Absent || !may_be_gone) {
+            let may_be_absent = newest.is_none_or(|newest| versions[newest].dropped);
+            if !is_allowed && (found != BlockContent::Absent || !may_be_absent) {
                 return Err(format!("{owner:?}: found {found:?} of {versions:?}"));
             }
         }
         Ok(())
     }
 
-    /// Adopts content recovery found: unacknowledged versions are decided now.
+    /// Replaces the model by the recovered content. Recovery has decided which unacknowledged writes survive.
     pub fn adopt_recovered(&mut self, recovered: &[Recovered], found: &Found) {
         self.blocks.clear();
         self.records.clear();
         self.live.clear();
-        for one in recovered {
-            let blocks = match one.content {
+        for entry in recovered {
+            let blocks = match entry.content {
                 RecoveredContent::Data => 1,
                 RecoveredContent::Zero { blocks, .. } => blocks,
             };
-            let record = self.submit(one.owner, blocks, found[&one.owner]);
-            let dead = self.ack(record, one.position);
+            let record = self.submit(entry.owner, blocks, found[&entry.owner]);
+            let dead = self.ack(record, entry.position);
             assert!(dead.is_empty(), "recovery returns each block once");
         }
     }
@@ -187,21 +187,21 @@ impl Model {
 /// Reads all recovered records, block by block.
 pub async fn read_all(seam: &SimSeam, store: &Store<SimSeam>, recovered: &[Recovered]) -> Result<Found, String> {
     let mut found = Found::new();
-    for one in recovered {
-        let (blocks, content) = match one.content {
+    for entry in recovered {
+        let (blocks, content) = match entry.content {
             RecoveredContent::Zero { blocks, .. } => (blocks, BlockContent::Zero),
             RecoveredContent::Data => {
                 let buffer = seam.alloc().ok_or("the pool is empty")?;
-                let block = store.read(one.owner, one.position, buffer).await.map_err(|error| error.to_string())?;
+                let block = store.read(entry.owner, entry.position, buffer).await.map_err(|error| error.to_string())?;
                 let tags = block.tags();
                 if tags != [tags[0]; 8] {
-                    return Err(format!("{:?} is torn: {tags:x?}", one.owner));
+                    return Err(format!("{:?} is torn: {tags:x?}", entry.owner));
                 }
                 (1, BlockContent::Data(tags[0]))
             }
         };
-        for more in 0..u64::from(blocks) {
-            let owner = Owner { block: one.owner.block.plus(more), ..one.owner };
+        for index in 0..u64::from(blocks) {
+            let owner = Owner { block: entry.owner.block.plus(index), ..entry.owner };
             if found.insert(owner, content).is_some() {
                 return Err(format!("{owner:?} was recovered twice"));
             }

@@ -1,5 +1,5 @@
-//! A store knows its last owner and the end of its log. It refuses to open if its owner has seen more, and it keeps the
-//! owner's manifest.
+//! A store records its last owner and the end of its log. It refuses to open if its owner has recorded a later end, and
+//! it keeps the owner's manifest.
 
 use flash::{
     BlockNo, Content, Epoch, OpenOptions, Owner, Ownership, Record, Store, StoreError, VolumeId, identify,

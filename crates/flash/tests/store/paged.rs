@@ -88,10 +88,10 @@ impl Backing {
     }
 
     /// Checks that the content of a served block is the only possible content of the backing.
-    fn check(&self, volume: u64, number: u64, tag: u64, what: &str) -> Result<(), String> {
+    fn check(&self, volume: u64, number: u64, tag: u64, context: &str) -> Result<(), String> {
         let held = self.get(volume, number);
         let same = held.possible().iter().all(|possible| *possible == tag);
-        let text = || format!("{what}: block {number} of volume {volume} is {tag:x}, the backing has {held:x?}");
+        let text = || format!("{context}: block {number} of volume {volume} is {tag:x}, the backing has {held:x?}");
         if same { Ok(()) } else { Err(text()) }
     }
 }
@@ -138,7 +138,7 @@ impl PagedWorkload {
             28..30 => self.log(rng).await,
             30 => self.pause(rng).await,
             _ if rng.below(6) == 0 => drop(self.pages.remove_volume(VolumeId(volume)).await),
-            _ => self.resolve_suspects(&volume_pages, volume).await.unwrap_or_else(|what| self.report(what)),
+            _ => self.resolve_suspects(&volume_pages, volume).await.unwrap_or_else(|error| self.report(error)),
         }
     }
 
@@ -183,8 +183,8 @@ impl PagedWorkload {
             if held.dirty {
                 self.report(format!("block {number} of volume {volume} is served although it was written"));
             }
-            if let Err(what) = self.backing.borrow().check(volume, number, found, "read") {
-                self.report(what);
+            if let Err(error) = self.backing.borrow().check(volume, number, found, "read") {
+                self.report(error);
             }
         }
     }
@@ -281,8 +281,8 @@ impl PagedWorkload {
         Ok(())
     }
 
-    fn report(&self, what: String) {
-        self.first_error.borrow_mut().get_or_insert(what);
+    fn report(&self, error: String) {
+        self.first_error.borrow_mut().get_or_insert(error);
     }
 }
 

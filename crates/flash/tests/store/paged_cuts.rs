@@ -73,7 +73,7 @@ fn recover_deeply(
         for (how, survivals) in crashes(cut, rng) {
             counts.crashes_in_recovery += 1;
             let world = after(rng.next(), cut.images(|number| survivals[number]));
-            recover(&world, backing, options, rng, counts).map_err(|what| format!("{how} in recovery: {what}"))?;
+            recover(&world, backing, options, rng, counts).map_err(|error| format!("{how} in recovery: {error}"))?;
         }
         Ok(())
     })
@@ -86,7 +86,7 @@ async fn run_script(script: Script, fail: impl Fn()) {
         let (store, recovered) = open_named(&script.seam, &NAMES, script.options).await.expect("the store opens");
         let pages = store.pages();
         pages.load().await;
-        let logged = Rc::new(RefCell::new(recovered.iter().map(|one| one.position).collect()));
+        let logged = Rc::new(RefCell::new(recovered.iter().map(|record| record.position).collect()));
         let (seam, backing, first_error) =
             (script.seam.clone(), Rc::clone(&script.backing), Rc::clone(&script.first_error));
         let paged = PagedWorkload { seam, store: store.clone(), pages, backing, first_error, logged };
@@ -126,22 +126,22 @@ pub fn campaign(seed: u64, steps: u64, sabotage: Sabotage, deep_every: u64) -> R
     let (rng, mut counts) = (Rng::new(seed, 78), Counts::default());
     at_each_boundary(&world, &done, |cut| {
         counts.boundaries += 1;
-        if let Some(what) = first_error.take() {
-            return Err(what);
+        if let Some(error) = first_error.take() {
+            return Err(error);
         }
         for (how, survivals) in crashes(cut, &rng) {
             counts.crashes += 1;
             let deep = counts.crashes.is_multiple_of(deep_every);
             let images = || cut.images(|number| survivals[number]);
             recover_deeply(images, &backing.borrow(), options, deep, &rng, &mut counts)
-                .map_err(|what| format!("{how}: {what}"))?;
+                .map_err(|error| format!("{how}: {error}"))?;
         }
         Ok(())
     })?;
     let last = after(1, world.crash(CrashMode::LoseAll));
     recover(&last, &backing.borrow(), options, &rng, &mut counts)?;
     match first_error.take() {
-        Some(what) => Err(what),
+        Some(error) => Err(error),
         None => Ok(counts),
     }
 }
@@ -150,7 +150,7 @@ pub fn campaign(seed: u64, steps: u64, sabotage: Sabotage, deep_every: u64) -> R
 fn served_pages_equal_the_backing_after_a_crash_at_any_io() {
     let seeds = std::env::var("HOTSET_PAGE_CUTS").map_or(1, |seeds| seeds.parse().expect("a number of seeds"));
     for seed in 0..seeds {
-        let counts = campaign(seed, 8, Sabotage::None, 1_000).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        let counts = campaign(seed, 8, Sabotage::None, 1_000).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         println!("seed {seed}: {counts:?}");
         assert!(counts.boundaries > 200 && counts.crashes_in_recovery > 2_000, "{counts:?}");
         assert!(counts.served > 10_000 && counts.suspect > 1_000, "{counts:?}");

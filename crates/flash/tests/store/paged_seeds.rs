@@ -1,5 +1,5 @@
 //! Random scenarios with pages: random shapes, faults on one device, several boots, each ended by a crash. Deliberate
-//! violations of a rule must be noticed.
+//! violations of a rule must be detected.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -59,7 +59,7 @@ pub fn run_scenario(seed: u64, sabotage: Sabotage, counts: &mut Counts) -> Resul
             counts.suspect += suspect;
             // The owner flushes its backing, which decides its content.
             backing.borrow_mut().decide_contents(&Rng::new(seed, boot));
-            let logged = Rc::new(RefCell::new(recovered.iter().map(|one| one.position).collect()));
+            let logged = Rc::new(RefCell::new(recovered.iter().map(|record| record.position).collect()));
             let (seam, backing, first_error) = (seam.clone(), Rc::clone(&backing), Rc::clone(&first_error));
             let workload = PagedWorkload { seam, store: store.clone(), pages, backing, first_error, logged };
             workload.run(rng.next(), 1 + rng.below(3), 1 + rng.below(60)).await;
@@ -71,12 +71,12 @@ pub fn run_scenario(seed: u64, sabotage: Sabotage, counts: &mut Counts) -> Resul
             }
         });
         match ended {
-            Ok(ended) => ended.map_err(|what| format!("boot {boot}: {what}"))?,
+            Ok(ended) => ended.map_err(|error| format!("boot {boot}: {error}"))?,
             Err(Stop::CrashPoint) => {}
             Err(stop) => return Err(format!("boot {boot}: {stop}")),
         }
-        if let Some(what) = first_error.take() {
-            return Err(format!("boot {boot}: {what}"));
+        if let Some(error) = first_error.take() {
+            return Err(format!("boot {boot}: {error}"));
         }
         world = after(rng.next(), world.crash(CrashMode::Any));
     }
@@ -118,13 +118,13 @@ fn thousand_random_scenarios_with_page_faults_serve_nothing_stale() {
     let seeds = std::env::var("HOTSET_FLASH_SEEDS").map_or(1_000, |seeds| seeds.parse().expect("a number of seeds"));
     let mut counts = Counts::default();
     for seed in REGRESSION_SEEDS.into_iter().chain(0..seeds) {
-        run_scenario(seed, Sabotage::None, &mut counts).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        run_scenario(seed, Sabotage::None, &mut counts).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     }
     println!("{counts:?}");
     assert!(counts.served > 10 * seeds && counts.suspect > seeds && counts.evictions > seeds, "{counts:?}");
 }
 
-/// A durable mark of a write to the backing is damaged on every device, but the log knows that it was durable.
+/// A durable mark of a write to the backing is damaged on every device, but the log records that it was durable.
 fn short_map(sabotage: Sabotage) -> Result<(), String> {
     let world = formatted(3, PAGED);
     let seam = world.seam();
@@ -168,19 +168,19 @@ fn short_map(sabotage: Sabotage) -> Result<(), String> {
     })
 }
 
-/// Checks that a random scenario with faults notices the sabotage, and passes without it.
+/// Checks that a random scenario with faults detects the sabotage, and passes without it.
 fn is_caught_by_a_seed(sabotage: Sabotage) {
     let caught = (0..2_000).find_map(|seed| Some((seed, run_scenario(seed, sabotage, &mut Counts::default()).err()?)));
-    let (seed, what) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not detected"));
-    println!("{sabotage:?}: seed {seed}, {what}");
+    let (seed, error) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not detected"));
+    println!("{sabotage:?}: seed {seed}, {error}");
     run_scenario(seed, Sabotage::None, &mut Counts::default()).expect("the same seed passes without it");
 }
 
-/// Checks that a crash of a scenario without faults notices the sabotage.
+/// Checks that a crash of a scenario without faults detects the sabotage.
 fn is_caught_by_a_cut(sabotage: Sabotage) {
     let caught = (0..6).find_map(|seed| Some((seed, paged_cuts::campaign(seed, 8, sabotage, u64::MAX).err()?)));
-    let (seed, what) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not detected"));
-    println!("{sabotage:?}: seed {seed}, {what}");
+    let (seed, error) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not detected"));
+    println!("{sabotage:?}: seed {seed}, {error}");
 }
 
 #[test]

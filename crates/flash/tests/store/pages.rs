@@ -45,7 +45,7 @@ async fn put(seam: &SimSeam, pages: &Pages<SimSeam>, volume: u64, number: u64, f
     for _ in 0..1_000 {
         match pages.volume(VolumeId(volume)).put(PageNo(number), page(seam, first)).await {
             Ok(mask) => return assert_eq!(mask, u16::MAX),
-            Err(PutError::Failed(what)) => panic!("{what}"),
+            Err(PutError::Failed(error)) => panic!("{error}"),
             Err(_) => seam.sleep(Nanos::from_millis(1)).await,
         }
     }
@@ -198,8 +198,8 @@ fn page_without_blocks_during_an_addition_is_not_sampled() {
         }
         assert_eq!(volume.sample(0, 8), [(PageNo(3), 1)]);
         let mut adding = pin!(volume.put(PageNo(3), vec![(8, block(&seam, 108))]));
-        let begun = poll_fn(|context| Poll::Ready(adding.as_mut().poll(context))).await;
-        assert!(begun.is_pending());
+        let first_poll = poll_fn(|context| Poll::Ready(adding.as_mut().poll(context))).await;
+        assert!(first_poll.is_pending());
         volume.invalidate(BlockNo(48)..BlockNo(49));
         assert_eq!(volume.sample(0, 8), []);
     });

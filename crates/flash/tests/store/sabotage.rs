@@ -9,8 +9,8 @@ const SEEDS: u64 = 6;
 
 fn is_caught_by_a_cut(sabotage: Sabotage) {
     let caught = (0..SEEDS).find_map(|seed| Some((seed, cuts::campaign(seed, sabotage, u64::MAX).err()?)));
-    let (seed, what) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not detected in {SEEDS} scenarios"));
-    println!("{sabotage:?}: seed {seed}, {what}");
+    let (seed, error) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not detected in {SEEDS} scenarios"));
+    println!("{sabotage:?}: seed {seed}, {error}");
     cuts::campaign(seed, Sabotage::None, u64::MAX).expect("the same scenario passes without it");
 }
 
@@ -42,7 +42,7 @@ fn acknowledgement_before_the_membership_is_durable_is_caught() {
 #[test]
 fn skipped_checksum_of_a_block_is_caught() {
     let caught = (0..1_000).find_map(|seed| Some((seed, seeds::run_scenario(seed, Sabotage::SkipChecksum).err()?)));
-    let (seed, what) = caught.expect("a skipped checksum is detected in a thousand scenarios");
-    println!("seed {seed}: {what}");
+    let (seed, error) = caught.expect("a skipped checksum is detected in a thousand scenarios");
+    println!("seed {seed}: {error}");
     seeds::run_scenario(seed, Sabotage::None).expect("the same seed passes without it");
 }

@@ -50,8 +50,13 @@ pub fn run_scenario(seed: u64, sabotage: Sabotage) -> Result<(), String> {
             model.borrow().check(&found)?;
             model.borrow_mut().adopt_recovered(&recovered, &found);
             let (model, first_error) = (Rc::clone(&model), Rc::clone(&first_error));
-            let workload =
-                Workload { seam: seam.clone(), store: store.clone(), model, first_error, full_in_vain: Rc::default() };
+            let workload = Workload {
+                seam: seam.clone(),
+                store: store.clone(),
+                model,
+                first_error,
+                full_without_live_record: Rc::default(),
+            };
             if changes {
                 seam.spawn(change_members(seam.clone(), workload.store.clone(), rng.next()));
             }
@@ -70,8 +75,8 @@ pub fn run_scenario(seed: u64, sabotage: Sabotage) -> Result<(), String> {
             Err(seam::sim::Stop::CrashPoint) => {}
             Err(stop) => return Err(format!("boot {boot}: {stop}")),
         }
-        if let Some(what) = first_error.take() {
-            return Err(format!("boot {boot}: {what}"));
+        if let Some(error) = first_error.take() {
+            return Err(format!("boot {boot}: {error}"));
         }
         world = after(rng.next(), world.crash(CrashMode::Any));
     }
@@ -105,9 +110,9 @@ async fn change_members(seam: SimSeam, store: Store<SimSeam>, seed: u64) {
     let rng = Rng::new(seed, 60);
     for _ in 0..1 + rng.below(4) {
         let path = ALL[rng.below(4) as usize].into();
-        let what = DiskOpen { path, create_bytes: None, read_only: false, lock_wait_ms: 1 };
+        let options = DiskOpen { path, create_bytes: None, read_only: false, lock_wait_ms: 1 };
         // A member's disk is open already.
-        let Ok(new) = seam.open_disk(&what).await else { continue };
+        let Ok(new) = seam.open_disk(&options).await else { continue };
         let members = store.members();
         let member = members[rng.below(members.len() as u64) as usize].member;
         if rng.below(4) == 0 {
@@ -153,6 +158,6 @@ fn plan_faults(world: &World, rng: &Rng, victim: &str) -> bool {
 fn thousand_random_scenarios_with_faults_lose_nothing() {
     let seeds = std::env::var("HOTSET_FLASH_SEEDS").map_or(1_000, |seeds| seeds.parse().expect("a number of seeds"));
     for seed in 0..seeds {
-        run_scenario(seed, Sabotage::None).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        run_scenario(seed, Sabotage::None).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     }
 }

@@ -51,9 +51,9 @@ fn device_ten_times_slower_than_its_history_is_removed() {
         let store = opened(&world, &seam).await;
         append_and_retire(&seam, &store, 100).await;
         slow_down(&world, NAMES[1]);
-        let begun = seam.now();
+        let started_at = seam.now();
         append_and_retire(&seam, &store, 10).await;
-        assert!(seam.now().since(begun) < Nanos::from_millis(150), "all flushes waited for the slow device");
+        assert!(seam.now().since(started_at) < Nanos::from_millis(150), "all flushes waited for the slow device");
         assert_eq!(store.copies(), 1);
         let MemberStatus::Lost(why) = &store.members()[1].status else { panic!("the slow device is in service") };
         assert!(why.contains("ten times slower"), "{why}");
@@ -88,9 +88,9 @@ fn device_that_never_answers_is_removed() {
         let store = opened(&world, &seam).await;
         let stall = Fault::Stall(Nanos::from_secs(600));
         world.disk(NAMES[0]).unwrap().add_fault(Rule::new(stall, Ops::FLUSH, When::Always));
-        let begun = seam.now();
+        let started_at = seam.now();
         append_and_retire(&seam, &store, 3).await;
-        assert!(seam.now().since(begun) < Nanos::from_secs(3));
+        assert!(seam.now().since(started_at) < Nanos::from_secs(3));
         assert_eq!(store.copies(), 1);
     });
 }
@@ -197,11 +197,11 @@ fn reads_of_a_hung_member_come_from_its_mirror_within_three_seconds() {
             positions.push(append(&seam, &store, block).await);
         }
         hang(&world, NAMES[0], Ops::READ);
-        let begun = seam.now();
+        let started_at = seam.now();
         for (block, position) in (0..).zip(&positions) {
             assert_eq!(read(&seam, &store, block, *position).await, block + 100);
         }
-        assert!(seam.now().since(begun) < Nanos::from_secs(3), "{}", seam.now().since(begun));
+        assert!(seam.now().since(started_at) < Nanos::from_secs(3), "{}", seam.now().since(started_at));
         assert_eq!(store.copies(), 1);
         let MemberStatus::Lost(why) = &store.members()[0].status else { panic!("the hung member is in service") };
         assert!(why.contains("no answer to a request"), "{why}");
@@ -220,9 +220,9 @@ fn hung_superblock_write_delays_appends_by_less_than_three_seconds() {
         let store = opened(&world, &seam).await;
         // Append until a tail has to be made durable, which writes superblocks.
         hang(&world, NAMES[1], Ops::WRITE);
-        let begun = seam.now();
+        let started_at = seam.now();
         append_and_retire(&seam, &store, 200).await;
-        assert!(seam.now().since(begun) < Nanos::from_secs(3));
+        assert!(seam.now().since(started_at) < Nanos::from_secs(3));
         assert_eq!(store.copies(), 1);
     });
 }
@@ -235,14 +235,14 @@ fn appends_fail_thirty_seconds_after_both_members_hang() {
         let store = opened(&world, &seam).await;
         append_and_retire(&seam, &store, 10).await;
         NAMES.iter().for_each(|name| hang(&world, name, Ops::ALL));
-        let begun = seam.now();
+        let started_at = seam.now();
         let error = try_append(&seam, &store, 1).await.expect_err("no member is in service");
-        let waited = seam.now().since(begun);
+        let waited = seam.now().since(started_at);
         assert!(matches!(error, StoreError::Failed(_)), "{error}");
         assert!((Nanos::from_secs(29)..Nanos::from_secs(32)).contains(&waited), "{waited}");
         assert_eq!(store.copies(), 0);
         try_append(&seam, &store, 2).await.expect_err("the store has failed");
-        assert!(seam.now().since(begun) < waited + Nanos::from_secs(1), "a later append does not wait");
+        assert!(seam.now().since(started_at) < waited + Nanos::from_secs(1), "a later append does not wait");
     });
 }
 
@@ -253,10 +253,10 @@ fn last_member_that_answers_in_time_stays() {
     world.block_on(async {
         let store = opened(&world, &seam).await;
         NAMES.iter().for_each(|name| hang(&world, name, Ops::ALL));
-        let (own, flag) = (seam.clone(), Rc::new(Cell::new(false)));
+        let (task_seam, flag) = (seam.clone(), Rc::new(Cell::new(false)));
         let (log, done) = (store.clone(), Rc::clone(&flag));
         seam.spawn(async move {
-            append(&own, &log, 1).await;
+            append(&task_seam, &log, 1).await;
             done.set(true);
         });
         seam.sleep(Nanos::from_secs(25)).await;
@@ -311,9 +311,9 @@ fn reads_behind_buffered_programs_remove_no_device() {
         let read_of = async |count: usize| {
             let mut slowest = Nanos::ZERO;
             for (block, position) in (0..).zip(&positions[..count]) {
-                let begun = seam.now();
+                let started_at = seam.now();
                 assert_eq!(read(&seam, &store, block, *position).await, block + 100);
-                slowest = slowest.max(seam.now().since(begun));
+                slowest = slowest.max(seam.now().since(started_at));
             }
             slowest
         };
@@ -355,14 +355,14 @@ fn scrub_repairs_silent_damage_before_the_other_copy_is_lost() {
             world.disk(NAMES[block as usize / 3 % 2]).unwrap().flip_bit(first + block * 8 + block % 8, 77);
         }
         store.set_scrub(Some(1 << 20));
-        let begun = seam.now();
+        let started_at = seam.now();
         while store.scrub_stats().rounds == 0 {
             seam.sleep(Nanos::from_millis(10)).await;
         }
         let stats = store.scrub_stats();
         assert_eq!((stats.found, stats.repaired, stats.lost), (40, 40, 0), "{stats:?}");
         let least = Nanos(stats.bytes * 1_000_000_000 / (1 << 20));
-        assert!(seam.now().since(begun) >= least, "faster than allowed: {stats:?}");
+        assert!(seam.now().since(started_at) >= least, "faster than allowed: {stats:?}");
         append_and_retire(&seam, &store, 1).await;
         world.disk(NAMES[1]).unwrap().add_fault(Rule::new(Fault::Error, Ops::ALL, When::Always));
         for (block, position) in (0..).zip(&positions) {
@@ -411,10 +411,10 @@ fn append_on_fewer_copies_waits_until_the_owner_recorded_it() {
             })
         });
         world.disk(NAMES[0]).unwrap().add_fault(Rule::new(Fault::Error, Ops::FLUSH, When::Always));
-        let begun = seam.now();
+        let started_at = seam.now();
         append(&seam, &store, 1).await;
         assert_eq!((store.copies(), recorded.get()), (1, store.generation()));
-        assert!(seam.now().since(begun) >= Nanos::from_millis(700));
+        assert!(seam.now().since(started_at) >= Nanos::from_millis(700));
     });
 }
 
@@ -475,11 +475,11 @@ fn recording_that_never_ends_fails_appends_without_blocking_them() {
     let seam = world.seam();
     world.block_on(async {
         let store = losing_a_device(&world, &seam, |_| Box::pin(std::future::pending())).await;
-        let begun = seam.now();
+        let started_at = seam.now();
         for block in 0..3 {
             let error = try_append(&seam, &store, block).await.expect_err("the owner does not return in time");
             assert!(matches!(error, StoreError::Unrecorded { .. }), "{error}");
         }
-        assert!(seam.now().since(begun) < Nanos::from_secs(20), "only one attempt is in flight");
+        assert!(seam.now().since(started_at) < Nanos::from_secs(20), "only one attempt is in flight");
     });
 }

@@ -18,15 +18,15 @@ pub struct Workload {
     pub seam: SimSeam,
     pub store: Store<SimSeam>,
     pub model: Rc<RefCell<Model>>,
-    /// The first error that was found.
+    /// The first error.
     pub first_error: Rc<RefCell<Option<String>>>,
     /// Consecutive appends that found the log full although no record is live. A few are normal while a read or another
     /// append is in flight.
-    pub full_in_vain: Rc<Cell<u32>>,
+    pub full_without_live_record: Rc<Cell<u32>>,
 }
 
-/// Maximum number of such appends that is normal.
-const FULL_IN_VAIN_MAX: u32 = 20;
+/// More consecutive full appends without a live record than this are an error.
+const FULL_WITHOUT_LIVE_RECORD_MAX: u32 = 20;
 
 impl Workload {
     /// Runs `writers` clients with `steps` each, and returns when all are done.
@@ -70,11 +70,11 @@ impl Workload {
         let mut records = Vec::new();
         let mut numbers = Vec::new();
         for _ in 0..1 + rng.below(3) {
-            // All writers share a third volume.
+            // A quarter of the records go to volume 7, which all writers share.
             let incarnation = VolumeId(if rng.below(4) == 0 { 7 } else { 1 + writer });
             let owner = Owner { incarnation, block: BlockNo(rng.below(BLOCKS)) };
             let blocks = (1 + rng.below(BLOCKS - owner.block.0)) as u32;
-            let (content, blocks, what) = match rng.below(8) {
+            let (content, blocks, expected) = match rng.below(8) {
                 0 => (Content::Zero { blocks, may_unmap: true }, blocks, BlockContent::Zero),
                 1 => (Content::Retire { blocks }, blocks, BlockContent::Absent),
                 _ => {
@@ -84,12 +84,12 @@ impl Workload {
                     (Content::Data(block.freeze()), 1, BlockContent::Data(tag))
                 }
             };
-            numbers.push(self.model.borrow_mut().submit(owner, blocks, what));
+            numbers.push(self.model.borrow_mut().submit(owner, blocks, expected));
             records.push(Record { owner, epoch: Epoch(1), content });
         }
         match self.store.append(records).await {
             Ok(positions) => {
-                self.full_in_vain.set(0);
+                self.full_without_live_record.set(0);
                 for (number, position) in numbers.into_iter().zip(positions) {
                     let dead = self.model.borrow_mut().ack(number, position);
                     self.store.retire(&dead);
@@ -99,8 +99,8 @@ impl Workload {
             Err(StoreError::Full) => {
                 numbers.into_iter().for_each(|number| self.model.borrow_mut().mark_unwritten(number));
                 if self.model.borrow().live() == 0 {
-                    self.full_in_vain.set(self.full_in_vain.get() + 1);
-                    if self.full_in_vain.get() > FULL_IN_VAIN_MAX {
+                    self.full_without_live_record.set(self.full_without_live_record.get() + 1);
+                    if self.full_without_live_record.get() > FULL_WITHOUT_LIVE_RECORD_MAX {
                         self.report("the log is full without a live record".to_owned());
                     }
                     self.seam.sleep(Nanos::from_millis(1)).await;
@@ -128,7 +128,7 @@ impl Workload {
         Ok(())
     }
 
-    fn report(&self, what: String) {
-        self.first_error.borrow_mut().get_or_insert(what);
+    fn report(&self, error: String) {
+        self.first_error.borrow_mut().get_or_insert(error);
     }
 }

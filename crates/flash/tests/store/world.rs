@@ -65,8 +65,8 @@ pub fn formatted_on(seed: u64, shape: Shape, timing: Timing) -> World {
 pub async fn disks(seam: &SimSeam, names: &[&str]) -> Vec<SimDisk> {
     let mut disks = Vec::new();
     for name in names {
-        let what = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 10 };
-        disks.push(seam.open_disk(&what).await.expect("the device exists"));
+        let options = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 10 };
+        disks.push(seam.open_disk(&options).await.expect("the device exists"));
     }
     disks
 }

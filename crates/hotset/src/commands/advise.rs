@@ -69,7 +69,7 @@ struct Advice {
     requests: u64,
     /// For a volume, the recently used part.
     footprint_bytes: u64,
-    /// Mean requests a second; `None` if the times are unknown.
+    /// Mean requests per second; `None` if the times are unknown.
     rate: Option<f64>,
     memory: SideAdvice,
     flash: SideAdvice,

@@ -114,7 +114,7 @@ fn by_rule(config: &Config) -> Vec<ByRule> {
 
 fn summary(config: &Config, overrides: &[OverrideReport], by_rule: &[ByRule]) -> String {
     let count = config.volumes.len();
-    let mut text = format!("{}: good, {count} volume{}\n", config.file.display(), if count == 1 { "" } else { "s" });
+    let mut text = format!("{}: valid, {count} volume{}\n", config.file.display(), if count == 1 { "" } else { "s" });
     if !by_rule.is_empty() {
         text += "set by [[qos]]:\n";
         for ByRule { volume, key, value, line } in by_rule {

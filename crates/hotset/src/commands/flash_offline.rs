@@ -269,7 +269,7 @@ fn print_report(report: &Report, json: bool) -> Result<(), Failure> {
         match (&device.problem, device.number) {
             (Some(problem), _) => println!("{path}: {problem}"),
             (None, number) => println!(
-                "{path}: number {} of store {}, {} ({}), generation {}",
+                "{path}: device {} of store {}, {} ({}), generation {}",
                 number.unwrap_or_default(),
                 device.store.as_deref().unwrap_or_default(),
                 device.state.unwrap_or_default(),

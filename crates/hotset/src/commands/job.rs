@@ -66,7 +66,7 @@ fn table(jobs: &[JobReport], style: Style) -> String {
             (false, left) => left.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds} s")),
         };
         let (done, total) = (show_bytes(job.done_bytes), show_bytes(job.total_bytes));
-        table.row(vec![job.id.clone(), job.kind.clone(), job.subject.clone(), done, total, time_left]);
+        table.row(vec![job.id.clone(), job.kind.to_string(), job.subject.clone(), done, total, time_left]);
     }
     table.render(style)
 }

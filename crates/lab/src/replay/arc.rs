@@ -7,10 +7,10 @@ use super::Cache;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Nowhere,
-    /// Seen once, resident (T1) or remembered (B1).
+    /// Accessed once, resident (T1) or in the ghost list (B1).
     Recent,
     RecentGhost,
-    /// Seen again, resident (T2) or remembered (B2).
+    /// Accessed again, resident (T2) or in the ghost list (B2).
     Frequent,
     FrequentGhost,
 }

@@ -1,4 +1,4 @@
-//! An LRU behind an admission rule of the engine: FAST Cache's third touch, for comparison.
+//! An LRU with one of the engine's admission rules in front, such as promotion on the third access (FAST Cache).
 
 use engine::policy::promotion::{Admission, Verdict};
 
@@ -6,7 +6,7 @@ use super::Cache;
 use super::engine_policy::mix_bits;
 use super::lru::Lru;
 
-/// An LRU behind an admission rule.
+/// An LRU with an admission rule in front.
 pub struct Gated<A> {
     admission: A,
     lru: Lru,
@@ -25,7 +25,7 @@ impl<A: Admission> Cache for Gated<A> {
         if self.lru.contains(page) {
             return self.lru.access(page);
         }
-        if self.admission.used(mix_bits(page)) == Verdict::Earned {
+        if self.admission.record_use(mix_bits(page)) == Verdict::Promote {
             self.admitted += 1;
             self.lru.access(page);
         }

@@ -9,7 +9,7 @@ pub enum Amount {
     /// Bytes, rounded down to whole units.
     Bytes(u64),
     /// Thousandths of a percent of the trace's footprint, counted in the layer's unit.
-    Share(u64),
+    OfFootprint(u64),
 }
 
 impl Amount {
@@ -17,19 +17,21 @@ impl Amount {
     pub fn units(self, distinct: u32, unit_bytes: u64) -> usize {
         let units = match self {
             Amount::Bytes(bytes) => u128::from(bytes / unit_bytes),
-            Amount::Share(share) => u128::from(distinct) * u128::from(share) / 100_000,
+            Amount::OfFootprint(millipercent) => u128::from(distinct) * u128::from(millipercent) / 100_000,
         };
-        // A cache never uses more than the footprint.
+        // Bounds the memory of the simulation: a cache never fills beyond the footprint. Twice that leaves space for a
+        // stage.
         units.min(u128::from(distinct) * 2) as usize
     }
 
     /// True when the size is 0.
     pub fn is_zero(self) -> bool {
-        matches!(self, Amount::Bytes(0) | Amount::Share(0))
+        matches!(self, Amount::Bytes(0) | Amount::OfFootprint(0))
     }
 }
 
-/// The layers of a simulation.
+/// The layers of a simulation. A flash cache alone has a *stage*: the part of its size that is memory and holds pages
+/// until they are promoted.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Size of the memory cache, in blocks of 4 KiB.
@@ -37,7 +39,7 @@ pub struct Plan {
     /// Size of the flash cache, in pages of 64 KiB.
     pub flash: Amount,
     /// Without a memory cache: part of the flash size that is staging memory, in thousandths of a percent.
-    pub stage_share: u64,
+    pub stage_millipercent: u64,
     /// Policy of both layers.
     pub policy: Replacement,
 }
@@ -62,8 +64,8 @@ pub struct Report {
     pub partial_hits: u64,
     /// Reads with a missing block.
     pub backing_reads: u64,
-    /// Writes to the backing, one per write request: without time, no write is merged or overwritten before its
-    /// destage.
+    /// Writes to the backing, one per write request: the simulation has no clock, so no write is merged or
+    /// overwritten before its destage.
     pub backing_writes: u64,
     /// The memory cache.
     pub memory: Layer,
@@ -131,7 +133,7 @@ pub fn simulate(recording: &Recording, plan: &Plan) -> Report {
 
 fn flash(plan: &Plan, memory_blocks: usize, pages: &Pages) -> CountedCache {
     let units = plan.flash.units(pages.distinct, PAGE_BYTES);
-    let stage = if plan.memory.is_zero() { (units as u64 * plan.stage_share / 100_000) as usize } else { 0 };
+    let stage = if plan.memory.is_zero() { (units as u64 * plan.stage_millipercent / 100_000) as usize } else { 0 };
     let cache = plan.policy.flash(units, stage, memory_blocks / BLOCKS_A_PAGE as usize, pages);
     CountedCache { cache, unit_bytes: PAGE_BYTES, units, outcome: Outcome::default() }
 }
@@ -153,13 +155,13 @@ mod tests {
     }
 
     fn plan(memory: Amount, flash: Amount) -> Plan {
-        Plan { memory, flash, stage_share: 10_000, policy: Replacement::Lru }
+        Plan { memory, flash, stage_millipercent: 10_000, policy: Replacement::Lru }
     }
 
     #[test]
     fn partly_cached_request_is_a_partial_hit_and_reads_the_backing() {
         let trace = recording(&[(Op::Read, 0, 8), (Op::Read, 4, 8), (Op::Write, 0, 12), (Op::Read, 64, 4)]);
-        let report = simulate(&trace, &plan(Amount::Share(100_000), Amount::Bytes(0)));
+        let report = simulate(&trace, &plan(Amount::OfFootprint(100_000), Amount::Bytes(0)));
         assert_eq!((report.requests, report.hits, report.partial_hits), (4, 1, 1));
         assert_eq!((report.backing_reads, report.backing_writes), (3, 1));
         assert_eq!(report.memory.outcome, Outcome { accesses: 8, hits: 4, admitted: 4 });
@@ -170,14 +172,14 @@ mod tests {
     #[test]
     fn memory_misses_access_flash_page_by_page() {
         let trace = recording(&[(Op::Read, 0, 128), (Op::Read, 0, 128)]);
-        let report = simulate(&trace, &plan(Amount::Bytes(4 << 10), Amount::Share(100_000)));
+        let report = simulate(&trace, &plan(Amount::Bytes(4 << 10), Amount::OfFootprint(100_000)));
         assert_eq!(report.flash.outcome, Outcome { accesses: 4, hits: 2, admitted: 2 });
         assert_eq!((report.hits, report.partial_hits, report.backing_reads), (1, 0, 1));
     }
 
     #[test]
-    fn share_counts_the_footprint_in_the_layer_unit() {
-        assert_eq!(Amount::Share(10_000).units(19_373, 65_536), 1_937);
+    fn part_of_the_footprint_counts_in_the_layer_unit() {
+        assert_eq!(Amount::OfFootprint(10_000).units(19_373, 65_536), 1_937);
         assert_eq!(Amount::Bytes(10_000).units(19_373, 4_096), 2);
         assert_eq!(Amount::Bytes(u64::MAX).units(10, 4_096), 20);
     }
@@ -185,7 +187,7 @@ mod tests {
     #[test]
     fn stage_counts_inside_the_flash_size() {
         let loads: Vec<_> = (0..40).flat_map(|_| (0..100).map(|page| (Op::Read, page * 64, 64))).collect();
-        let mut plan = plan(Amount::Bytes(0), Amount::Share(50_000));
+        let mut plan = plan(Amount::Bytes(0), Amount::OfFootprint(50_000));
         plan.policy = Replacement::Default;
         let report = simulate(&recording(&loads), &plan);
         assert_eq!(report.flash.size_bytes, 50 * 65_536);

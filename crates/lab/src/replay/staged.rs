@@ -91,7 +91,7 @@ impl<A: Admission> Cache for Staged<A> {
             return true;
         }
         let staged = self.links.is_linked(page);
-        if self.admission.used(mix_bits(page)) == Verdict::Earned {
+        if self.admission.record_use(mix_bits(page)) == Verdict::Promote {
             if staged {
                 self.links.unlink(&mut self.stage, page);
             }

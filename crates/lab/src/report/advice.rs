@@ -15,7 +15,7 @@ pub fn to_assumptions(assumptions: &Assumptions) -> crate::advice::Assumptions {
 pub fn of_volume(report: &VolumeReport, curve: &MissRatioCurve, assumptions: &Assumptions) -> VolumeAdvice {
     let requests = report.reads + report.writes;
     if requests == 0 {
-        let text = "nothing was read or written yet, so there is nothing to say";
+        let text = "nothing was read or written yet, so there is no advice";
         return VolumeAdvice { nothing: Some(text.to_owned()), ..empty_advice(report) };
     }
     let ratio = |hits: u64| hits as f64 / report.reads.max(1) as f64;

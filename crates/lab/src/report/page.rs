@@ -95,8 +95,8 @@ fn charts(found: &Findings) -> String {
         let figures = history.series.get(name);
         figures.map_or_else(|| vec![0.0; at.len()], |figures| figures.mean.clone())
     };
-    let sum = |one: Vec<f64>, other: Vec<f64>| -> Vec<f64> {
-        one.into_iter().zip(other).map(|(one, other)| one + other).collect()
+    let sum = |left: Vec<f64>, right: Vec<f64>| -> Vec<f64> {
+        left.into_iter().zip(right).map(|(left, right)| left + right).collect()
     };
     let (memory, flash) = (mean("memory_hits"), mean("flash_hits"));
     let hits = sum(memory.clone(), flash.clone());
@@ -117,8 +117,8 @@ fn charts(found: &Findings) -> String {
     };
     figure(
         "Where reads came from",
-        drawn("Reads a second, by source", &[("memory", memory), ("flash", flash), ("array", others)], true, rate),
-        "Reads a second: <b class=\"memory\">memory</b>, <b class=\"flash\">flash</b>, <b class=\"array\">the \
+        drawn("Reads per second, by source", &[("memory", memory), ("flash", flash), ("array", others)], true, rate),
+        "Reads per second: <b class=\"memory\">memory</b>, <b class=\"flash\">flash</b>, <b class=\"array\">the \
          array</b>, wholly or in part.",
     );
     let client_requests = sum(mean("reads"), mean("writes"));
@@ -126,12 +126,12 @@ fn charts(found: &Findings) -> String {
     figure(
         "Requests avoided at the array",
         drawn(
-            "Requests a second, of clients and to the array",
+            "Requests per second, of clients and to the array",
             &[("memory", client_requests), ("array", array_requests)],
             false,
             rate,
         ),
-        "Requests a second: <b class=\"memory\">of clients</b>, <b class=\"array\">to the array</b>.",
+        "Requests per second: <b class=\"memory\">of clients</b>, <b class=\"array\">to the array</b>.",
     );
     let p50 = percentile(latency.map(|latency| &latency.p50_us));
     let p99 = percentile(latency.map(|latency| &latency.p99_us));
@@ -159,9 +159,9 @@ fn volumes(found: &Findings) -> String {
     };
     let rows: String = found.volumes.iter().map(row).collect();
     let unlisted = found.volumes_examined - found.volumes.len();
-    let line = |count: usize, what: &str| match count {
+    let line = |count: usize, predicate: &str| match count {
         0 => String::new(),
-        _ => format!("<p class=\"faint\">{count} more {what}.</p>\n"),
+        _ => format!("<p class=\"faint\">{count} more {predicate}.</p>\n"),
     };
     let more = line(unlisted, "had fewer reads") + &line(found.volumes_not_examined, "were not examined");
     format!(

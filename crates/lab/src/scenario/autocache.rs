@@ -40,7 +40,7 @@ pub const HOUR: Scenario = Scenario {
     source: SOURCE,
     setting: "a third of the bytes and of the time, a minute is 20 s; figures of the whole: 4+1 SAS 15k in RAID 5 \
               behind a controller with 512 MiB, a LUN of 400 GiB over the first third of the disks; one SSD of 120 GB \
-              and 4,000 requests a second; write-through, 96 MiB of memory (transit alone); 16 KiB, aligned as \
+              and 4,000 requests per second; write-through, 96 MiB of memory (transit alone); 16 KiB, aligned as \
               IOMeter does, 89 % reads, 16 outstanding, 99 % of them in four regions of 2 GiB, 100 GiB apart, the \
               rest between",
     run: hour,
@@ -97,7 +97,7 @@ fn checks(with: &[Point], without: &[Point]) -> Vec<Check> {
     let at = |minute: usize| with[minute - 1];
     let writes = |point: &Point| point.backing_write_mb_s;
     let mut checks =
-        vec![Check::between("requests a second without cache", base, UNCACHED * 0.9, UNCACHED * 1.1, SOURCE)];
+        vec![Check::between("requests per second without cache", base, UNCACHED * 0.9, UNCACHED * 1.1, SOURCE)];
     for (minute, times, hits) in [(3, 1.67, 0.38), (15, 2.67, 0.93), (60, 3.0, 1.0)] {
         checks.push(Check::at_least(
             format!("times the rate without, minute {minute}"),

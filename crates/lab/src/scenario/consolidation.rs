@@ -31,7 +31,7 @@ pub const TILES: Scenario = Scenario {
     source: SOURCE,
     setting: "a thirtieth of the bytes: SAS 10k in RAID 0 as 8 + 8 + 4 (mail; OLTP and web; deployment) or 4 + 4 + 3 \
               disks of 20 GB, tiles of 9.1 GB with 0.8 GB hot, 133 MB memory; flash of 92 GB: two SSDs of 3.1 GB with \
-              3,500 requests a second each; of 366 GB: two of 12.2 GB with four times the rate; five minutes to warm \
+              3,500 requests per second each; of 366 GB: two of 12.2 GB with four times the rate; five minutes to warm \
               (two without flash), one to measure; carried: each stream does 70 % of what it would do if requests \
               took no time",
     run: tiles,
@@ -88,7 +88,7 @@ fn layout(tiles: u64, cut: u64) -> (Vec<Job>, Vec<u64>) {
     let tile_bytes = TILE_BYTES / cut;
     let (mut jobs, mut sizes, mut at) = (Vec::new(), Vec::new(), 0);
     for streams in LUNS {
-        let begun = at;
+        let lun_start = at;
         for _ in 0..tiles {
             for stream in streams {
                 let span = tile::span(*stream, tile_bytes);
@@ -96,7 +96,7 @@ fn layout(tiles: u64, cut: u64) -> (Vec<Job>, Vec<u64>) {
                 at += span.end - span.start;
             }
         }
-        sizes.push(at - begun);
+        sizes.push(at - lun_start);
     }
     (jobs, sizes)
 }

@@ -40,7 +40,7 @@ pub const WRITES: Scenario = Scenario {
     }),
 };
 
-const FILE: u64 = 4 * GIB;
+const FILE_BYTES: u64 = 4 * GIB;
 const OUTSTANDING: [u32; 2] = [1, 32];
 
 /// The file at the beginning of the disks; bytes are reduced by the factor `cut`.
@@ -50,7 +50,7 @@ fn plan(seed: u64, cut: u64) -> Plan {
     Plan {
         seed,
         memory_bytes: 16 * GIB / cut,
-        arrays: vec![(raid, FILE / cut / (1 << 20) * (1 << 20))],
+        arrays: vec![(raid, FILE_BYTES / cut / (1 << 20) * (1 << 20))],
         layout: Layout::Concatenated,
         flash: None,
         policy: engine::WritePolicy::WriteBackVolatile,
@@ -60,7 +60,7 @@ fn plan(seed: u64, cut: u64) -> Plan {
 }
 
 fn pattern(cut: u64) -> Pattern {
-    Pattern::random(FILE / cut / (1 << 20) * (1 << 20), 4096, 0)
+    Pattern::random(FILE_BYTES / cut / (1 << 20) * (1 << 20), 4096, 0)
 }
 
 fn times_raw(ratio: f64) -> Check {
@@ -72,19 +72,19 @@ fn writes(seed: u64) -> Outcome {
     let bare = Plan { cached: false, memory_bytes: 64 << 20, ..plan.clone() };
     let (raid, file) = plan.arrays[0];
     let controller = ArraySpec { controller_bytes: 512 << 20, ..raid };
-    let behind = Plan { arrays: vec![(controller, file)], ..bare.clone() };
-    let mut behind = TestBed::new(&behind);
+    let with_controller = Plan { arrays: vec![(controller, file)], ..bare.clone() };
+    let mut with_controller = TestBed::new(&with_controller);
     // The controller's memory is filled first: the comparison is with its sustained rate.
-    behind.sample(&pattern, 32, 240, seed + 1);
+    with_controller.sample(&pattern, 32, 240, seed + 1);
     let mut bed = TestBed::new(&plan);
     let [one, many] = OUTSTANDING.map(|depth| {
         let seed = seed * 100 + u64::from(depth);
         let raw = TestBed::new(&bare).sample(&pattern, depth, 30, seed);
-        (bed.sample(&pattern, depth, 2, seed), raw, behind.sample(&pattern, depth, 30, seed))
+        (bed.sample(&pattern, depth, 2, seed), raw, with_controller.sample(&pattern, depth, 30, seed))
     });
-    let begun = bed.fixture.world.now();
+    let started_at = bed.fixture.world.now();
     bed.fixture.world.block_on(bed.volumes[0].destage_all()).expect("a modelled array does not fail");
-    let drained = bed.fixture.world.now().since(begun);
+    let drained = bed.fixture.world.now().since(started_at);
     let ratio = |(with, raw, _): &(Point, Point, Point)| with.iops / raw.iops;
     let checks = vec![
         times_raw(ratio(&one)),
@@ -96,11 +96,11 @@ fn writes(seed: u64) -> Outcome {
         ),
         Check::at_most("requests that failed", (one.0.errors + many.0.errors) as f64, 0.0, "promised"),
     ];
-    let line = |depth: u32, (with, raw, behind): &(Point, Point, Point)| {
-        let (with, raw, behind) = (with.iops, raw.iops, behind.iops);
+    let line = |depth: u32, (with, raw, with_controller): &(Point, Point, Point)| {
+        let (with, raw, with_controller) = (with.iops, raw.iops, with_controller.iops);
         format!(
-            "{depth} outstanding: raw {raw:.0}/s, behind a controller {behind:.0}/s, with deferral {with:.0}/s ({:.0} \
-             times raw)",
+            "{depth} outstanding: raw {raw:.0}/s, behind a controller {with_controller:.0}/s, with deferral \
+             {with:.0}/s ({:.0} times raw)",
             with / raw
         )
     };

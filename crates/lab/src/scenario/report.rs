@@ -10,7 +10,7 @@ type Column = (&'static str, &'static str, fn(&Point) -> f64);
 
 /// The columns of a series: name in JSON and CSV, title of the chart, value.
 pub const COLUMNS: [Column; 11] = [
-    ("iops", "Requests a second", |point| point.iops),
+    ("iops", "Requests per second", |point| point.iops),
     ("latency_ms", "Mean latency, ms", |point| point.latency_ms),
     ("read_p99_ms", "Read latency p99, ms", |point| point.read_p99_ms),
     ("read_p999_ms", "Read latency p99.9, ms", |point| point.read_p999_ms),

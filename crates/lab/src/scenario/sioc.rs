@@ -104,9 +104,9 @@ impl ContentionBed {
         let target = VolumeTarget(Target::Volume(self.vms[vm].volume.clone()));
         let (ended, seam) = (Rc::clone(&self.vms[vm].ended), self.fixture.seam.clone());
         let seed = self.seed * 100 + vm as u64;
-        RunningJobs::start(&self.fixture.seam, &target, &[job], seed, move |one| {
-            if one.ok {
-                ended.borrow_mut().push(CompletedAt { at: seam.now(), latency: one.latency });
+        RunningJobs::start(&self.fixture.seam, &target, &[job], seed, move |request| {
+            if request.ok {
+                ended.borrow_mut().push(CompletedAt { at: seam.now(), latency: request.latency });
             }
         })
     }
@@ -124,15 +124,15 @@ impl ContentionBed {
     /// Requests of a volume that ended in `[from, from + time)`.
     fn count(&self, vm: usize, from: Nanos, time: Nanos) -> u64 {
         let ended = self.vms[vm].ended.borrow();
-        let before = |at: Nanos| ended.partition_point(|one| one.at < at);
+        let before = |at: Nanos| ended.partition_point(|request| request.at < at);
         (before(from + time) - before(from)) as u64
     }
 
     /// 99th percentile of a volume's latency in `[from, from + time)`, in milliseconds.
     fn p99(&self, vm: usize, from: Nanos, time: Nanos) -> f64 {
         let ended = self.vms[vm].ended.borrow();
-        let within = ended.iter().filter(|one| one.at >= from && one.at < from + time);
-        let mut latencies: Vec<Nanos> = within.map(|one| one.latency).collect();
+        let within = ended.iter().filter(|request| request.at >= from && request.at < from + time);
+        let mut latencies: Vec<Nanos> = within.map(|request| request.latency).collect();
         latencies.sort_unstable();
         latencies.get(latencies.len().saturating_sub(1) * 99 / 100).map_or(f64::NAN, |at| at.0 as f64 / 1e6)
     }
@@ -141,8 +141,8 @@ impl ContentionBed {
     fn max_per_second(&self, vm: usize) -> u64 {
         let ended = self.vms[vm].ended.borrow();
         let mut first = 0;
-        let counts = ended.iter().enumerate().map(|(last, one)| {
-            while one.at.since(ended[first].at).0 >= SECOND {
+        let counts = ended.iter().enumerate().map(|(last, request)| {
+            while request.at.since(ended[first].at).0 >= SECOND {
                 first += 1;
             }
             (last - first + 1) as u64
@@ -189,11 +189,11 @@ fn proportions(seed: u64, threshold: Option<Threshold>, weights: [u32; 3], outco
     let bed = ContentionBed::new(seed, 64 * MIB, threshold, &weights.map(shares), 8 * GIB);
     let _clients: Vec<_> = (0..3).map(|vm| bed.start_client(vm, misses(4096), 32)).collect();
     // Finding the threshold automatically takes longer.
-    let begun = bed.run_for(if threshold == Some(Threshold::Auto) { 60 } else { 5 });
+    let started_at = bed.run_for(if threshold == Some(Threshold::Auto) { 60 } else { 5 });
     bed.run_for(60);
     let mut worst = 0.0_f64;
     for second in 0..50 {
-        let from = begun + Nanos::from_secs(second);
+        let from = started_at + Nanos::from_secs(second);
         let counts = [0, 1, 2].map(|vm| bed.count(vm, from, Nanos::from_secs(10)) as f64);
         let all: f64 = counts.iter().sum();
         let whole: u32 = weights.iter().sum();
@@ -205,12 +205,12 @@ fn proportions(seed: u64, threshold: Option<Threshold>, weights: [u32; 3], outco
     let suffix = if threshold == Some(Threshold::Auto) { ", threshold found" } else { "" };
     let name = format!("shares {weights:?}{suffix}: largest deviation from a volume's part in any 10 s");
     outcome.checks.push(Check::at_most(name, worst, 0.05, SOURCE));
-    let rate: u64 = (0..3).map(|vm| bed.count(vm, begun, Nanos::from_secs(60))).sum();
+    let rate: u64 = (0..3).map(|vm| bed.count(vm, started_at, Nanos::from_secs(60))).sum();
     let stats = &bed.fixture.core.datastores()[0];
-    let latency = (0..3).map(|vm| bed.p99(vm, begun, Nanos::from_secs(60)));
+    let latency = (0..3).map(|vm| bed.p99(vm, started_at, Nanos::from_secs(60)));
     let latency: Vec<_> = latency.map(|p99| format!("{p99:.0}")).collect();
     outcome.notes.push(format!(
-        "shares {weights:?}{suffix}: {} reads a second in all, p99 {} ms, threshold {}, window {:.0}",
+        "shares {weights:?}{suffix}: {} reads per second in all, p99 {} ms, threshold {}, window {:.0}",
         rate / 60,
         latency.join("/"),
         stats.threshold,
@@ -247,21 +247,21 @@ fn idle(seed: u64, outcome: &mut Outcome) {
         SOURCE,
     ));
     outcome.notes.push(format!(
-        "one volume idles: {before:.0} reads a second before, {after:.0} after; p99 {p99:.0} \
+        "one volume idles: {before:.0} reads per second before, {after:.0} after; p99 {p99:.0} \
                                 ms, {returned:.0} ms after its return"
     ));
 }
 
 fn limits(seed: u64, outcome: &mut Outcome) {
     let cases = [
-        ("500 requests a second", Limits { iops: 500, ..Limits::default() }, 4096, 510),
+        ("500 requests per second", Limits { iops: 500, ..Limits::default() }, 4096, 510),
         (
-            "500 requests a second, a burst of 1,000",
+            "500 requests per second, a burst of 1,000",
             Limits { iops: 500, burst_iops: 1_000, ..Limits::default() },
             4096,
             1_510,
         ),
-        ("20 MB a second", Limits { bytes: 20_000_000, ..Limits::default() }, 65_536, 20_400_000 / 65_536),
+        ("20 MB per second", Limits { bytes: 20_000_000, ..Limits::default() }, 65_536, 20_400_000 / 65_536),
     ];
     for (name, limits, bytes, max) in cases {
         for depth in [1, 64] {
@@ -311,14 +311,14 @@ fn reservation(seed: u64, outcome: &mut Outcome) {
     let _neighbours = [bed.start_client(1, misses(4096), 128), bed.start_client(2, writes, 128)];
     bed.run_for(10);
     let _client = bed.start_client(0, misses(4096), 32);
-    let begun = bed.run_for(5);
+    let started_at = bed.run_for(5);
     bed.run_for(60);
-    let windows = (0..55).map(|second| bed.count(0, begun + Nanos::from_secs(second), Nanos::from_secs(5)));
+    let windows = (0..55).map(|second| bed.count(0, started_at + Nanos::from_secs(second), Nanos::from_secs(5)));
     let min = windows.min().unwrap_or(0) as f64 / 5.0;
     outcome.checks.push(Check::at_least("300 a second reserved: lowest rate in any 5 s", min, 285.0, SOURCE));
-    let others = [1, 2].map(|vm| bed.count(vm, begun, Nanos::from_secs(60)) as f64 / 60.0);
+    let others = [1, 2].map(|vm| bed.count(vm, started_at, Nanos::from_secs(60)) as f64 / 60.0);
     outcome.notes.push(format!(
-        "beside the reservation: {:.0} reads of 4 KiB, {:.1} writes of 1 MiB a second",
+        "beside the reservation: {:.0} reads of 4 KiB, {:.1} writes of 1 MiB per second",
         others[0], others[1]
     ));
 }
@@ -327,9 +327,9 @@ fn large_blocks(seed: u64, outcome: &mut Outcome) {
     let p99 = |bytes: u32, threshold: Option<Threshold>| {
         let bed = ContentionBed::new(seed, 64 * MIB, threshold, &[shares(1_000), shares(1_000)], 8 * GIB);
         let _clients = [bed.start_client(0, misses(4096), 32), bed.start_client(1, misses(bytes), 32)];
-        let begun = bed.run_for(10);
+        let started_at = bed.run_for(10);
         bed.run_for(60);
-        bed.p99(0, begun, Nanos::from_secs(60))
+        bed.p99(0, started_at, Nanos::from_secs(60))
     };
     let (small, large, without) = (p99(4096, threshold()), p99(256 << 10, threshold()), p99(256 << 10, None));
     outcome.checks.push(Check::at_most(
@@ -347,7 +347,7 @@ fn large_blocks(seed: u64, outcome: &mut Outcome) {
 /// Three steady volumes, each with a memory reservation for its hot set, and a fourth that streams 100 GiB or writes
 /// for five minutes.
 fn neighbours(seed: u64, writes: bool, outcome: &mut Outcome) {
-    let what = if writes { "writes at full speed for five minutes" } else { "streams 100 GiB" };
+    let neighbour_load = if writes { "writes at full speed for five minutes" } else { "streams 100 GiB" };
     let run_with = |threshold: Option<Threshold>| {
         let bed = ContentionBed::new(seed, 256 * MIB, threshold, &[Qos::default(); 4], 100 * GIB);
         if threshold.is_some() {
@@ -360,10 +360,10 @@ fn neighbours(seed: u64, writes: bool, outcome: &mut Outcome) {
         bed.run_for(300);
         let measure = |seconds: u64| {
             let (hits, reads) = bed.hits(0..3);
-            let begun = bed.fixture.seam.now();
+            let started_at = bed.fixture.seam.now();
             bed.run_for(seconds);
             let (hits_after, reads_after) = bed.hits(0..3);
-            let p99 = (0..3).map(|vm| bed.p99(vm, begun, Nanos::from_secs(seconds))).fold(0.0, f64::max);
+            let p99 = (0..3).map(|vm| bed.p99(vm, started_at, Nanos::from_secs(seconds))).fold(0.0, f64::max);
             ((hits_after - hits) as f64 / (reads_after - reads).max(1) as f64, p99)
         };
         let before = measure(120);
@@ -379,19 +379,19 @@ fn neighbours(seed: u64, writes: bool, outcome: &mut Outcome) {
     let ((hits_before, p99_before), (hits, p99)) = run_with(Some(Threshold::Latency(Nanos::from_millis(5))));
     let (_, (hits_without, p99_without)) = run_with(None);
     outcome.checks.push(Check::at_most(
-        format!("one {what}: loss of hit ratio of the three others"),
+        format!("one {neighbour_load}: loss of hit ratio of the three others"),
         hits_before - hits,
         0.02,
         SOURCE,
     ));
     outcome.checks.push(Check::at_most(
-        format!("one {what}: p99 of the three others relative to before"),
+        format!("one {neighbour_load}: p99 of the three others relative to before"),
         p99 / p99_before,
         1.5,
         SOURCE,
     ));
     outcome.notes.push(format!(
-        "one {what}: hits {hits_before:.4} before, {hits:.4} beside it ({hits_without:.4} without shares); p99 \
-         {p99_before:.1} ms, {p99:.1} ms ({p99_without:.1} ms without shares)"
+        "one {neighbour_load}: hits {hits_before:.4} before, {hits:.4} beside it ({hits_without:.4} without shares); \
+         p99 {p99_before:.1} ms, {p99:.1} ms ({p99_without:.1} ms without shares)"
     ));
 }

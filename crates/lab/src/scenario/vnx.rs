@@ -28,7 +28,7 @@ pub const DRAM: Scenario = Scenario {
     title: "a file of 2 GB in 4 GB of memory",
     source: SOURCE,
     setting: "15 SAS 10k as three RAID 5 groups 4+1, 64 KiB stripes, a LUN on the first twelfth of each (1,660 and \
-              2,370 requests a second without cache at 24 and 48 outstanding: no span gives both published figures); \
+              2,370 requests per second without cache at 24 and 48 outstanding: no span gives both published figures); \
               4 GB memory, no flash; the file is read into memory first (at most 15 minutes of the first step), then \
               2 s a step",
     run: dram,
@@ -127,7 +127,7 @@ fn dram(seed: u64) -> Outcome {
 
 fn dram_checks(last: Point) -> Vec<Check> {
     vec![
-        Check::at_least("requests a second at 192 outstanding", last.iops, 28_600.0, QUEUEING),
+        Check::at_least("requests per second at 192 outstanding", last.iops, 28_600.0, QUEUEING),
         Check::at_most("mean latency at 192 outstanding, ms", last.latency_ms, 6.7, SOURCE),
     ]
 }
@@ -156,7 +156,7 @@ fn spill(seed: u64) -> Outcome {
 fn spill_checks(with: &[Point], without: &[Point]) -> Vec<Check> {
     let mut checks = Vec::new();
     for (index, depth) in [(1, 24), (2, 48)] {
-        let name = format!("requests a second without cache, {depth} outstanding");
+        let name = format!("requests per second without cache, {depth} outstanding");
         checks.push(Check::between(name, without[index].iops, 1_695.0, 2_260.0, SOURCE));
     }
     for (index, depth) in OUTSTANDING.into_iter().enumerate() {

@@ -149,7 +149,7 @@ fn fits_checks(with: &[Vec<Point>], without: &[Vec<Point>]) -> Vec<Check> {
     let bound = f64::min(10_000.0, ceiling);
     let latency = last(with, 3, |point| point.latency_ms);
     let mut checks = vec![
-        Check::at_least("requests a second at 96 outstanding", iops, bound, QUEUEING),
+        Check::at_least("requests per second at 96 outstanding", iops, bound, QUEUEING),
         Check::at_most("mean latency at 96 outstanding, ms", latency, 96_000.0 / bound, QUEUEING),
     ];
     let ratio = last(with, 0, |point| point.latency_ms) / with[0][0].latency_ms;

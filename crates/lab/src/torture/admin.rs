@@ -79,8 +79,8 @@ pub async fn detach(session: &Session, subject: &Subject) -> bool {
     if ok {
         check_drained(session, subject, op);
         if session.core.find(&name).is_some() {
-            let what = format!("volume {name} is still attached after a detach");
-            session.report(subject, Err(Finding { what, sector: None }));
+            let message = format!("volume {name} is still attached after a detach");
+            session.report(subject, Err(Finding { message, sector: None }));
         }
     } else {
         subject.detaching.set(false);
@@ -95,7 +95,9 @@ async fn attach(session: &Session, subject: &Subject) {
     let disk = subject.disk.clone();
     match session.core.attach(spec, Backing::plain(disk)) {
         Ok(volume) => *subject.volume.borrow_mut() = volume,
-        Err(error) => session.report(subject, Err(Finding { what: format!("attach failed: {error}"), sector: None })),
+        Err(error) => {
+            session.report(subject, Err(Finding { message: format!("attach failed: {error}"), sector: None }))
+        }
     }
     subject.sync_expectations();
     subject.detaching.set(false);
@@ -125,8 +127,8 @@ async fn resize(session: &Session, subject: &Subject, random: &mut Random) {
     let now = subject.volume().size_bytes();
     let expected = if result.is_ok() { size } else { old };
     if now != expected {
-        let what = format!("after a resize the volume has {now} bytes instead of {expected}");
-        session.report(subject, Err(Finding { what, sector: None }));
+        let message = format!("after a resize the volume has {now} bytes instead of {expected}");
+        session.report(subject, Err(Finding { message, sector: None }));
     }
     subject.model.borrow_mut().resize(now / SECTOR, session.seam.now());
     subject.resizing.set(None);
@@ -155,7 +157,7 @@ fn check_drained(session: &Session, subject: &Subject, op: u32) {
 pub fn check_nothing_dirty(session: &Session, subject: &Subject) {
     let stats = subject.volume().stats();
     if stats.dirty_bytes + stats.written_bytes > 0 {
-        let what = format!("drained, yet {} bytes dirty and {} written", stats.dirty_bytes, stats.written_bytes);
-        session.report(subject, Err(Finding { what, sector: None }));
+        let message = format!("drained, yet {} bytes dirty and {} written", stats.dirty_bytes, stats.written_bytes);
+        session.report(subject, Err(Finding { message, sector: None }));
     }
 }

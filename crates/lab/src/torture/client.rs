@@ -155,9 +155,9 @@ impl Client {
         }
         let content = tags(&pieces);
         if content.len() as u64 != count {
-            let what = format!("op {op}: a read of {count} sectors returned {}", content.len());
+            let message = format!("op {op}: a read of {count} sectors returned {}", content.len());
             subject.model.borrow_mut().end(op, Outcome::Ok, false, session.seam.now());
-            return session.report(subject, Err(Finding { what, sector: Some(first) }));
+            return session.report(subject, Err(Finding { message, sector: Some(first) }));
         }
         let checked = subject.model.borrow_mut().end_read(op, &content, session.seam.now());
         session.report(subject, checked);
@@ -167,8 +167,9 @@ impl Client {
             let later = tags(&pieces);
             if let Some(index) = content.iter().zip(&later).position(|(before, after)| before != after) {
                 let (before, after) = (content[index], later[index]);
-                let what = format!("op {op}: a buffer changed while a client held it (R1), from {before} to {after}");
-                session.report(subject, Err(Finding { what, sector: Some(first + index as u64) }));
+                let message =
+                    format!("op {op}: a buffer changed while a client held it (R1), from {before} to {after}");
+                session.report(subject, Err(Finding { message, sector: Some(first + index as u64) }));
             }
         }
     }
@@ -183,10 +184,10 @@ impl Client {
         let (now, flags) = (!fua && self.random.percent(60) && !once, WriteFlags { fua, once });
         // Every other write of whole blocks passes its buffers to the engine instead of having them copied.
         let whole = [at, len as u64].iter().all(|value| value.is_multiple_of(BLOCK_BYTES as u64));
-        let mut given = (whole && self.written.is_multiple_of(2)).then(|| source.blocks(&volume, len)).flatten();
+        let mut own_buffers = (whole && self.written.is_multiple_of(2)).then(|| source.blocks(&volume, len)).flatten();
         self.written += 1;
-        let result = match &mut given {
-            Some(given) => write_request(&volume, at, len, flags, now, given).await,
+        let result = match &mut own_buffers {
+            Some(buffers) => write_request(&volume, at, len, flags, now, buffers).await,
             None => write_request(&volume, at, len, flags, now, &mut source).await,
         };
         session.end(subject, op, &marks, &result);

@@ -23,7 +23,7 @@ pub struct FlashOptions {
     /// Segments per device.
     pub segments: u64,
     /// [`engine::CoreSpec::spill_percent`].
-    pub rest_percent: u32,
+    pub spill_percent: u32,
     /// Time in each session at which the first of two devices fails until the session ends.
     pub fails_at: Option<Nanos>,
     /// Time in each session at which the first of two devices hangs until the clients have ended.
@@ -49,16 +49,16 @@ impl FlashOptions {
         let devices = random.pick(&[1, 2, 2, 3]);
         let mut hangs = Random::new(seed, 9_007);
         let moment = |random: &mut Random| Nanos::from_micros(random.between(1, 300_000));
-        let mut rests = Random::new(seed, 9_001);
+        let mut log_random = Random::new(seed, 9_001);
         // Often the log holds much more than memory.
-        let more = rests.pick(&[0, 0, 100, 400]);
+        let extra_segments = log_random.pick(&[0, 0, 100, 400]);
         let hangs_at = (devices >= 2 && hangs.percent(20)).then(|| moment(&mut hangs));
         Some(FlashOptions {
             devices,
             hangs_at,
             segment_bytes: random.pick(&[16, 64, 256, 256, 512, 1024]) << 10,
-            segments: random.between(6, 40) + more,
-            rest_percent: rests.pick(&[0, 0, 5, 25, 50]),
+            segments: random.between(6, 40) + extra_segments,
+            spill_percent: log_random.pick(&[0, 0, 5, 25, 50]),
             fails_at: (devices >= 2 && random.percent(30)).then(|| moment(&mut random)),
             bad_reads: (devices >= 2 && random.percent(40))
                 .then(|| (random.pick(&[Fault::BitFlip, Fault::Error]), random.pick(&[1_000, 50_000, 500_000]))),
@@ -74,7 +74,7 @@ impl FlashOptions {
             devices,
             segment_bytes,
             segments,
-            rest_percent: 50,
+            spill_percent: 50,
             fails_at: None,
             hangs_at: None,
             bad_reads: None,
@@ -147,10 +147,10 @@ impl FlashOptions {
         if let Some(at) = self.hangs_at {
             inject(0, Rule::new(Fault::Hang, Ops::ALL, When::Between(world.now() + at, Nanos(u64::MAX))));
         }
-        if let Some((fault, share)) = self.bad_reads {
+        if let Some((fault, per_million)) = self.bad_reads {
             // The second device stays sound, so dirty data keeps at least one good copy.
             for device in (0..self.devices).step_by(2) {
-                inject(device, Rule::new(fault, Ops::READ, When::PerMillion(share)));
+                inject(device, Rule::new(fault, Ops::READ, When::PerMillion(per_million)));
             }
         }
     }
@@ -168,15 +168,15 @@ impl FlashOptions {
 impl fmt::Display for FlashOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} flash devices of {} segments of {} KiB", self.devices, self.segments, self.segment_bytes >> 10)?;
-        write!(f, ", blocks spill from {} % on", self.rest_percent)?;
+        write!(f, ", blocks spill from {} % on", self.spill_percent)?;
         let faults = [("first", "fails", self.fails_at), ("third", "fails", self.third_fails_at)];
-        for (which, what, at) in faults.into_iter().chain([("first", "hangs", self.hangs_at)]) {
+        for (device, failure, at) in faults.into_iter().chain([("first", "hangs", self.hangs_at)]) {
             if let Some(at) = at {
-                write!(f, ", the {which} {what} after {at}")?;
+                write!(f, ", the {device} {failure} after {at}")?;
             }
         }
-        if let Some((fault, share)) = self.bad_reads {
-            write!(f, ", {fault:?} in {share} of a million reads")?;
+        if let Some((fault, per_million)) = self.bad_reads {
+            write!(f, ", {fault:?} in {per_million} of a million reads")?;
         }
         Ok(())
     }

@@ -132,7 +132,7 @@ pub type ViolationText = String;
 
 /// Runs the options.
 pub fn run(options: &HangOptions) -> Result<(), ViolationText> {
-    let fail = |what: String| Err(format!("{options}: {what}"));
+    let fail = |message: String| Err(format!("{options}: {message}"));
     let (fixture, subjects) = first_session(options);
     let stop = Rc::<Cell<bool>>::default();
     let violation = Rc::<RefCell<Option<ViolationText>>>::default();
@@ -162,8 +162,8 @@ pub fn run(options: &HangOptions) -> Result<(), ViolationText> {
     hung.iter().for_each(|disk| disk.add_fault(Rule::new(Fault::Hang, ops, When::Always)));
     run_for(options.duration)?;
     let after = completed();
-    if let Some(what) = violation.take() {
-        return fail(what);
+    if let Some(message) = violation.take() {
+        return fail(message);
     }
     let wait_max = if options.hung == Hung::BothMirrors { WAIT_MAX_LAST } else { WAIT_MAX };
     for (index, subject) in subjects.iter().enumerate() {
@@ -204,7 +204,7 @@ pub fn run(options: &HangOptions) -> Result<(), ViolationText> {
             let now = fixture.world.now();
             return fail(format!("requests of volume {index} sent at {unanswered:?} are not answered at {now}"));
         }
-        verify(&fixture, subject).map_err(|what| format!("{options}: volume {index}: {what}"))?;
+        verify(&fixture, subject).map_err(|message| format!("{options}: volume {index}: {message}"))?;
     }
     violation.take().map_or(Ok(()), fail)
 }
@@ -302,7 +302,7 @@ async fn run_client(
         match outcome {
             Ok(true) => {}
             Ok(false) => subject.failed.set(subject.failed.get() + 1),
-            Err(what) => *violation.borrow_mut() = Some(what),
+            Err(message) => *violation.borrow_mut() = Some(message),
         }
         seam.sleep(PAUSE).await;
     }

@@ -67,7 +67,7 @@ pub struct Violation {
     /// Built-in fault, if any.
     pub sabotage: Sabotage,
     /// The promise and the observation.
-    pub what: String,
+    pub message: String,
     /// History of the affected sector or volume.
     pub history: String,
     /// Requests to the backings in the last session, one per line, if they were recorded.
@@ -80,7 +80,7 @@ impl fmt::Display for Violation {
         if self.sabotage != Sabotage::None {
             writeln!(f, "  sabotage {:?}", self.sabotage)?;
         }
-        writeln!(f, "BROKEN: {}\n{}", self.what, self.history)?;
+        writeln!(f, "BROKEN: {}\n{}", self.message, self.history)?;
         let administrator = if self.options.deployment.is_some() { " --administrator" } else { "" };
         writeln!(f, "again: hotset torture --seeds {}..{}{administrator}", self.options.seed, self.options.seed + 1)
     }

@@ -8,7 +8,7 @@
 //! - **crash** (promises 2, 3): any version not superseded by a *durable* version. A version is durable when it was
 //!   acknowledged before a successful flush began, or with FUA;
 //! - **drained** (promise 4): the backing's own content, under the rule of a read that began with the drain;
-//! - **allocation** (R4): *zero* or *hole* only where a read could have returned zeroes.
+//! - **allocation** (R4, docs/rules.md): *zero* or *hole* only where a read could have returned zeroes.
 //!
 //! A failed write is a version that never supersedes. A version returned by a read counts as acknowledged again at that
 //! read, so the content may not alternate between two settled versions.
@@ -24,7 +24,7 @@ use crate::content::{OpId, Tag};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The promise and the observation.
-    pub what: String,
+    pub message: String,
     /// The affected sector.
     pub sector: Option<u64>,
 }
@@ -104,28 +104,28 @@ impl Model {
     }
 
     /// Records the submission of an operation. Its number identifies its content ([`Tag::new`]).
-    pub fn begin(&mut self, kind: OpKind, what: Submit, now: Nanos) -> OpId {
+    pub fn begin(&mut self, kind: OpKind, request: Submit, now: Nanos) -> OpId {
         let id = self.ops.len() as OpId;
         let begin = self.next_tick();
         let changes = kind.changes() && id > 0;
         self.ops.push(Op {
-            client: what.client,
+            client: request.client,
             kind,
-            first: what.first,
-            count: what.count,
-            fua: what.fua,
+            first: request.first,
+            count: request.count,
+            fua: request.fua,
             begin,
             end: Tick::MAX,
             began_at: now,
             ended_at: Nanos::MAX,
             outcome: Outcome::Pending,
             volatile: false,
-            write_through: what.write_through,
+            write_through: request.write_through,
             loss: Loss::None,
         });
         if changes {
             let settled = self.pending.iter().map(|op| self.ops[*op as usize].begin).min().unwrap_or(begin);
-            for sector in what.first..what.first + what.count {
+            for sector in request.first..request.first + request.count {
                 self.drop_superseded(sector as usize, settled);
                 self.sectors[sector as usize].push(Version { op: id, seen: None });
             }
@@ -202,22 +202,22 @@ impl Model {
         let mut at = first * 512;
         for extent in extents {
             if extent.len_bytes == 0 || at + extent.len_bytes > end {
-                let what = format!(
+                let message = format!(
                     "allocation status returned an extent of {} bytes at byte {at} of a request that ends at {end}",
                     extent.len_bytes
                 );
-                return Err(Finding { what, sector: None });
+                return Err(Finding { message, sector: None });
             }
             if extent.zero || extent.hole {
-                let what =
+                let observation =
                     if extent.zero { "allocation status reports" } else { "allocation status reports a hole, so" };
                 (at / 512..(at + extent.len_bytes).div_ceil(512))
-                    .try_for_each(|sector| self.check(sector, Tag::ZERO, begin, what))?;
+                    .try_for_each(|sector| self.check(sector, Tag::ZERO, begin, observation))?;
             }
             at += extent.len_bytes;
         }
         match extents.is_empty() {
-            true => Err(Finding { what: "allocation status returned no extents".into(), sector: None }),
+            true => Err(Finding { message: "allocation status returned no extents".into(), sector: None }),
             false => Ok(()),
         }
     }
@@ -401,7 +401,7 @@ impl Model {
         self.sectors[sector] = versions;
     }
 
-    fn check(&self, sector: u64, tag: Tag, begin: Tick, what: &str) -> Result<(), Finding> {
+    fn check(&self, sector: u64, tag: Tag, begin: Tick, observation: &str) -> Result<(), Finding> {
         let versions = &self.sectors[sector as usize];
         let floor = self.newest(versions, |version| self.acknowledged(version) && self.end_of(version) < begin);
         let mut allowed = versions.iter().filter(|version| self.end_of(version) >= floor);
@@ -411,8 +411,8 @@ impl Model {
         let reason = self.rejection_reason(sector, tag);
         let allowed: Vec<String> =
             versions.iter().filter(|version| self.end_of(version) >= floor).map(|version| self.name(version)).collect();
-        let what = format!("sector {sector}: {what} {tag} ({reason}); allowed: {}", allowed.join(", "));
-        Err(Finding { what, sector: Some(sector) })
+        let message = format!("sector {sector}: {observation} {tag} ({reason}); allowed: {}", allowed.join(", "));
+        Err(Finding { message, sector: Some(sector) })
     }
 
     fn rejection_reason(&self, sector: u64, tag: Tag) -> &'static str {

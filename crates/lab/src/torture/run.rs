@@ -57,7 +57,7 @@ pub fn run(options: &Options, sabotage: Sabotage, trace: TraceMode) -> Result<Re
             remains = Some(run.run_session(session, remains)?);
         }
         let hang_result = options.hang.as_ref().map_or(Ok(()), super::hang::run);
-        hang_result.map_err(|what| run.violation(None, Finding { what, sector: None }))
+        hang_result.map_err(|message| run.violation(None, Finding { message, sector: None }))
     }));
     match outcome {
         Ok(Ok(())) => {
@@ -69,8 +69,8 @@ pub fn run(options: &Options, sabotage: Sabotage, trace: TraceMode) -> Result<Re
         Err(panic) => {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-            let what = format!("panic: {}", text.unwrap_or_else(|| "without a message".into()));
-            Err(run.violation(None, Finding { what, sector: None }))
+            let message = format!("panic: {}", text.unwrap_or_else(|| "without a message".into()));
+            Err(run.violation(None, Finding { message, sector: None }))
         }
     }
 }
@@ -108,7 +108,7 @@ impl Run {
         let started = world.run_until(start(&world, self, (number, &memory), operations));
         let session = match started {
             Ok(Ok(session)) => Rc::new(session),
-            Ok(Err(what)) => return Err(self.violation(None, Finding { what, sector: None })),
+            Ok(Err(message)) => return Err(self.violation(None, Finding { message, sector: None })),
             Err(stop) => return Err(self.stuck(&world, "the start", &stop)),
         };
         let end = options.sessions[number];
@@ -133,8 +133,8 @@ impl Run {
         idle_result.map_err(|stop| self.stuck(&world, "idling", &stop))?;
         let buffers = world.blocks_out();
         if buffers > 0 {
-            let what = format!("{buffers} buffers were never freed after all volumes were detached");
-            return Err(self.violation(None, Finding { what, sector: None }));
+            let message = format!("{buffers} buffers were never freed after all volumes were detached");
+            return Err(self.violation(None, Finding { message, sector: None }));
         }
         let images = world.crash(CrashMode::LoseAll);
         self.check_freed(&remains).map(|()| (images, PersistedPool::default()))
@@ -147,7 +147,7 @@ impl Run {
             dirty_max_percent: options.dirty_max_percent,
             dirty_age_max: options.dirty_age_max,
             readahead_max_bytes: options.readahead_max_bytes,
-            spill_percent: options.flash.as_ref().map_or(50, |flash| flash.rest_percent),
+            spill_percent: options.flash.as_ref().map_or(50, |flash| flash.spill_percent),
             sabotage: self.sabotage,
             admission: match &options.deployment {
                 Some(deployment) if deployment.has_pages => AdmissionRule::ThirdTouch,
@@ -166,8 +166,8 @@ impl Run {
         if held == 0 {
             return Ok(());
         }
-        let what = format!("the session is over, but {held} of its buffers and handles are still held");
-        Err(self.violation(None, Finding { what, sector: None }))
+        let message = format!("the session is over, but {held} of its buffers and handles are still held");
+        Err(self.violation(None, Finding { message, sector: None }))
     }
 
     /// Runs clients, administrators and faults until the session ends; true when it ended in a crash.
@@ -253,15 +253,15 @@ impl Run {
             let problems =
                 if self.options.deployment.is_some() { Vec::new() } else { subject.volume().stats().problems };
             let is_dropped = |problem: &VolumeProblem| matches!(problem, VolumeProblem::PagesDropped(_));
-            if let Some(what) = problems.into_iter().find(is_dropped).map(|problem| problem.to_string()) {
-                return Err(self.violation(Some(subject.number), Finding { what, sector: None }));
+            if let Some(message) = problems.into_iter().find(is_dropped).map(|problem| problem.to_string()) {
+                return Err(self.violation(Some(subject.number), Finding { message, sector: None }));
             }
         }
         if let Some((volume, finding)) = session.finding.borrow_mut().take() {
             return Err(self.violation(Some(volume), finding));
         }
         match world.violations().first() {
-            Some(what) => Err(self.violation(None, Finding { what: what.clone(), sector: None })),
+            Some(message) => Err(self.violation(None, Finding { message: message.clone(), sector: None })),
             None => Ok(()),
         }
     }
@@ -284,8 +284,8 @@ impl Run {
     }
 
     pub(super) fn stuck(&self, world: &World, during: &str, why: &Stop) -> Box<Violation> {
-        let what = format!("stuck during {during} at {}: {why}", world.now());
-        self.violation(None, Finding { what, sector: None })
+        let message = format!("stuck during {during} at {}: {why}", world.now());
+        self.violation(None, Finding { message, sector: None })
     }
 
     pub(super) fn violation(&self, volume: Option<u16>, finding: Finding) -> Box<Violation> {
@@ -303,7 +303,13 @@ impl Run {
         });
         let history = histories.collect();
         let options = (*self.options).clone();
-        Box::new(Violation { options, sabotage: self.sabotage, what: finding.what, history, trace: String::new() })
+        Box::new(Violation {
+            options,
+            sabotage: self.sabotage,
+            message: finding.message,
+            history,
+            trace: String::new(),
+        })
     }
 }
 

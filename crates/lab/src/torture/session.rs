@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use engine::{CacheMode, Core, GivenBlocks, RequestError, Volume, WritePolicy, WriteSource};
+use engine::{CacheMode, Core, OwnedBlocks, RequestError, Volume, WritePolicy, WriteSource};
 use seam::sim::{DiskControl, SimBlockMut, SimDisk, SimSeam};
 use seam::{BLOCK_BYTES, Nanos, SECTOR_BYTES, Seam};
 
@@ -22,7 +22,7 @@ const GRACE: Nanos = Nanos::from_secs(2);
 /// Longest zero-range of a client.
 const ZERO_BYTES_MAX: u64 = 256 << 10;
 
-/// A flag that remembers whether it has been set at any time since a mark.
+/// A flag that records whether it has been set at any time since a mark.
 #[derive(Default)]
 pub struct LatchedFlag {
     on: Cell<bool>,
@@ -353,8 +353,8 @@ impl Session {
         if let Err(error) = result
             && !subject.may_fail(error, marks, marks.range.clone(), marks.changes)
         {
-            let what = format!("op {op} failed although its part of the backing was healthy: {error}");
-            self.report(subject, Err(Finding { what, sector: marks.range.as_ref().map(|range| range.start / 512) }));
+            let message = format!("op {op} failed although its part of the backing was healthy: {error}");
+            self.report(subject, Err(Finding { message, sector: marks.range.as_ref().map(|range| range.start / 512) }));
         }
         result.is_ok()
     }
@@ -372,12 +372,12 @@ pub struct TagSource {
 
 impl TagSource {
     /// Content of a write of `len` bytes in whole blocks, in the engine's own buffers; `None` when there are too few.
-    pub fn blocks(&mut self, volume: &Volume<SimSeam>, len: usize) -> Option<GivenBlocks<SimSeam>> {
+    pub fn blocks(&mut self, volume: &Volume<SimSeam>, len: usize) -> Option<OwnedBlocks<SimSeam>> {
         let mut blocks = volume.buffers(len / BLOCK_BYTES)?;
         for (index, block) in blocks.iter_mut().enumerate() {
             self.fill(index * BLOCK_BYTES, block, 0, BLOCK_BYTES);
         }
-        Some(GivenBlocks::new(blocks))
+        Some(OwnedBlocks::new(blocks))
     }
 }
 

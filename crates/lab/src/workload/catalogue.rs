@@ -49,12 +49,12 @@ pub const ALL: &[Named] = &[
     },
     Named {
         name: "vdi-steady",
-        title: "linked-clone desktops at work: 1.34 reads of 14 KiB and 7.58 writes of 12 KiB a second each",
+        title: "linked-clone desktops at work: 1.34 reads of 14 KiB and 7.58 writes of 12 KiB per second each",
         build: |size| one(Desktops::fitted(size).steady(1.0, Nanos::ZERO)),
     },
     Named {
         name: "vdi-boot-storm",
-        title: "the same desktops, all starting: 80 requests a second each, nine in ten of them reads",
+        title: "the same desktops, all starting: 80 requests per second each, nine in ten of them reads",
         build: |size| one(Desktops::fitted(size).boot_storm()),
     },
     Named {

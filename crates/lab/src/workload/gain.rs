@@ -38,40 +38,40 @@ pub struct Minute {
 
 /// Capacity of two devices of `flash_bytes` in pages.
 pub fn capacity_pages(flash_bytes: u64) -> u64 {
-    let gain = GainSpec { seed: 1, hot_bytes: 1 << 20, memory_bytes: 1 << 20, flash_bytes, minutes: 0, depth: 1 };
-    let (fixture, _) = world(&gain);
+    let spec = GainSpec { seed: 1, hot_bytes: 1 << 20, memory_bytes: 1 << 20, flash_bytes, minutes: 0, depth: 1 };
+    let (fixture, _) = open_volume(&spec);
     fixture.core.pages().expect("flash devices were added").slots_max()
 }
 
-/// An engine with one volume on a RAID 5 of five disks, and a flash store if there are devices. The disks keep no
-/// content.
-fn world(gain: &GainSpec) -> (Fixture, Volume<SimSeam>) {
-    let blocks = (gain.memory_bytes / seam::BLOCK_BYTES as u64) as usize;
+/// An engine with one volume on a RAID 5 of five disks, and a flash store if there are devices. The disks store
+/// no data: only timing matters.
+fn open_volume(spec: &GainSpec) -> (Fixture, Volume<SimSeam>) {
+    let blocks = (spec.memory_bytes / seam::BLOCK_BYTES as u64) as usize;
     let time_max = Nanos::from_secs(1 << 20);
-    let spec = WorldSpec { blocks, time_max, keep: Content::None, ..WorldSpec::new(gain.seed) };
+    let world_spec = WorldSpec { blocks, time_max, keep: Content::None, ..WorldSpec::new(spec.seed) };
     let core = CoreSpec { readahead_max_bytes: 0, flash_check_blocks: 0, ..CoreSpec::default() };
-    let fixture = Fixture::new(spec, core);
-    if gain.flash_bytes > 0 {
-        // The rate of SSDs in arrays of that time.
-        fixture.open_flash(&FlashPlan { devices: 2, bytes: gain.flash_bytes, iops: 3_500 });
+    let fixture = Fixture::new(world_spec, core);
+    if spec.flash_bytes > 0 {
+        // IOPS of an SSD in a disk array of the FAST Cache generation.
+        fixture.open_flash(&FlashPlan { devices: 2, bytes: spec.flash_bytes, iops: 3_500 });
     }
     let disk =
-        fixture.add_disks_on_array(ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k), &[gain.hot_bytes]).remove(0);
+        fixture.add_disks_on_array(ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k), &[spec.hot_bytes]).remove(0);
     let volume = fixture.attach_disk("disk", disk, |_| ()).expect("the first volume can be attached");
     (fixture, volume)
 }
 
 /// Runs random 8 KiB requests, 67 % of them reads, and calls `each` after every minute.
-pub fn minutes(gain: &GainSpec, mut each: impl FnMut(Minute)) {
-    let (fixture, volume) = world(gain);
+pub fn run_minutes(spec: &GainSpec, mut each: impl FnMut(Minute)) {
+    let (fixture, volume) = open_volume(spec);
     fixture.wait_until_checked(std::slice::from_ref(&volume));
     let mut before = volume.stats();
-    for minute in 0..gain.minutes {
+    for minute in 0..spec.minutes {
         let load = Load {
-            pattern: Pattern::random(gain.hot_bytes, 8192, 67),
-            depth: gain.depth,
+            pattern: Pattern::random(spec.hot_bytes, 8192, 67),
+            depth: spec.depth,
             time: Nanos::from_secs(60),
-            seed: gain.seed * 1_000 + minute,
+            seed: spec.seed * 1_000 + minute,
         };
         let figures = fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &load));
         let after = volume.stats();

@@ -17,11 +17,11 @@ fn is_caught(sabotage: state::Sabotage) {
             deployment.sabotage = sabotage;
         }
         let is_of_loss =
-            |what: &str| what.contains("are not notified") == (sabotage == state::Sabotage::UnreportedLoss);
+            |message: &str| message.contains("are not notified") == (sabotage == state::Sabotage::UnreportedLoss);
         if let Err(violation) = run(&options, Sabotage::None, TraceMode::Hash)
-            && is_of_loss(&violation.what)
+            && is_of_loss(&violation.message)
         {
-            println!("{sabotage:?} is caught by seed {seed}: {}", violation.what);
+            println!("{sabotage:?} is caught by seed {seed}: {}", violation.message);
             run(&Options::draw_with_administrator(seed), Sabotage::None, TraceMode::Hash)
                 .expect("a seed passes without the sabotage");
             return;

@@ -148,7 +148,7 @@ fn division_without_benefit_costs_no_hits() {
         reads
     };
     let (hot, flat) = ((1, Load::Random(3_000)), (4, Load::Random(60_000)));
-    let two = |one, other| rounds(2, 2 * REQUESTS, [(1, one), (1, other)]);
+    let two = |first, second| rounds(2, 2 * REQUESTS, [(1, first), (1, second)]);
     let pairs = [
         ("a hot set and a scan", two(Load::Random(3_000), Load::Loop(60_000))),
         ("two alike", two(Load::Random(6_000), Load::Random(6_000))),
@@ -172,16 +172,17 @@ fn division_by_curves_raises_hits_of_trace_pairs() {
         #[expect(clippy::disallowed_types, reason = "the test reads its input")]
         let file = std::fs::File::open(folder.join(name)).expect("the folder contains every trace");
         let all = trace::open(name, Box::new(file), None).expect("the trace format is known");
-        let one = all.map(|request| request.expect("the trace is intact")).filter(|request| request.len > 0);
+        let transfers = all.map(|request| request.expect("the trace is intact")).filter(|request| request.len > 0);
         // Several devices are concatenated; offsets past the simulated disk's size wrap around.
         let at = |at: u64, device: u32| (at + u64::from(device) * (1 << 34)) % (1 << 38);
-        one.take(TRACED).map(|request| (at(request.at, request.device), request.len)).collect()
+        transfers.take(TRACED).map(|request| (at(request.at, request.device), request.len)).collect()
     };
     let traces: Vec<_> = TRACES.iter().map(|name| (name, requests(name))).collect();
     let mut gains = Vec::new();
-    for (at, (name, one)) in traces.iter().enumerate() {
+    for (at, (name, requests)) in traces.iter().enumerate() {
         for (other_name, other) in &traces[at + 1..] {
-            let both_of = one.iter().zip(other).flat_map(|(one, other)| [(0, one.0, one.1), (1, other.0, other.1)]);
+            let both_of =
+                requests.iter().zip(other).flat_map(|(left, right)| [(0, left.0, left.1), (1, right.0, right.1)]);
             let reads: Reads = both_of.collect();
             for blocks in [2_048, 16_384] {
                 let (with, without) =

@@ -64,9 +64,9 @@ fn live(requests: &[Request]) -> VolumeCurves {
 fn miss_ratio(curve: &CurveStats, size_bytes: u64) -> f64 {
     let at = curve.points.partition_point(|point| point.size_bytes < size_bytes);
     let before = at.checked_sub(1).map_or(CurvePoint { size_bytes: 0, miss_ratio: 1.0 }, |at| curve.points[at]);
-    let Some(behind) = curve.points.get(at) else { return before.miss_ratio };
-    let part = (size_bytes - before.size_bytes) as f64 / (behind.size_bytes - before.size_bytes) as f64;
-    before.miss_ratio + (behind.miss_ratio - before.miss_ratio) * part
+    let Some(after) = curve.points.get(at) else { return before.miss_ratio };
+    let part = (size_bytes - before.size_bytes) as f64 / (after.size_bytes - before.size_bytes) as f64;
+    before.miss_ratio + (after.miss_ratio - before.miss_ratio) * part
 }
 
 fn mean_error(curve: &CurveStats, pages: &Pages) -> f64 {

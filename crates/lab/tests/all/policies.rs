@@ -148,7 +148,7 @@ fn sampled_curve_is_close_to_the_exact_one() {
     for row in traces.published().into_iter().filter(|row| row.percent == 10) {
         let pages = traces.pages(&row);
         let (exact, mut sampled) = (LruCurve::of(pages), Curve::default());
-        pages.accesses.iter().for_each(|page| sampled.used(mix_bits(*page)));
+        pages.accesses.iter().for_each(|page| sampled.record_use(mix_bits(*page)));
         let off = |percent| {
             let slots = pages.share(percent);
             (exact.miss_ratio(slots) - sampled.miss_ratio(slots as u64)).abs()
@@ -165,8 +165,8 @@ fn sampled_curve_is_close_to_the_exact_one() {
 fn simulated_layers_match_the_policies_alone() {
     let Some(traces) = Traces::open() else { return };
     let recording: Recording = traces.recording("cloudphysics-vm.vscsi");
-    let plan = |memory, flash| Plan { memory, flash, stage_share: 10_000, policy: Replacement::Default };
-    let (none, tenth) = (Amount::Bytes(0), Amount::Share(10_000));
+    let plan = |memory, flash| Plan { memory, flash, stage_millipercent: 10_000, policy: Replacement::Default };
+    let (none, tenth) = (Amount::Bytes(0), Amount::OfFootprint(10_000));
     let memory = simulate(&recording, &plan(tenth, none)).memory;
     let slots = recording.blocks.share(10);
     assert_eq!(memory.outcome, Replacement::Default.run(slots, &recording.blocks));

@@ -16,7 +16,7 @@ fn is_caught(sabotage: Sabotage) {
     for seed in 0..SEEDS {
         let options = Options::draw(seed);
         if let Err(violation) = run(&options, sabotage, TraceMode::Hash) {
-            println!("{sabotage:?} is caught by seed {seed}: {}", violation.what);
+            println!("{sabotage:?} is caught by seed {seed}: {}", violation.message);
             run(&options, Sabotage::None, TraceMode::Hash).expect("a seed passes without the sabotage");
             return;
         }

@@ -61,7 +61,7 @@ fn silent_corruption_and_false_flushes_are_caught() {
             run(&options, Sabotage::None, TraceMode::Hash).err()
         });
         let violation = caught.unwrap_or_else(|| panic!("{fault:?} was never detected"));
-        assert!(violation.what.contains("sector"), "{fault:?}: {violation}");
+        assert!(violation.message.contains("sector"), "{fault:?}: {violation}");
     }
 }
 
@@ -76,5 +76,5 @@ fn violation_shrinks_and_still_fails() {
     let small = lab::torture::shrink(violation);
     assert!(small.options.operations < before / 2, "{small}");
     let again = run(&small.options, Sabotage::None, TraceMode::Hash).expect_err("a shrunk run is repeatable");
-    assert_eq!(again.what, small.what);
+    assert_eq!(again.message, small.message);
 }

@@ -32,6 +32,7 @@ pub struct AdvicePage {
     /// Advice by volume.
     pub volumes: Vec<VolumeAdvice>,
     /// Value of `after` for the next page; null on the last page.
+    #[schema(required)]
     pub next: Option<String>,
 }
 
@@ -66,12 +67,14 @@ pub struct VolumeAdvice {
     /// Its name.
     pub volume: String,
     /// Reason for missing advice; null if there is advice.
+    #[schema(required)]
     pub nothing: Option<String>,
     /// Requests since the volume was attached.
     pub requests: u64,
     /// Bytes of recently used data.
     pub footprint_bytes: u64,
     /// Mean request rate since the volume was attached.
+    #[schema(required)]
     pub requests_per_s: Option<f64>,
     /// Advice on memory.
     pub memory: SideAdvice,
@@ -86,6 +89,7 @@ pub struct SideAdvice {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub today: Option<TodayAdvice>,
     /// Size past which the gain is below average: the size worth buying. Null for an even curve.
+    #[schema(required)]
     pub knee_bytes: Option<u64>,
     /// Steps by growing size.
     pub steps: Vec<StepAdvice>,
@@ -121,5 +125,6 @@ pub struct StepAdvice {
     /// Mean latency of a request.
     pub latency_us: f64,
     /// Array disks saved by the hits; null without a known request rate.
+    #[schema(required)]
     pub saved_spindles: Option<f64>,
 }

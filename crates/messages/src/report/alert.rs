@@ -180,6 +180,7 @@ pub struct AlertReport {
     /// Severity.
     pub severity: Severity,
     /// The volume, device or part of the daemon concerned; null for the whole daemon.
+    #[schema(required)]
     pub subject: Option<String>,
     /// Start, in milliseconds since 1970.
     pub since_unix_ms: u64,
@@ -205,6 +206,7 @@ pub struct WebhookHealth {
     /// Waiting messages.
     pub waiting: u64,
     /// Error of the last attempt; null if it succeeded.
+    #[schema(required)]
     pub failed: Option<String>,
 }
 

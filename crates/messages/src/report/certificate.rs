@@ -10,6 +10,7 @@ pub struct CertificateReport {
     pub table: String,
     /// Its file.
     pub file: String,
-    /// Earliest expiry in the chain, in seconds since 1970; absent if unknown.
+    /// Earliest expiry in the chain, in seconds since 1970; null if unknown.
+    #[schema(required)]
     pub ends_unix_seconds: Option<u64>,
 }

@@ -43,22 +43,25 @@ pub struct ConfigurationReport {
 /// A key. Values are written as in the file, without quotes, brackets and secrets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KeyReport {
-    /// Its table; empty at the top of the file.
+    /// Its table; empty at the top level.
     pub table: String,
     /// Its name.
     pub key: String,
     /// Default.
     pub default: String,
-    /// Value in force; absent for a repeated table.
+    /// Value in force; null for a repeated table.
     #[serde(default)]
+    #[schema(required)]
     pub value: Option<String>,
     /// Source of the value.
     pub source: KeySource,
     /// When a change of it in the file takes effect.
     #[serde(default)]
+    #[schema(required)]
     pub takes_effect: TakesEffect,
     /// Values of a repeated table that differ from the default, by the name of the volume, datastore or array.
     #[serde(default)]
+    #[schema(required)]
     pub entries: Vec<EntryReport>,
 }
 

@@ -83,15 +83,17 @@ impl FromStr for EventKind {
 /// Something that has happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EventReport {
-    /// They count up, over restarts too.
+    /// They count up, across restarts too.
     pub number: u64,
     /// When, in milliseconds since 1970.
     pub at_unix_ms: u64,
     /// Kind.
     pub kind: EventKind,
     /// The volume or device concerned, if any.
+    #[schema(required)]
     pub subject: Option<String>,
     /// Actor: `user NAME`, `token NAME from ADDRESS` or `configuration reload`; null without one.
+    #[schema(required)]
     pub actor: Option<String>,
     /// Description.
     pub text: String,
@@ -106,6 +108,7 @@ pub struct EventsPage {
     /// The requested number of events, or all that are left.
     pub events: Vec<EventReport>,
     /// Value of `before` for the next page; null on the last page.
+    #[schema(required)]
     pub next: Option<u64>,
 }
 
@@ -117,6 +120,7 @@ pub struct EventsHealth {
     /// Events since the start that a restart loses, because they could not be written to disk in time.
     pub lost: u64,
     /// Why nothing can be written now.
+    #[schema(required)]
     pub failed: Option<String>,
 }
 

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{DriveReport, Notice};
+use super::{DriveReport, JobKind, Notice};
 
-/// Bytes written to a flash device over all restarts, by cause.
+/// Bytes written to a flash device across all restarts, by cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WrittenReport {
     /// Bytes of clean pages.
@@ -29,30 +29,39 @@ pub struct FlashDeviceReport {
     pub size_bytes: u64,
     /// `log` if it also carries the log of dirty data, `pages` if it holds clean pages alone.
     #[serde(default)]
+    #[schema(required)]
     pub role: String,
     /// Bytes of pages written to it since the start.
     #[serde(default)]
+    #[schema(required)]
     pub promotion_bytes: u64,
     /// Bytes of the map of pages written to it since the start.
     #[serde(default)]
+    #[schema(required)]
     pub journal_bytes: u64,
     /// Bytes of the log written to it since the start.
     #[serde(default)]
+    #[schema(required)]
     pub log_bytes: u64,
-    /// Bytes written to it over all restarts.
+    /// Bytes written to it across all restarts.
     #[serde(default)]
+    #[schema(required)]
     pub written: WrittenReport,
-    /// Used part of its rated writes (`endurance_dwpd` a day for five years); absent without a rating.
+    /// Used part of its rated writes (`endurance_dwpd` a day for five years); null without a rating.
     #[serde(default)]
+    #[schema(required)]
     pub endurance_used_ratio: Option<f64>,
-    /// Days until the rated writes are used up at the mean rate so far; absent in the first hour.
+    /// Days until the rated writes are used up at the mean rate so far; null in the first hour.
     #[serde(default)]
+    #[schema(required)]
     pub endurance_left_days: Option<u64>,
-    /// Health of the drive; absent for a file and before the first reading.
+    /// Health of the drive; null for a file and before the first reading.
     #[serde(default)]
+    #[schema(required)]
     pub drive: Option<DriveReport>,
     /// Age of the oldest request that it has not answered, in milliseconds; 0: it has answered all.
     #[serde(default)]
+    #[schema(required)]
     pub unanswered_ms: u64,
     /// `in-service`, `lost` or `stale`.
     pub state: String,
@@ -70,15 +79,16 @@ impl FlashDeviceReport {
 /// A change of the flash devices in progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FlashJobReport {
-    /// `add`, `remove`, `replace` or `take-over`.
-    pub kind: String,
+    /// Kind; no flush.
+    pub kind: JobKind,
     /// The device, by path or number.
     pub device: String,
     /// Bytes copied.
     pub done_bytes: u64,
     /// Bytes in total.
     pub total_bytes: u64,
-    /// Estimated remaining time; absent if unknown.
+    /// Estimated remaining time; null if unknown.
+    #[schema(required)]
     pub left_seconds: Option<u64>,
     /// True while it is paused until `flash resume`.
     pub paused: bool,
@@ -116,6 +126,7 @@ pub struct PagesReport {
     /// True once the map was read.
     pub loaded: bool,
     /// Reason why all pages from before the start were dropped.
+    #[schema(required)]
     pub dropped: Option<String>,
     /// Capacity in pages.
     pub slots: u64,
@@ -132,6 +143,7 @@ pub struct PagesReport {
     /// Memory for the map.
     pub memory_bytes: u64,
     /// Bytes that promotion may write now within the devices' endurance; none without a limit.
+    #[schema(required)]
     pub endurance_left_bytes: Option<u64>,
     /// One in this many earned promotions is carried out, by the recent gain of promotions.
     pub promotes_one_of: u64,
@@ -148,6 +160,7 @@ pub struct FlashReport {
     pub devices: Vec<FlashDeviceReport>,
     /// Clean pages.
     #[serde(default)]
+    #[schema(required)]
     pub pages: PagesReport,
     /// Devices in service.
     pub copies: usize,
@@ -165,21 +178,27 @@ pub struct FlashReport {
     pub unclaimed: usize,
     /// Configured devices that are not in use, with reasons.
     #[serde(default)]
+    #[schema(required)]
     pub absent: Vec<String>,
     /// Reason why the health of no drive is known.
     #[serde(default)]
+    #[schema(required)]
     pub drives_unread: Option<String>,
     /// The change of devices in progress.
     #[serde(default)]
+    #[schema(required)]
     pub job: Option<FlashJobReport>,
-    /// Bytes written to all devices for each byte of content since the start; absent without content.
+    /// Bytes written to all devices for each byte of content since the start; null without content.
     #[serde(default)]
+    #[schema(required)]
     pub write_amplification: Option<f64>,
     /// Findings of the scrub.
     #[serde(default)]
+    #[schema(required)]
     pub scrub: ScrubReport,
     /// Lost blocks found by reads: they cannot be read until they are written again.
     #[serde(default)]
+    #[schema(required)]
     pub lost: Vec<LostBlockReport>,
     /// Present problems.
     #[schema(value_type = Vec<String>)]

@@ -61,6 +61,7 @@ pub struct SlowCommandReport {
     /// Its name in the standards.
     pub command: String,
     /// The LUN that it was for.
+    #[schema(required)]
     pub lun: Option<u16>,
     /// How long it took.
     pub took_us: u64,

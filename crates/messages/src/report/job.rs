@@ -1,22 +1,61 @@
 //! Jobs: long operations, their progress and outcome.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+
+/// Kind of a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobKind {
+    /// A flush of a volume.
+    #[default]
+    Flush,
+    /// A flash device is added.
+    Add,
+    /// A flash device is removed.
+    Remove,
+    /// A flash device is replaced.
+    Replace,
+    /// A flash device that holds clean pages alone begins to carry the log.
+    TakeOver,
+}
+
+impl JobKind {
+    /// Its name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            JobKind::Flush => "flush",
+            JobKind::Add => "add",
+            JobKind::Remove => "remove",
+            JobKind::Replace => "replace",
+            JobKind::TakeOver => "take-over",
+        }
+    }
+}
+
+impl fmt::Display for JobKind {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(self.name())
+    }
+}
 
 /// A job in progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobReport {
     /// Identifier, for `job cancel`.
     pub id: String,
-    /// `flush`; of the flash devices `add`, `remove`, `replace` or `take-over`.
-    pub kind: String,
+    /// Kind.
+    pub kind: JobKind,
     /// The volume or device concerned.
     pub subject: String,
     /// Bytes done; of a flush, the decrease of dirty data since its start.
     pub done_bytes: u64,
     /// Bytes in total.
     pub total_bytes: u64,
-    /// Estimated remaining time; absent if unknown.
+    /// Estimated remaining time; null if unknown.
+    #[schema(required)]
     pub left_seconds: Option<u64>,
     /// True while it is paused.
     pub paused: bool,
@@ -41,8 +80,8 @@ pub enum JobOutcome {
 pub struct EndedJobReport {
     /// Identifier.
     pub id: String,
-    /// Kind, as in [`JobReport`].
-    pub kind: String,
+    /// Kind.
+    pub kind: JobKind,
     /// The volume or device concerned.
     pub subject: String,
     /// End, in milliseconds since 1970.

@@ -49,6 +49,7 @@ pub struct StatusReport {
     pub uptime_seconds: u64,
     /// Uptime in milliseconds, for rates of the counters.
     #[serde(default)]
+    #[schema(required)]
     pub uptime_ms: u64,
     /// True while it is stopping.
     pub stopping: bool,
@@ -56,57 +57,71 @@ pub struct StatusReport {
     pub configuration: String,
     /// State directory; absent in reports of older versions.
     #[serde(default)]
+    #[schema(required)]
     pub state_directory: Option<String>,
     /// Error of writing the state directory; null without one.
     #[serde(default)]
+    #[schema(required)]
     pub state_failed: Option<String>,
     /// Reason why configured persisted memory is not in use; null otherwise.
     #[serde(default)]
+    #[schema(required)]
     pub memory_not_kept: Option<String>,
     /// Addresses for clients.
     pub listen: Vec<String>,
     /// Address of the HTTP interface; empty without one.
     #[serde(default)]
+    #[schema(required)]
     pub api: String,
     /// Configured memory.
     pub memory_bytes: u64,
-    /// The flash cache; absent if none is configured.
+    /// The flash cache; null if none is configured.
     #[serde(default)]
+    #[schema(required)]
     pub flash: Option<FlashReport>,
-    /// The iSCSI target; absent if none is configured.
+    /// The iSCSI target; null if none is configured.
     #[serde(default)]
+    #[schema(required)]
     pub iscsi: Option<IscsiReport>,
     /// Data cores.
     pub cores: Vec<CoreReport>,
     /// Datastores and flash: congestion, and the use of each volume.
     #[serde(default)]
+    #[schema(required)]
     pub datastores: Vec<DatastoreReport>,
     /// Volumes.
     pub volumes: Vec<VolumeReport>,
     /// Changes made by command that differ from the file.
     pub overrides: Vec<OverrideReport>,
-    /// State of the history; absent if none is kept.
+    /// State of the history; null if none is kept.
     #[serde(default)]
+    #[schema(required)]
     pub history: Option<HistoryHealth>,
     /// Server certificates.
     #[serde(default)]
+    #[schema(required)]
     pub certificates: Vec<CertificateReport>,
     /// Jobs in progress.
     #[serde(default)]
+    #[schema(required)]
     pub jobs: Vec<JobReport>,
     /// Jobs that ended in the last half minute, the oldest first.
     #[serde(default)]
+    #[schema(required)]
     pub ended_jobs: Vec<EndedJobReport>,
     /// State of the event log.
     #[serde(default)]
+    #[schema(required)]
     pub events: EventsHealth,
-    /// State of the delivery of alerts; absent without a webhook.
+    /// State of the delivery of alerts; null without a webhook.
     #[serde(default)]
+    #[schema(required)]
     pub webhook: Option<WebhookHealth>,
     /// Present problems.
     pub alerts: Vec<String>,
     /// Active alerts as of the last second, the most severe first.
     #[serde(default)]
+    #[schema(required)]
     pub active_alerts: Vec<AlertReport>,
 }
 

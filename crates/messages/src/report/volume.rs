@@ -101,6 +101,7 @@ pub struct VolumeReport {
     pub memory_hits: u64,
     /// Reads served whole from memory, for which the array was read ahead: no array read was saved.
     #[serde(default)]
+    #[schema(required)]
     pub prefetched_hits: u64,
     /// Reads served whole from memory and flash.
     pub flash_hits: u64,
@@ -110,6 +111,7 @@ pub struct VolumeReport {
     pub misses: u64,
     /// Bytes read by clients, by source.
     #[serde(default)]
+    #[schema(required)]
     pub source_bytes: SourceBytes,
     /// Pages promoted to flash.
     pub promotions: u64,
@@ -127,6 +129,7 @@ pub struct VolumeReport {
     pub flash_written_bytes: u64,
     /// Dirty data in the flash log.
     #[serde(default)]
+    #[schema(required)]
     pub flash_dirty_bytes: u64,
     /// Reads of the backing.
     pub backing_reads: u64,
@@ -142,6 +145,7 @@ pub struct VolumeReport {
     pub backing_errors: u64,
     /// Age of the oldest unanswered request to the backing; 0: none.
     #[serde(default)]
+    #[schema(required)]
     pub backing_unanswered_ms: u64,
     /// Bytes read ahead.
     pub readahead_bytes: u64,
@@ -151,18 +155,23 @@ pub struct VolumeReport {
     pub latency_us: LatencyReport,
     /// Latency histograms.
     #[serde(default)]
+    #[schema(required)]
     pub latency_counts: LatencyCountsReport,
     /// Requests to the backing by operation and cause.
     #[serde(default)]
+    #[schema(required)]
     pub backing_requests: Vec<BackingRequests>,
     /// Use of the flash cache.
     #[serde(default)]
+    #[schema(required)]
     pub flash: FlashUse,
     /// Quota of memory.
     #[serde(default)]
+    #[schema(required)]
     pub memory: MemoryUse,
     /// Quality of service.
     #[serde(default)]
+    #[schema(required)]
     pub qos: QosUse,
     /// Miss-ratio curves; only in the report of one served volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -170,9 +179,11 @@ pub struct VolumeReport {
     /// Lost dirty blocks: no flash device has a good copy, and reads fail until they are written again. A hundred
     /// ranges at most, in order.
     #[serde(default)]
+    #[schema(required)]
     pub lost: Vec<LostRange>,
     /// Bytes of all lost blocks.
     #[serde(default)]
+    #[schema(required)]
     pub lost_bytes: u64,
     /// Its identity for initiators, if there is an iSCSI target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -277,9 +288,11 @@ pub struct MemoryUse {
     pub target_bytes: Option<u64>,
     /// Guaranteed memory: a size or percentage.
     #[serde(default)]
+    #[schema(required)]
     pub min: String,
     /// Most memory: a size, a percentage, or `none`.
     #[serde(default)]
+    #[schema(required)]
     pub max: String,
 }
 
@@ -290,24 +303,31 @@ pub struct FlashUse {
     pub checked: bool,
     /// Its pages on flash.
     #[serde(default)]
+    #[schema(required)]
     pub pages: u64,
     /// Readable bytes of these pages.
     #[serde(default)]
+    #[schema(required)]
     pub cached_bytes: u64,
     /// Guaranteed flash: a size or percentage.
     #[serde(default)]
+    #[schema(required)]
     pub min: String,
     /// Most flash: a size, a percentage, or `none`.
     #[serde(default)]
+    #[schema(required)]
     pub max: String,
     /// Pinned pages.
     #[serde(default)]
+    #[schema(required)]
     pub pinned_pages: u64,
     /// Pinned pages that are complete on flash.
     #[serde(default)]
+    #[schema(required)]
     pub pinned_whole_pages: u64,
     /// Reason why the last incomplete pinned page could not be promoted; empty while it is being promoted.
     #[serde(default)]
+    #[schema(required)]
     pub pin_waits: String,
     /// Bytes read from flash.
     pub read_bytes: u64,
@@ -317,6 +337,7 @@ pub struct FlashUse {
     pub promoted_bytes: u64,
     /// Bytes of dirty content written to the log, one copy counted.
     #[serde(default)]
+    #[schema(required)]
     pub logged_bytes: u64,
     /// Cache misses by reason.
     pub not_hit: BTreeMap<String, u64>,

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use connection::buffer_bytes;
 use engine::telemetry::OpKind;
-use engine::{GivenBlocks, HINTS_MAX};
+use engine::{HINTS_MAX, OwnedBlocks};
 use nbd_protocol::{Broken, Command, Errno, Request, Step, command};
 use seam::{BLOCK_BYTES, Incoming, Piece, Seam, StreamReader};
 
@@ -209,7 +209,7 @@ impl<S: Seam> Connection<S> {
     ) -> io::Result<()> {
         self.duplex.wait_until_sent().await;
         incoming.read_blocks(&mut blocks).await?;
-        let mut source = GivenBlocks::new(blocks);
+        let mut source = OwnedBlocks::new(blocks);
         if self.volume.write_now(request.offset, request.len as usize, &mut source) {
             self.send_reply(request, None);
         } else {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use connection::{Stop, buffer_bytes};
-use engine::{GivenBlocks, WriteFlags, ZeroFlags};
+use engine::{OwnedBlocks, WriteFlags, ZeroFlags};
 use nbd_protocol::reply::{push_error_chunk, push_status_chunk};
 use nbd_protocol::{Errno, Request, command, flags};
 use seam::{AllocationExtent, BLOCK_BYTES, Seam};
@@ -85,7 +85,7 @@ impl<S: Seam> Connection<S> {
     pub(super) fn spawn_write_of_blocks(
         self: &Rc<Self>,
         request: &Request,
-        mut data: GivenBlocks<S>,
+        mut data: OwnedBlocks<S>,
         guard: RequestGuard<S>,
     ) {
         let request = *request;

@@ -35,7 +35,7 @@ pub struct ArraySpec {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModelError {
     /// Too few or too many disks, or an odd number for RAID 10.
-    #[error("{level} of {disks} disks cannot be built; give it {wanted}")]
+    #[error("{level} of {disks} disks cannot be built; use {wanted}")]
     Disks {
         /// The level.
         level: RaidLevel,
@@ -49,7 +49,7 @@ pub enum ModelError {
     Stripe(u64),
     /// The volumes on the array exceed its capacity, or leave no large enough gap.
     #[error(
-        "the array holds {array_bytes} bytes and {used_bytes} are given away: no room for {wanted_bytes} in one piece; \
+        "the array holds {array_bytes} bytes and {used_bytes} are allocated: no room for {wanted_bytes} in one piece; \
          use more or larger disks"
     )]
     Full {
@@ -141,7 +141,7 @@ enum Owner {
 struct Group {
     owner: Owner,
     left: usize,
-    then: Vec<Part>,
+    next_parts: Vec<Part>,
 }
 
 /// An array in operation. Times passed to it never go back.
@@ -214,8 +214,8 @@ impl Array {
                     disks.min_by_key(|disk| devices[*disk].queued()).unwrap_or(start)
                 };
                 self.layout.read(at, len, shortest, &mut parts);
-                let then = self.spare.pop().unwrap_or_default();
-                self.start(now, Owner::Client(token), &parts, then);
+                let next_parts = self.spare.pop().unwrap_or_default();
+                self.start(now, Owner::Client(token), &parts, next_parts);
                 parts.clear();
                 self.before = parts;
             }
@@ -276,16 +276,17 @@ impl Array {
         if group.left > 0 {
             return;
         }
-        let (owner, mut then) = (group.owner, std::mem::take(&mut group.then));
-        if !then.is_empty() {
-            group.left = then.len();
-            then.iter()
+        let (owner, mut next_parts) = (group.owner, std::mem::take(&mut group.next_parts));
+        if !next_parts.is_empty() {
+            group.left = next_parts.len();
+            next_parts
+                .iter()
                 .for_each(|part| self.devices[part.disk].submit(now, index as u64, part.access, part.at, part.len));
-            then.clear();
-            self.spare.push(then);
+            next_parts.clear();
+            self.spare.push(next_parts);
             return;
         }
-        self.spare.push(then);
+        self.spare.push(next_parts);
         self.free.push(index);
         match owner {
             Owner::Client(token) => self.finished.push(token),
@@ -331,16 +332,16 @@ impl Array {
         if before.is_empty() {
             std::mem::swap(&mut before, &mut after);
         }
-        let mut then = self.spare.pop().unwrap_or_default();
-        then.extend_from_slice(&after);
-        self.start(now, owner, &before, then);
+        let mut next_parts = self.spare.pop().unwrap_or_default();
+        next_parts.extend_from_slice(&after);
+        self.start(now, owner, &before, next_parts);
         before.clear();
         after.clear();
         (self.before, self.after) = (before, after);
     }
 
-    fn start(&mut self, now: Nanos, owner: Owner, parts: &[Part], then: Vec<Part>) {
-        let group = Group { owner, left: parts.len(), then };
+    fn start(&mut self, now: Nanos, owner: Owner, parts: &[Part], next_parts: Vec<Part>) {
+        let group = Group { owner, left: parts.len(), next_parts };
         let index = match self.free.pop() {
             Some(index) => {
                 self.groups[index] = group;

@@ -44,7 +44,7 @@ pub struct SpindleSpec {
 }
 
 #[derive(Clone, Copy)]
-struct Waiting {
+struct Request {
     token: u64,
     access: Access,
     at: u64,
@@ -57,10 +57,10 @@ struct Waiting {
 /// The range that the head reads ahead while no other request moves it.
 #[derive(Clone, Copy)]
 struct ReadAhead {
-    /// Start of the buffered bytes, which reach to `from`.
+    /// Start of the buffered bytes, which end at `head_at`.
     start: u64,
     /// Position of the head at `time`.
-    from: u64,
+    head_at: u64,
     time: Nanos,
     /// End of the read-ahead.
     limit: u64,
@@ -74,8 +74,8 @@ pub struct Spindle {
     /// Angle at time 0, so that the disks of an array do not rotate in step.
     phase: u64,
     head_track: u64,
-    queue: VecDeque<Waiting>,
-    current: Option<(Nanos, Waiting)>,
+    queue: VecDeque<Request>,
+    current: Option<(Nanos, Request)>,
     read_ahead: Option<ReadAhead>,
     buffered_ranges: VecDeque<(u64, u64)>,
     busy: Nanos,
@@ -111,7 +111,7 @@ impl Spindle {
     }
 
     /// Angle of `at` on its track, in nanoseconds of the revolution. Each track is skewed by the time of a seek to it,
-    /// so that a sequential reader arrives just as the track's first sector comes by.
+    /// so that a sequential reader arrives just as the track's first sector passes under the head.
     fn angle(&self, at: u64) -> u64 {
         let revolution = self.spec.revolution.0;
         let inside = scale(at % self.spec.track_bytes, revolution, self.spec.track_bytes);
@@ -137,7 +137,7 @@ impl Spindle {
     }
 
     /// Time of seek and rotation from the head's position at `now`.
-    fn positioning(&self, now: Nanos, request: &Waiting) -> u64 {
+    fn positioning(&self, now: Nanos, request: &Request) -> u64 {
         let mut seek = self.seek(self.head_track, request.track);
         if request.access == Access::Write && seek > 0 {
             seek += self.spec.write_settle.0;
@@ -147,36 +147,36 @@ impl Spindle {
         seek + (request.angle + revolution - angle) % revolution
     }
 
-    /// Time at which the buffer holds all of a read; `None` if the read lies outside the read-ahead.
-    fn buffered_at(&self, now: Nanos, request: &Waiting) -> Option<Nanos> {
+    /// Time at which the host has all of a read from the buffer; `None` if the read does not start in the buffered data
+    /// or the read-ahead. The head reads on past the read-ahead's limit for a longer read.
+    fn buffered_at(&self, now: Nanos, request: &Request) -> Option<Nanos> {
         if request.access == Access::Write {
             return None;
         }
         let end = request.at + request.len;
         let interface = scale(request.len, 1_000_000_000, self.spec.interface_bytes_per_second);
-        let quick = now + Nanos(interface);
+        let transferred_at = now + Nanos(interface);
         if self.buffered_ranges.iter().any(|(start, stop)| *start <= request.at && end <= *stop) {
-            return Some(quick);
+            return Some(transferred_at);
         }
         let ahead = self.read_ahead?;
-        let limit = ahead.limit.max(end);
         let reached = self.read_ahead_position(&ahead, now);
         // Waiting for the head to reach a later start is quicker than a seek only within a quarter of the read-ahead.
-        if request.at < ahead.start || request.at > reached + self.spec.read_ahead_bytes / 4 || end > limit {
+        if request.at < ahead.start || request.at > reached + self.spec.read_ahead_bytes / 4 {
             return None;
         }
-        let available_at = if end <= ahead.from {
+        let available_at = if end <= ahead.head_at {
             ahead.time
         } else {
-            ahead.time + Nanos(self.transfer(ahead.from, end - ahead.from))
+            ahead.time + Nanos(self.transfer(ahead.head_at, end - ahead.head_at))
         };
-        Some(quick.max(available_at))
+        Some(transferred_at.max(available_at))
     }
 
     /// Position of the head's read-ahead at `now`.
     fn read_ahead_position(&self, ahead: &ReadAhead, now: Nanos) -> u64 {
         let passed = now.since(ahead.time).0;
-        (ahead.from + scale(passed, self.spec.track_bytes, self.spec.revolution.0 + self.spec.seek_min.0))
+        (ahead.head_at + scale(passed, self.spec.track_bytes, self.spec.revolution.0 + self.spec.seek_min.0))
             .min(ahead.limit)
     }
 
@@ -184,7 +184,7 @@ impl Spindle {
     fn start_next(&mut self, now: Nanos) {
         assert!(self.current.is_none(), "a disk performs one operation at a time");
         let choice = self.queue.iter().take(self.spec.choices);
-        let cost = |request: &Waiting| match self.buffered_at(now, request) {
+        let cost = |request: &Request| match self.buffered_at(now, request) {
             Some(at) => at.since(now).0,
             None => self.positioning(now, request),
         };
@@ -208,7 +208,7 @@ impl Spindle {
                 let end = request.at + request.len;
                 if request.access == Access::Read {
                     let limit = (end + self.spec.read_ahead_bytes).min(self.spec.capacity_bytes);
-                    self.read_ahead = Some(ReadAhead { start: request.at, from: end, time: done, limit });
+                    self.read_ahead = Some(ReadAhead { start: request.at, head_at: end, time: done, limit });
                 } else {
                     self.buffered_ranges.retain(|(start, stop)| *stop <= request.at || *start >= end);
                 }
@@ -220,17 +220,17 @@ impl Spindle {
     }
 
     /// Extends the read-ahead after a read from it.
-    fn extend_read_ahead(&mut self, now: Nanos, request: &Waiting) {
+    fn extend_read_ahead(&mut self, now: Nanos, request: &Request) {
         let Some(ahead) = self.read_ahead else { return };
         let end = request.at + request.len;
-        if request.at < ahead.start || end < ahead.from.min(ahead.limit) {
+        if request.at < ahead.start || end < ahead.head_at.min(ahead.limit) {
             return;
         }
-        let reached = self.read_ahead_position(&ahead, now).max(ahead.from);
+        let reached = self.read_ahead_position(&ahead, now).max(ahead.head_at);
         let time = if reached == ahead.limit { now } else { ahead.time };
-        let from = if reached == ahead.limit { reached } else { ahead.from };
+        let head_at = if reached == ahead.limit { reached } else { ahead.head_at };
         let limit = (end + self.spec.read_ahead_bytes).min(self.spec.capacity_bytes);
-        self.read_ahead = Some(ReadAhead { from, time, limit: limit.max(ahead.limit), ..ahead });
+        self.read_ahead = Some(ReadAhead { head_at, time, limit: limit.max(ahead.limit), ..ahead });
         self.head_track = self.track(reached.min(self.spec.capacity_bytes - 1));
     }
 
@@ -251,7 +251,7 @@ impl Device for Spindle {
     fn submit(&mut self, now: Nanos, token: u64, access: Access, at: u64, len: u64) {
         assert!(len > 0 && at + len <= self.spec.capacity_bytes, "outside the disk: {at}+{len}");
         let (track, angle) = (self.track(at), self.angle(at));
-        self.queue.push_back(Waiting { token, access, at, len, since: now, track, angle });
+        self.queue.push_back(Request { token, access, at, len, since: now, track, angle });
         if self.current.is_none() {
             self.busy += self.spec.overhead;
             self.start_next(now + self.spec.overhead);

@@ -62,9 +62,9 @@ impl Ssd {
             Access::Read => self.spec.read_iops_max,
             Access::Write => self.spec.write_iops_max,
         };
-        let taken = now.max(self.gate);
-        self.gate = taken + Nanos(1_000_000_000 / ceiling);
-        self.link = self.link.max(taken) + Nanos(scale(len, 1_000_000_000, self.spec.link_bytes_per_second));
+        let start = now.max(self.gate);
+        self.gate = start + Nanos(1_000_000_000 / ceiling);
+        self.link = self.link.max(start) + Nanos(scale(len, 1_000_000_000, self.spec.link_bytes_per_second));
         let mut done = self.link;
         for page in at / self.spec.page_bytes..=(at + len - 1) / self.spec.page_bytes {
             // Consecutive pages go round the channels; a hash spreads only the start of each run of 64.
@@ -72,13 +72,13 @@ impl Ssd {
             let free = &mut self.channels[channel as usize];
             match access {
                 Access::Read => {
-                    *free = (*free).max(taken) + self.spec.read;
+                    *free = (*free).max(start) + self.spec.read;
                     done = done.max(*free);
                 }
                 Access::Write => {
-                    *free = (*free).max(taken) + self.spec.program;
+                    *free = (*free).max(start) + self.spec.program;
                     let lag = Nanos(self.spec.program.0 * u64::from(self.spec.buffer_pages));
-                    done = done.max(Nanos(free.since(lag).0)).max(taken + self.spec.buffered_write);
+                    done = done.max(Nanos(free.since(lag).0)).max(start + self.spec.buffered_write);
                 }
             }
         }

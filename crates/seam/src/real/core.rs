@@ -233,8 +233,8 @@ where
     Ok(output.take().expect("the loop ends when the output is set"))
 }
 
-/// Submits queued operations and collects completions without waiting. The wake-up makes the driver believe that it is
-/// notified, so it does not wait.
+/// Submits queued operations and collects completions without waiting. The wake-up counts as a notification,
+/// so the driver does not wait.
 fn poll_ring(runtime: &Runtime, waker: &Waker) {
     waker.wake_by_ref();
     runtime.poll_with(Some(Duration::ZERO));

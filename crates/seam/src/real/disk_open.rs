@@ -108,7 +108,7 @@ pub(super) fn open_blocking(spec: &DiskOpen) -> DiskResult<Opened> {
         return Err(refused(format!("has logical blocks of {logical_block} bytes; only 512 and 4096 are supported")));
     }
     if size_bytes == 0 {
-        return Err(refused("is empty; give the volume a `size` to have it created".into()));
+        return Err(refused("is empty; specify a `size` for the volume to have it created".into()));
     }
     if !size_bytes.is_multiple_of(u64::from(logical_block)) {
         let better = size_bytes.next_multiple_of(u64::from(logical_block));

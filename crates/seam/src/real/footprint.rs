@@ -172,7 +172,7 @@ impl Kernel {
         }
     }
 
-    /// Asks the loop device itself, which knows the inode, or else sysfs, which has a path.
+    /// Queries the loop device, which has the inode, or else sysfs, which has only a path.
     fn loop_status(&self, name: &str, folder: &Path) -> Option<LoopStatus> {
         let path = text(&folder.join("loop/backing_file"))?;
         if let Some(status) = read_loop_status(&self.dev.join(name)) {

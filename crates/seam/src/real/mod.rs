@@ -42,7 +42,7 @@ pub use self::listen::RealListener;
 pub use self::persist::{PersistFile, PersistedPool, PersistedPoolError, tmpfs_free_bytes};
 pub use self::self_connection::has_client;
 pub use self::shortage::{count_accept_error, shortages};
-pub use self::signals::{Signal, exit_now, hold_signals, obey_default, wait_for_signal};
+pub use self::signals::{Signal, apply_default_action, block_signals, exit_now, wait_for_signal};
 pub use self::stream::{RealReader, RealStream, RealWriter};
 use crate::{Address, BlockTag, DiskOpen, DiskResult, Nanos, RangeTag, Seam};
 
@@ -91,7 +91,7 @@ pub enum RealError {
         error: io::Error,
     },
     /// The thread could not be pinned to its processor.
-    #[error("cannot run on processor {cpu} ({error}): name one in `cores` that this process may use, or \"auto\"")]
+    #[error("cannot run on processor {cpu} ({error}): specify one in `cores` that this process may use, or \"auto\"")]
     Pin {
         /// Number of the processor.
         cpu: usize,

@@ -269,13 +269,13 @@ impl PoolFile {
             self.map.head().overflowed.store(1, Ordering::Release);
             return None;
         };
-        let rest = tag.end
+        let end_and_kind = tag.end
             | match tag.kind {
                 RangeKind::Zeroes { may_unmap: false } => 0,
                 RangeKind::Zeroes { may_unmap: true } => UNMAP_BIT,
                 RangeKind::Outdated => OUTDATED_BIT,
             };
-        self.map.ranges()[index as usize].put(self.next(), tag.owner, tag.start, rest);
+        self.map.ranges()[index as usize].put(self.next(), tag.owner, tag.start, end_and_kind);
         Some(index)
     }
 

@@ -50,7 +50,7 @@ fn set_of(signals: &[Signal]) -> libc::sigset_t {
 }
 
 /// Blocks these signals in this thread and in threads that it starts later; [`wait_for_signal`] receives them.
-pub fn hold_signals() -> io::Result<()> {
+pub fn block_signals() -> io::Result<()> {
     let set = set_of(&Signal::ALL);
     // SAFETY: an initialised set; the old mask is not requested.
     match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) } {
@@ -73,7 +73,7 @@ pub fn wait_for_signal() -> Signal {
 }
 
 /// Performs the signal's default action: it ends the process, unless the signal is ignored.
-pub fn obey_default(signal: Signal) {
+pub fn apply_default_action(signal: Signal) {
     let set = set_of(&[signal]);
     // SAFETY: an initialised set and a valid signal. The signal is delivered to this thread before the second call
     // returns.

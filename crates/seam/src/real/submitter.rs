@@ -214,10 +214,10 @@ impl Submitter {
     ) -> DiskResult<T> {
         let permit = self.domain.helpers.acquire().await;
         let (sender, mut receiver) = crate::mailbox::mailbox(1);
-        let begun = self.pending.begin(super::core::coarse_now());
+        let pending_request = self.pending.begin(super::core::coarse_now());
         compio::runtime::spawn(async move {
             let result = compio::runtime::spawn_blocking(work).await;
-            drop((permit, begun));
+            drop((permit, pending_request));
             // The future may have been dropped.
             let _ = sender.send(result.unwrap_or_else(|error| Err(helper_failed(error)))).await;
         })

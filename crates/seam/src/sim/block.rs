@@ -13,7 +13,7 @@ use super::persist::PersistTags;
 use crate::rng::mix;
 use crate::{BLOCK_BYTES, Block, BlockMut, BlockTag, SECTOR_BYTES, SECTORS_PER_BLOCK};
 
-/// Content of a fresh buffer: no client's data, so that a checker notices the use of an unfilled buffer.
+/// Content of a fresh buffer: no client's data, so that a checker detects the use of an unfilled buffer.
 pub const POISON: u64 = 0xdead_0bad_f00d_dead;
 
 /// Content that simulated buffers and disks keep.

@@ -302,8 +302,8 @@ impl DiskInner {
             (Data::Write(pieces), fault) => {
                 let mut tags = self.gather(pieces);
                 if super::image::digest(0, &tags) != digest {
-                    let what = format!("R1: {at}+{len} changed while {} was writing it", self.name.display());
-                    self.world.violation(what);
+                    let message = format!("R1: {at}+{len} changed while {} was writing it", self.name.display());
+                    self.world.violation(message);
                 }
                 let mut sector = at / SECTOR;
                 match fault {

@@ -61,7 +61,7 @@ impl DiskControl {
         self.0.reconnect();
     }
 
-    /// Changes the size without notice; users see it at their next refresh.
+    /// Changes the size without a notification; users see it at their next refresh.
     pub fn resize(&self, size_bytes: u64) {
         self.0.resize(size_bytes);
     }

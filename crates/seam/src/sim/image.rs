@@ -94,12 +94,17 @@ pub(super) struct Image {
     /// False if writes are durable on completion.
     volatile: bool,
     /// If false, only chunks that are not all zero are kept, and there is no journal.
-    keep: bool,
+    keeps_content: bool,
 }
 
 impl Image {
-    pub(super) fn new(volatile: bool, keep: bool) -> Image {
-        Image { chunks: FxHashMap::default(), journal: Journal::default(), volatile: volatile && keep, keep }
+    pub(super) fn new(volatile: bool, keeps_content: bool) -> Image {
+        Image {
+            chunks: FxHashMap::default(),
+            journal: Journal::default(),
+            volatile: volatile && keeps_content,
+            keeps_content,
+        }
     }
 
     /// Copies the tags from `sector` on.
@@ -149,7 +154,7 @@ impl Image {
 
     /// The run of sectors from `sector` on, at most `count`, with one allocation status: (sectors, hole, zero).
     pub(super) fn run(&self, sector: u64, count: u64) -> (u64, bool, bool) {
-        if !self.keep {
+        if !self.keeps_content {
             return (count, false, false);
         }
         let status = |sector: u64| match self.chunks.get(&(sector / CHUNK_SECTORS)) {
@@ -229,8 +234,8 @@ impl Image {
             definite => definite,
         };
         if mode == CrashMode::Kill {
-            let some = |change| scatter(change, unit, rng);
-            in_flight.into_iter().flat_map(some).for_each(|part| self.write(part.sector, &part.tags));
+            let scatter_change = |change| scatter(change, unit, rng);
+            in_flight.into_iter().flat_map(scatter_change).for_each(|part| self.write(part.sector, &part.tags));
             return;
         }
         let mut changes = self.undo_all();
@@ -280,7 +285,7 @@ impl Image {
     pub(super) fn store(&mut self, sector: u64, tags: &[u64]) {
         for_chunks(sector, tags.len(), |chunk, at, range| {
             let tags = &tags[range];
-            if !self.keep && !self.chunks.contains_key(&chunk) && tags.iter().all(|tag| *tag == 0) {
+            if !self.keeps_content && !self.chunks.contains_key(&chunk) && tags.iter().all(|tag| *tag == 0) {
                 return;
             }
             let to = self.chunks.entry(chunk).or_insert_with(|| Rc::new([0; CHUNK_SECTORS as usize]));

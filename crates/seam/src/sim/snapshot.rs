@@ -1,5 +1,5 @@
-//! A snapshot of a world's disks: their durable content, and every unflushed change with its possible survivals. A test
-//! runs once to its end and checks every crash that was possible on the way. Images share equal content.
+//! A snapshot of a world's disks: their durable content and all unflushed changes, each of which a crash may keep, lose
+//! or tear. One run can thus test every crash point. Images share memory for equal content.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -19,7 +19,7 @@ pub enum Survival {
     First(usize),
     /// Everything except this number of leading sectors.
     AllBut(usize),
-    /// The sectors whose bits are set; the 64 bits repeat.
+    /// Some sectors: sector i of the change is kept if bit i % 64 is set.
     Scattered(u64),
 }
 
@@ -77,8 +77,7 @@ impl Snapshot {
         })
     }
 
-    /// The disks after a crash that leaves of each change the part `survival`, by the change's number in
-    /// [`Snapshot::changes`].
+    /// The disks after a crash. `survival(n)` decides which part of change n of [`Snapshot::changes`] remains.
     pub fn images(&self, mut survival: impl FnMut(usize) -> Survival) -> DiskImages {
         let mut number = 0;
         let mut images = DiskImages { metadata: Rc::clone(&self.metadata), ..DiskImages::default() };

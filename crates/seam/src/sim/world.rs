@@ -152,8 +152,8 @@ impl Shared {
         self.io_count.get() >= self.io_stop.get()
     }
 
-    pub(super) fn violation(&self, what: String) {
-        self.violations.borrow_mut().push(what);
+    pub(super) fn violation(&self, message: String) {
+        self.violations.borrow_mut().push(message);
     }
 }
 
@@ -237,8 +237,8 @@ impl World {
         self.shared.record(0, TraceOp::Note, TracePhase::Done, at, len, content);
     }
 
-    /// Broken rules that no result shows: a buffer that changed during its write to a disk (R1), or a buffer returned
-    /// with a persistence tag.
+    /// Broken rules that no result shows: a buffer that changed during its write to a disk (R1, docs/rules.md), or a
+    /// buffer returned with a persistence tag.
     pub fn violations(&self) -> Vec<String> {
         let dropped = self.pool.persist_tags.iter().flat_map(PersistTags::violations);
         self.shared.violations.borrow().iter().cloned().chain(dropped).collect()

@@ -32,12 +32,15 @@ mod tests {
             kind: EventKind::Change,
             subject: Some("web01".to_owned()),
             actor: Some("user root".to_owned()),
-            text: "pause: state paused, was active".to_owned(),
+            text: "pause: state changed from active to paused".to_owned(),
             phase: None,
         };
         let text = line(&event, Style::PLAIN);
-        assert_eq!(text, "2026-11-22T05:45:00Z  change  web01: pause: state paused, was active (user root)");
+        assert_eq!(text, "2026-11-22T05:45:00Z  change  web01: pause: state changed from active to paused (user root)");
         let short = EventReport { kind: EventKind::Alert, subject: None, actor: None, ..event };
-        assert_eq!(line(&short, Style::PLAIN), "2026-11-22T05:45:00Z  alert   pause: state paused, was active");
+        assert_eq!(
+            line(&short, Style::PLAIN),
+            "2026-11-22T05:45:00Z  alert   pause: state changed from active to paused"
+        );
     }
 }

@@ -13,8 +13,8 @@ use units::{show_bytes, show_micros};
 const FIGURES: [(&str, &str); 6] = [
     ("reads", "reads/s"),
     ("writes", "writes/s"),
-    ("read_bytes", "read/s"),
-    ("write_bytes", "written/s"),
+    ("read_bytes", "bytes read/s"),
+    ("write_bytes", "bytes written/s"),
     ("misses", "misses/s"),
     ("dirty_bytes", "dirty"),
 ];

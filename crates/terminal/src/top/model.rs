@@ -25,7 +25,7 @@ pub struct Row<'a> {
     pub volume: &'a VolumeReport,
     /// Its counts of the interval, and the interval.
     pub last_interval: Option<(&'a VolumeReport, &'a Interval)>,
-    /// Its requests a second in each of the last intervals.
+    /// Its requests per second in each of the last intervals.
     pub trail: &'a VecDeque<f64>,
 }
 
@@ -131,12 +131,12 @@ impl Model {
         now.saturating_duration_since(self.last_reply.unwrap_or(self.began))
     }
 
-    /// Requests a second in each of the last intervals.
+    /// Requests per second in each of the last intervals.
     pub fn requests(&self) -> &VecDeque<f64> {
         &self.requests
     }
 
-    /// Bytes a second in each of the last intervals.
+    /// Bytes per second in each of the last intervals.
     pub fn bytes(&self) -> &VecDeque<f64> {
         &self.bytes
     }

@@ -33,13 +33,13 @@ impl super::Decoder for Decoder {
         let [disk, cpu, sequence, time, _, action] = words(line, true)?;
         let comma = disk.iter().position(|byte| *byte == b',');
         let (major, minor) = disk.split_at(comma.ok_or_else(|| format!("{} is not a disk such as 8,0", shown(disk)))?);
-        for (field, what) in [
+        for (field, name) in [
             (major, "the disk's major number"),
             (&minor[1..], "the disk's minor number"),
             (cpu, "the CPU"),
             (sequence, "the sequence"),
         ] {
-            number(field, what)?;
+            number(field, name)?;
         }
         let time_ns = Some(seconds_as_ns(time, "the time")?);
         if action != self.action {

@@ -42,7 +42,7 @@ impl super::Decoder for Decoder {
             return Ok(());
         };
         let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-        let mut next = |what: &str| words.next().ok_or_else(|| RecordError(format!("{what} is missing")));
+        let mut next = |name: &str| words.next().ok_or_else(|| RecordError(format!("{name} is missing")));
         let time_ns = match version {
             Version::Two { elapsed_ns } => *elapsed_ns,
             Version::Three => Some(in_nanoseconds(number(next("the time")?, "the time")?)?),
@@ -52,8 +52,8 @@ impl super::Decoder for Decoder {
             (b"add" | b"open" | b"close", _) => return Ok(()),
             (b"wait", Version::Two { elapsed_ns }) => {
                 let wait_ns = in_nanoseconds(number(next("the wait")?, "the wait")?)?;
-                let then = elapsed_ns.unwrap_or(0).checked_add(wait_ns);
-                *elapsed_ns = Some(then.ok_or("the waits exceed the range of times")?);
+                let elapsed = elapsed_ns.unwrap_or(0).checked_add(wait_ns);
+                *elapsed_ns = Some(elapsed.ok_or("the waits exceed the range of times")?);
                 return Ok(());
             }
             (b"sync" | b"datasync", _) => {

@@ -178,11 +178,11 @@ fn decoded_units(format: Format, head: &[u8]) -> usize {
                 None => Some((rest, &rest[rest.len()..])),
             },
         };
-        let Some((unit, behind)) = unit else { break };
+        let Some((unit, remaining)) = unit else { break };
         if decoder.decode(unit, &mut out).is_err() {
             break;
         }
-        rest = behind;
+        rest = remaining;
         decoded_units += 1;
     }
     if out.len() == 0 { 0 } else { decoded_units }

@@ -44,7 +44,7 @@ fn indices_wrap_and_a_new_ring_continues_at_the_used_index() {
 fn driver_is_notified_at_its_event_index() {
     let memory = memory();
     let mut ring = Ring::new(LAYOUT, &memory).expect("in memory");
-    assert!(ring.must_notify(), "a new ring does not know of earlier notifications");
+    assert!(ring.must_notify(), "a new ring has no record of earlier notifications");
     // The driver requests a notification when the third request is used.
     set(&memory, 0x104 + 8, 2);
     let mut notified = Vec::new();
@@ -69,7 +69,7 @@ fn enabling_notifications_reports_requests_that_arrived_meanwhile() {
     assert!(ring.enable_notifications(None));
     assert_eq!(ring.pop(), Ok(Some(0)));
     assert!(!ring.enable_notifications(None));
-    assert_eq!(get(&memory, 0x204 + 32), 1, "the event is the next one");
+    assert_eq!(get(&memory, 0x204 + 32), 1, "the driver is asked to notify at the next request");
     let mut plain = Ring::new(Layout { event_idx: false, ..LAYOUT }, &memory).expect("in memory");
     plain.disable_notifications();
     assert_eq!(get(&memory, 0x200), NO_NOTIFY);

@@ -67,7 +67,7 @@ fn change_is_recorded_once_with_its_actor() {
     assert_eq!(patched.status, 200);
     let by_token = event(&http, "&subject=v&kind=change", "policy");
     assert_eq!(by_token["actor"], "token ops from 127.0.0.1", "{by_token}");
-    let text = "set policy=write-through: policy write-through, was write-back";
+    let text = "set policy=write-through: policy changed from write-back to write-through";
     assert_eq!((&by_token["text"], &by_token["kind"]), (&text.into(), &"change".into()));
     let streamed = (0..5).find_map(|_| {
         let (_, data) = subscriber.event();
@@ -81,7 +81,7 @@ fn change_is_recorded_once_with_its_actor() {
     let made = event(&http, "&kind=change", "create the token ops (operate)");
     daemon.command(&["volume", "pause", "v"]);
     let by_user = event(&http, "&subject=v&kind=change", "pause");
-    assert_eq!(by_user["text"], "pause: state paused, was active");
+    assert_eq!(by_user["text"], "pause: state changed from active to paused");
     assert!(by_user["actor"].as_str().is_some_and(|actor| actor.starts_with("u")), "{by_user}");
     assert_eq!(by_user["actor"], made["actor"]);
     let text = fixture.config_text().replace("name = \"v\"", "name = \"v\"\npolicy = \"none\"");
@@ -235,14 +235,14 @@ fn failed_flash_device_raises_an_alert_until_replaced() {
         has(&http, "flash-degraded", &failed).then_some(())
     });
     event(&http, &format!("&kind=alert&subject={subject}"), "flash-degraded raised (critical)");
-    event(&http, &format!("&kind=device&subject={subject}"), "lost, was in-service");
+    event(&http, &format!("&kind=device&subject={subject}"), "changed from in-service to lost");
     // A policy change without an actor.
-    let through = event(&http, "&kind=policy&subject=v", "policy write-through, was write-back");
+    let through = event(&http, "&kind=policy&subject=v", "policy changed from write-back to write-through");
     assert_eq!(through["actor"], Value::Null);
     daemon.command(&["flash", "replace", &failed, &spare.to_string_lossy()]);
     event(&http, &format!("&kind=alert&subject={subject}"), "flash-degraded cleared");
     wait_for("no alert", || alerts(&http).is_empty().then_some(()));
-    event(&http, "&kind=policy&subject=v", "policy write-back, was write-through");
+    event(&http, "&kind=policy&subject=v", "policy changed from write-through to write-back");
     daemon.stop();
 }
 

@@ -101,7 +101,7 @@ fn of_latencies(text: &str, name: &str, labels: &str) -> Figures {
 /// Figures from a volume's line in `hotset status`, found by the right-aligned column heads.
 fn of_screen(screen: &str, volume: &str) -> Figures {
     let head = screen.lines().find(|line| line.starts_with("volume ")).expect("a table of volumes");
-    let line = screen.lines().find(|line| line.starts_with(&format!("{volume} "))).expect("a line a volume");
+    let line = screen.lines().find(|line| line.starts_with(&format!("{volume} "))).expect("a line per volume");
     let column = |name: &str| {
         let end = head.find(&format!(" {name} ")).expect("its column") + 1 + name.len();
         let text = line[..end].rsplit(' ').next().expect("a figure");

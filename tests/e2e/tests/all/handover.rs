@@ -1,4 +1,4 @@
-//! NBD clients that cannot reconnect, over restarts of the daemon under a service manager that stores descriptors.
+//! NBD clients that cannot reconnect, across restarts of the daemon under a service manager that stores descriptors.
 
 use std::fs;
 use std::time::Duration;

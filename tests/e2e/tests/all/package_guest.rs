@@ -18,7 +18,7 @@ const SECONDS_PACKING: u64 = 600;
 const UNITS: &str = "hotset hotset-attach@web01 hotset-attach@raw";
 /// Bytes written before the reboot: twice the size of the memory.
 const FILL_MIB: u64 = 64;
-/// Bytes a second that the disk accepts while written data is to stay dirty.
+/// Bytes per second that the disk accepts while written data is to stay dirty.
 const SLOW_BYTES: u64 = 128 << 10;
 /// Load for a minute and a half on a file of a file system, an open device that is not mounted, and a client that never
 /// reconnects.

@@ -22,9 +22,12 @@ pub struct Obstacle(PathBuf);
 impl Obstacle {
     pub fn create(fixture: &Fixture) -> Obstacle {
         let path = fixture.folder.join("state/state.new");
-        // The spare, if it exists.
-        let _ = fs::remove_file(&path);
-        fs::create_dir(&path).expect("the state directory exists");
+        // A write of the state that is still in progress may create the spare anew.
+        let create = || {
+            let _ = fs::remove_file(&path);
+            fs::create_dir(&path).ok()
+        };
+        wait_for("the folder in place of the spare file", create);
         Obstacle(path)
     }
 

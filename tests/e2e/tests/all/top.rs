@@ -1,4 +1,4 @@
-//! `hotset top` on a terminal: live, at any size, over a restart of the daemon, with the terminal restored at the end.
+//! `hotset top` on a terminal: live, at any size, across a restart of the daemon. The terminal is restored at the end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

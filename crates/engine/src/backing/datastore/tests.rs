@@ -41,9 +41,9 @@ fn background(
     cost: Cost,
     time: Nanos,
 ) -> Rc<Cell<u64>> {
-    let (own, datastore) = (seam.clone(), Rc::clone(datastore));
+    let (task_seam, datastore) = (seam.clone(), Rc::clone(datastore));
     repeat(seam, move || {
-        let (seam, datastore) = (own.clone(), Rc::clone(&datastore));
+        let (seam, datastore) = (task_seam.clone(), Rc::clone(&datastore));
         async move {
             let _slot = datastore.acquire_slot(number, cost, Priority::Background).await;
             seam.sleep(time).await;
@@ -53,9 +53,9 @@ fn background(
 
 /// A client whose requests occupy the disks for `time`.
 fn client(seam: &SimSeam, datastore: &Rc<Datastore<SimSeam>>, number: u32, cost: Cost, time: Nanos) -> Rc<Cell<u64>> {
-    let (own, datastore) = (seam.clone(), Rc::clone(datastore));
+    let (task_seam, datastore) = (seam.clone(), Rc::clone(datastore));
     repeat(seam, move || {
-        let (seam, datastore) = (own.clone(), Rc::clone(&datastore));
+        let (seam, datastore) = (task_seam.clone(), Rc::clone(&datastore));
         async move {
             let _slot = datastore.acquire_slot(number, cost, Priority::Foreground).await;
             seam.sleep(time).await;
@@ -78,8 +78,8 @@ fn other_volumes_proceed_while_one_backing_hangs() {
     pass(&world, &seam, Nanos::from_secs(10));
     let before: u64 = others.iter().map(|count| count.get()).sum();
     pass(&world, &seam, Nanos::from_secs(10));
-    let more = others.iter().map(|count| count.get()).sum::<u64>() - before;
-    assert!(more > 500, "{more} requests in ten seconds beside a hung backing");
+    let completed = others.iter().map(|count| count.get()).sum::<u64>() - before;
+    assert!(completed > 500, "{completed} requests in ten seconds beside a hung backing");
     assert!(hung.iter().all(|count| count.get() == 0));
     let stats = datastore.stats();
     assert!(stats.outstanding < 16.0, "{} outstanding: the hung volume took all free slots", stats.outstanding);
@@ -101,10 +101,10 @@ fn removed_volume_releases_only_its_own_waiting_requests() {
     let (world, seam, datastore) = congested_datastore(3);
     for number in 0..3 {
         for _ in 0..16 {
-            let (own, datastore) = (seam.clone(), Rc::clone(&datastore));
+            let (task_seam, datastore) = (seam.clone(), Rc::clone(&datastore));
             seam.spawn(async move {
                 let _slot = datastore.acquire_slot(number, Cost::ONE, Priority::Foreground).await;
-                own.sleep(Nanos::from_millis(20)).await;
+                task_seam.sleep(Nanos::from_millis(20)).await;
             });
         }
     }
@@ -128,7 +128,7 @@ fn cancelled_wait_returns_its_place() {
             let mut slot = Box::pin(datastore.acquire_slot(1, large, Priority::Foreground));
             let is_granted =
                 std::future::poll_fn(|context| std::task::Poll::Ready(slot.as_mut().poll(context).is_ready())).await;
-            // Some are granted their slot and are dropped before they notice.
+            // Some are granted their slot and are dropped before they take it.
             seam.sleep(Nanos::from_millis(wait % 7 * 5)).await;
             drop((is_granted, slot));
         }
@@ -149,12 +149,12 @@ fn congestion_ends_when_requests_stop() {
     for number in 0..2 {
         datastore.set_volume(number, "volume", Entitlement { shares: 1_000, reservation: 0 });
         for _ in 0..16 {
-            let (own, datastore, stop, completed) =
+            let (task_seam, datastore, stop, completed) =
                 (seam.clone(), Rc::clone(&datastore), Rc::clone(&stop), Rc::clone(&completed));
             seam.spawn(async move {
                 while !stop.get() {
                     let _slot = datastore.acquire_slot(number, Cost::ONE, Priority::Foreground).await;
-                    own.sleep(Nanos::from_millis(20)).await;
+                    task_seam.sleep(Nanos::from_millis(20)).await;
                     *completed.borrow_mut() += 1;
                 }
             });
@@ -194,10 +194,10 @@ fn expedited_work_competes_with_client_requests() {
         let _flood: Vec<_> = (0..32).map(|_| client(&seam, &datastore, 0, Cost::ONE, time)).collect();
         let ended = Rc::new(Cell::new(0));
         for _ in 0..100 {
-            let (own, datastore, ended) = (seam.clone(), Rc::clone(&datastore), Rc::clone(&ended));
+            let (task_seam, datastore, ended) = (seam.clone(), Rc::clone(&datastore), Rc::clone(&ended));
             seam.spawn(async move {
                 let _slot = datastore.acquire_slot(1, Cost::ONE, Priority::Background).await;
-                own.sleep(time).await;
+                task_seam.sleep(time).await;
                 ended.set(ended.get() + 1);
             });
         }
@@ -223,11 +223,11 @@ fn processor_stalls_are_not_congestion() {
     }
     let clients: Vec<_> =
         (0..32).map(|number| client(&seam, &datastore, number % 2, Cost::ONE, Nanos::from_millis(10))).collect();
-    let own = seam.clone();
+    let task_seam = seam.clone();
     seam.spawn(async move {
         loop {
-            own.sleep(Nanos::from_millis(100)).await;
-            own.spend(Nanos::from_millis(200));
+            task_seam.sleep(Nanos::from_millis(100)).await;
+            task_seam.spend(Nanos::from_millis(200));
         }
     });
     pass(&world, &seam, Nanos::from_secs(30));

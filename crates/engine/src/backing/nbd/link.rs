@@ -77,7 +77,7 @@ impl<S: Seam> Shared<S> {
         }
     }
 
-    /// Returns when the server owes an answer and has sent nothing for too long.
+    /// Returns when a request is open and the server has sent nothing for too long.
     async fn wait_for_silence(&self) {
         let (mut before, mut silent) = (None, 0);
         loop {

@@ -43,8 +43,8 @@ pub struct NbdOptions {
     pub pause_max: Nanos,
     /// Time for the server to finish the requests of a lost connection before writes are repeated on the next one.
     pub settle: Nanos,
-    /// Silence after which a server that owes answers counts as lost (detected after up to twice this time). While a
-    /// flush or a zero-range is open, ten times as long.
+    /// Time after which a server with open requests that sends nothing counts as lost (detected after up to twice this
+    /// time). While a flush or a zero-range is open, ten times as long.
     pub silence_max: Nanos,
 }
 

@@ -1,4 +1,4 @@
-//! The client's side of the handshake: opens an export and learns its properties.
+//! The client's side of the handshake: opens an export and reads its properties.
 
 use std::io;
 
@@ -23,7 +23,7 @@ pub(super) enum NegotiateError {
     Refused { export: String, reason: String },
     #[error("the server accepts requests of {min} to {max} bytes; 4096 must be in this range")]
     BlockSize { min: u32, max: u32 },
-    #[error("the export belongs to this daemon itself; name the volume's own storage as its backing")]
+    #[error("the export belongs to this daemon itself; specify the volume's own storage as its backing")]
     Own,
     #[error("the export's size of {0} bytes is not a multiple of its block size")]
     Size(u64),
@@ -121,7 +121,7 @@ fn export_info(
     Ok(ExportInfo { size_bytes, flags, logical_block, preferred_block, request_bytes_max, structured, allocation })
 }
 
-/// The handshake with servers that do not know `GO`.
+/// The handshake with servers that do not support `GO`.
 async fn export_name<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     incoming: &mut Incoming<S, R>,
     writer: &mut W,

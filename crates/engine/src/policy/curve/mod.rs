@@ -5,11 +5,10 @@
 //! threshold falls by an eighth, and the pages above it are dropped. Distances and counts of the sample are scaled up
 //! by the inverse of the sampling rate.
 //!
-//! Counts age, so that last month's load does not outweigh today's. They are halved after each *window* of uses, so
-//! that a use counts half after half a window and a quarter after a whole one. Pages without a use for half a window
-//! are dropped. If few sampled pages are left, the threshold rises again, so that one scan of everything does not keep
-//! the curve coarse for ever. The window is counted in uses. It grows with the working set, because a larger set takes
-//! longer to come round.
+//! Counts age, so that last month's load does not outweigh today's. They are halved when their aged total reaches a
+//! *window*, so in steady state every half window. Pages without a use for half a window are dropped. If few sampled
+//! pages are left, the threshold rises again, so that one scan of everything does not leave the sampling rate low. The
+//! window is counted in uses. It grows with the working set, because a larger set takes longer to reuse its pages.
 //!
 //! Sampling a use costs some ten times as much as skipping it. So a load on few pages is sampled at one in eight until
 //! the curve is good, and then at lower rates, down to one use in [`SAMPLE_INTERVAL_MIN`].
@@ -45,7 +44,7 @@ const WINDOW_MAX: u64 = 1 << 30;
 /// A sampled page.
 struct SampledPage {
     key: u64,
-    /// Position of its last use on the line.
+    /// Position of its last use on the timeline.
     position: u32,
 }
 
@@ -60,14 +59,14 @@ pub struct Curve {
     timeline: Timeline,
     /// Uses in recent windows.
     uses: Uses,
-    /// Recent uses of the same sample; they fade only when the owner calls [`Curve::fade`].
+    /// Recent uses of the same sample; they decay only when the owner calls [`Curve::decay`].
     recent: Uses,
-    /// Uses after which the counts age.
+    /// Aged total of uses at which the counts are halved.
     window: u64,
     /// Pages last used before this position are dropped at the next aging.
     drop_before: u32,
-    /// Uses and position since which the sampling pace is measured.
-    pace_start: (u64, u32),
+    /// Uses and position at the last reset of the sampling-rate measurement.
+    rate_start: (u64, u32),
 }
 
 impl Default for Curve {
@@ -81,7 +80,7 @@ impl Default for Curve {
             recent: Uses::default(),
             window: WINDOW_MIN,
             drop_before: 0,
-            pace_start: (0, 0),
+            rate_start: (0, 0),
         };
         curve.set_threshold(THRESHOLD_MAX);
         curve
@@ -90,7 +89,7 @@ impl Default for Curve {
 
 const THRESHOLD_MAX: u64 = u64::MAX / RATE_MAX_DIVISOR;
 
-/// Hash for the table: below the threshold the highest bits are all alike, but the table needs them different.
+/// Hash for the table: below the threshold the highest bits of all keys are equal, but the table needs them different.
 fn table_hash(key: u64) -> u64 {
     key.rotate_left(32)
 }
@@ -98,7 +97,7 @@ fn table_hash(key: u64) -> u64 {
 impl Curve {
     /// Records a use of the page whose address hashes to `key` (all 64 bits well mixed).
     #[inline]
-    pub fn used(&mut self, key: u64) {
+    pub fn record_use(&mut self, key: u64) {
         self.uses.all += 1;
         self.recent.all += 1;
         if key < self.threshold {
@@ -117,8 +116,8 @@ impl Curve {
     }
 
     /// Scales the recent uses by `part`.
-    pub fn fade(&mut self, part: f64) {
-        self.recent.fade(part);
+    pub fn decay(&mut self, part: f64) {
+        self.recent.decay(part);
     }
 
     /// Estimated number of pages used within the last window.
@@ -164,7 +163,7 @@ impl Curve {
                 let others = self.timeline.marks_after(position);
                 self.timeline.clear(position);
                 page.get_mut().position = self.timeline.mark();
-                // The number of pages between is known only to within one weight: half of it is added on average.
+                // The number of pages between is known only to within one weight, so half a weight is added.
                 let distance = others.saturating_mul(self.weight).saturating_add(self.weight / 2);
                 self.uses.record_repeat(distance, self.weight);
                 self.recent.record_repeat(distance, self.weight);
@@ -197,19 +196,19 @@ impl Curve {
     }
 
     fn age(&mut self) {
-        self.uses.fade(0.5);
+        self.uses.decay(0.5);
         self.drop_samples(|page, _, drop_before| page.position < drop_before);
         self.drop_before = self.timeline.now();
         self.window = self.working_set().saturating_mul(WINDOW_USES).clamp(WINDOW_MIN, WINDOW_MAX);
-        self.pace_start = (self.uses.all, self.timeline.now());
+        self.rate_start = (self.uses.all, self.timeline.now());
         if self.sampled.len() < SAMPLES_MIN {
-            // Newly sampled pages look new at their first use; that is one use of a page in a window of many.
+            // Pages that enter the sample are counted as first uses; the error is one use per page and window.
             self.set_threshold(self.threshold.saturating_mul(2).min(THRESHOLD_MAX));
         }
     }
 
     fn compact(&mut self) {
-        let (accesses, position) = self.pace_start;
+        let (accesses, position) = self.rate_start;
         let (accesses, samples) = (self.uses.all - accesses, self.timeline.now() - position);
         if self.sampled.len() > SAMPLES_TARGET && accesses < SAMPLE_INTERVAL_MIN * u64::from(samples) {
             self.lower_threshold(self.threshold / 2);
@@ -217,7 +216,7 @@ impl Curve {
         let moved = self.timeline.compact();
         self.sampled.iter_mut().for_each(|page| page.position = moved(page.position));
         self.drop_before = moved(self.drop_before);
-        self.pace_start = (self.uses.all, self.timeline.now());
+        self.rate_start = (self.uses.all, self.timeline.now());
     }
 }
 
@@ -226,7 +225,7 @@ mod tests {
     use super::*;
 
     fn key(page: u64) -> u64 {
-        crate::memory::hash(0, crate::memory::PageNo(page))
+        crate::page_hash::page_hash(0, flash::PageNo(page))
     }
 
     #[test]
@@ -234,7 +233,7 @@ mod tests {
         for pages in [20_000_u64, 100_000] {
             let mut curve = Curve::default();
             for _ in 0..10 {
-                (0..pages).for_each(|page| curve.used(key(page)));
+                (0..pages).for_each(|page| curve.record_use(key(page)));
             }
             assert!(curve.miss_ratio(pages * 9 / 10) > 0.97, "{pages}: {}", curve.miss_ratio(pages * 9 / 10));
             assert!((curve.miss_ratio(pages * 11 / 10) - 0.1).abs() < 0.03, "the first round of ten misses");
@@ -246,7 +245,7 @@ mod tests {
     fn memory_of_a_curve_is_bounded() {
         let mut curve = Curve::default();
         for page in 0..2_000_000 {
-            curve.used(key(page));
+            curve.record_use(key(page));
         }
         assert!(curve.sampled.len() <= SAMPLED_MAX && curve.sampled.capacity() <= 2 * SAMPLED_MAX);
         assert!(Curve::bytes_max() <= 512 << 10, "two of them stay below 1 MiB");
@@ -257,13 +256,13 @@ mod tests {
     fn new_load_replaces_old_one() {
         let mut curve = Curve::default();
         // One pass over so many pages that hardly any is sampled.
-        (0..1_000_000).for_each(|page| curve.used(key(page)));
+        (0..1_000_000).for_each(|page| curve.record_use(key(page)));
         let coarse = curve.threshold;
         assert!(curve.miss_ratio(1 << 30) > 0.9, "no page returned");
         // A loop over a small part of that: in the end more of it is sampled.
         let mut rounds = 0;
         while curve.miss_ratio(26_000) > 0.05 || curve.threshold <= coarse || curve.sampled.len() < SAMPLES_MIN {
-            (0..20_000).for_each(|page| curve.used(key(1 << 40 | page)));
+            (0..20_000).for_each(|page| curve.record_use(key(1 << 40 | page)));
             rounds += 1;
             assert!(rounds * 20_000 < 16 * WINDOW_MIN, "the curve does not adapt to the new load");
         }

@@ -1,9 +1,10 @@
 //! The two miss-ratio curves of a volume: of blocks for memory, and of pages for flash.
 
+use flash::{PAGE_BLOCKS, PageNo};
 use seam::BLOCK_BYTES;
 
 use super::Curve;
-use crate::memory::{BLOCKS_PER_PAGE, PageNo, hash};
+use crate::page_hash::page_hash;
 
 /// Maximum number of points reported of a curve: from a 4,096th of the working set to slightly more than all of it,
 /// each 14 % above the last.
@@ -11,7 +12,7 @@ pub const POINTS_MAX: usize = 64;
 const SMALLEST_DIVISOR: f64 = 4_096.0;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-const PAGE: u64 = BLOCK * BLOCKS_PER_PAGE as u64;
+const PAGE: u64 = BLOCK * PAGE_BLOCKS as u64;
 
 /// Both curves, updated by each request of a client.
 #[derive(Default)]
@@ -29,7 +30,7 @@ pub struct CurvePoint {
     pub miss_ratio: f64,
 }
 
-/// Points of one curve and the load behind it.
+/// Points of one curve, and the load that it describes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CurveStats {
     /// Bytes of a block or page.
@@ -53,10 +54,10 @@ pub struct VolumeCurves {
 
 impl Curves {
     /// Records a read or write of `len` bytes at `at`.
-    pub fn used(&mut self, at: u64, len: u64) {
+    pub fn record_use(&mut self, at: u64, len: u64) {
         let end = at + len;
-        (at / BLOCK..end.div_ceil(BLOCK)).for_each(|block| self.memory.used(key(block)));
-        (at / PAGE..end.div_ceil(PAGE)).for_each(|page| self.flash.used(key(page)));
+        (at / BLOCK..end.div_ceil(BLOCK)).for_each(|block| self.memory.record_use(key(block)));
+        (at / PAGE..end.div_ceil(PAGE)).for_each(|page| self.flash.record_use(key(page)));
     }
 
     /// Both curves, in a bounded number of points.
@@ -73,7 +74,7 @@ impl Curves {
 /// Hash of a block or page number. It leaves out the volume's number, so that a volume attached again samples the same
 /// pages.
 fn key(number: u64) -> u64 {
-    hash(0, PageNo(number))
+    page_hash(0, PageNo(number))
 }
 
 fn stats(curve: &Curve, unit_bytes: u64) -> CurveStats {
@@ -105,7 +106,7 @@ mod tests {
         let mut curves = Curves::default();
         assert_eq!(curves.stats().memory.points, []);
         for round in 0..4 {
-            (0..2_000).for_each(|page| curves.used(page * PAGE + 60 * 1024, 8 * 1024));
+            (0..2_000).for_each(|page| curves.record_use(page * PAGE + 60 * 1024, 8 * 1024));
             assert_eq!(curves.memory.accesses(), (round + 1) * 4_000);
             assert_eq!(curves.flash.accesses(), (round + 1) * 4_000);
         }

@@ -1,6 +1,6 @@
-//! A time line with one mark for each sampled page, at its last use. The number of marks after a mark is the number of
-//! other pages used since. The line has one bit for each position, and counts of set bits for each word and each group
-//! of words.
+//! A timeline with one mark for each sampled page, at its last use. The number of marks after a mark is the number of
+//! other pages used since. The timeline has one bit for each position, and counts of set bits for each word and each
+//! group of words.
 
 /// Positions in a word.
 const WORD: usize = u64::BITS as usize;
@@ -8,10 +8,10 @@ const WORD: usize = u64::BITS as usize;
 const GROUP: usize = 32;
 const GROUPS: usize = 32;
 const WORDS: usize = GROUP * GROUPS;
-/// Positions before the line has to be compacted.
+/// Positions before the timeline has to be compacted.
 pub const POSITIONS: usize = WORDS * WORD;
 
-/// The time line. Invariant: `counts` holds the number of set bits of each word, `sums` that of each group; no bit is
+/// The timeline. Invariant: `counts` holds the number of set bits of each word, `sums` that of each group; no bit is
 /// set at or past `next`.
 pub struct Timeline {
     words: Vec<u64>,
@@ -42,7 +42,7 @@ impl Timeline {
 
     /// Marks the next position and returns it.
     pub fn mark(&mut self) -> u32 {
-        assert!(!self.is_full(), "a full time line is compacted first");
+        assert!(!self.is_full(), "a full timeline is compacted first");
         let (word, bit) = (self.next / WORD, self.next % WORD);
         self.words[word] |= 1 << bit;
         self.counts[word] += 1;
@@ -72,7 +72,7 @@ impl Timeline {
         u64::from(same_word + words.sum::<u32>() + groups.sum::<u32>())
     }
 
-    /// Compacts the time line: moves all marks to the beginning, in their order. Returns a function from an old
+    /// Compacts the timeline: moves all marks to the beginning, in their order. Returns a function from an old
     /// position to its new one.
     pub fn compact(&mut self) -> impl Fn(u32) -> u32 + use<> {
         let (mut before, mut sum) = ([0_u32; WORDS], 0);

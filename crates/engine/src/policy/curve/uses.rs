@@ -32,11 +32,11 @@ impl Uses {
     }
 
     /// Scales all counts by `part`.
-    pub fn fade(&mut self, part: f64) {
-        let fade = |count: &mut u64| *count = (*count as f64 * part) as u64;
-        self.by_distance.iter_mut().for_each(fade);
-        fade(&mut self.first);
-        fade(&mut self.all);
+    pub fn decay(&mut self, part: f64) {
+        let decay = |count: &mut u64| *count = (*count as f64 * part) as u64;
+        self.by_distance.iter_mut().for_each(decay);
+        decay(&mut self.first);
+        decay(&mut self.all);
     }
 
     /// Misses for each use of LRUs of the given numbers of pages, in growing order; 1 before the first use.

@@ -58,7 +58,7 @@ fn parse_amount(text: &str) -> Result<Amount, String> {
         )
     };
     match text.strip_suffix('%') {
-        Some(percent) => parse_share(percent).map(Amount::Share).ok_or_else(|| wrong(String::new())),
+        Some(percent) => parse_share(percent).map(Amount::OfFootprint).ok_or_else(|| wrong(String::new())),
         None => parse_size(text).map(Amount::Bytes).map_err(wrong),
     }
 }
@@ -119,8 +119,12 @@ fn record(requests: &[Request]) -> Recording {
 
 /// Simulates and prints the result.
 pub fn run(options: &Options, json: bool) -> Result<(), Failure> {
-    let plan =
-        Plan { memory: options.memory, flash: options.flash, stage_share: options.stage, policy: options.policy };
+    let plan = Plan {
+        memory: options.memory,
+        flash: options.flash,
+        stage_millipercent: options.stage,
+        policy: options.policy,
+    };
     check(&plan)?;
     let requests = read_requests(&options.trace, options.format, options.lenient)?;
     let recording = record(&requests);
@@ -260,8 +264,8 @@ mod tests {
 
     #[test]
     fn sizes_are_bytes_or_a_part_of_the_footprint() {
-        assert_eq!(parse_amount("10%"), Ok(Amount::Share(10_000)));
-        assert_eq!(parse_amount("0.125 %"), Ok(Amount::Share(125)));
+        assert_eq!(parse_amount("10%"), Ok(Amount::OfFootprint(10_000)));
+        assert_eq!(parse_amount("0.125 %"), Ok(Amount::OfFootprint(125)));
         assert_eq!(parse_amount("1 GiB"), Ok(Amount::Bytes(1 << 30)));
         for wrong in ["", "%", "ten%", "1.%", "0.0001%", "-1%", "99999999999999999999%", "5 potatoes"] {
             assert!(parse_amount(wrong).is_err_and(|error| error.contains("10%")), "{wrong}");
@@ -272,8 +276,8 @@ mod tests {
 
     #[test]
     fn impossible_simulations_are_refused_with_a_remedy() {
-        let plan = |memory, flash, policy| Plan { memory, flash, stage_share: 0, policy };
-        let (none, some) = (Amount::Bytes(0), Amount::Share(1));
+        let plan = |memory, flash, policy| Plan { memory, flash, stage_millipercent: 0, policy };
+        let (none, some) = (Amount::Bytes(0), Amount::OfFootprint(1));
         for (plan, word) in [
             (plan(none, none, Replacement::Default), "--memory 10%"),
             (plan(some, some, Replacement::Belady), "not both"),

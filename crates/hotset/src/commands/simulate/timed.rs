@@ -22,7 +22,7 @@ pub struct Options {
     /// Replay through the engine on this array, in virtual time: raid5, or raid10?disks=8&type=nlsas&stripe=64KiB
     #[arg(long, value_name = "ARRAY", value_parser = parse_array)]
     array: Option<ArraySpec>,
-    /// With --array: queue depth, instead of the recorded times
+    /// With --array: keep N requests outstanding (closed loop) instead of replaying the recorded arrival times
     #[arg(long, value_name = "N", requires = "array", value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: Option<u32>,
     /// With --array: when writes are acknowledged: write-back or write-through
@@ -161,15 +161,15 @@ impl Timed {
     /// Prints the results as text.
     pub fn print(&self) {
         match self.depth {
-            Some(depth) => println!("\nthrough the engine, queue depth {depth}:"),
-            None => println!("\nthrough the engine, at the recorded times:"),
+            Some(depth) => println!("\nreplay with latencies, queue depth {depth}:"),
+            None => println!("\nreplay with latencies, at the recorded times:"),
         }
-        self.without.print("without");
-        self.with.print("with");
+        self.without.print("no cache");
+        self.with.print("cache");
         if let Some(cache) = &self.with.cache {
             println!(
                 "reads: {} from memory, {} from flash, {} partial hits; array: {} reads and {} writes, \
-                 destaged {:.1} s after the end; {} promoted to flash",
+                 destage ended {:.1} s after the last request; {} promoted to flash",
                 show_percent(cache.memory_hits, cache.reads),
                 show_percent(cache.flash_hits, cache.reads),
                 show_percent(cache.partial_hits, cache.reads),

@@ -146,7 +146,7 @@ impl Report {
     fn duration(&self) -> String {
         let Some(seconds) = self.duration_s else { return "unknown: the trace has no times".to_owned() };
         let rate = if seconds > 0.0 {
-            format!(", {:.0} requests a second", self.requests as f64 / seconds)
+            format!(", {:.0} requests per second", self.requests as f64 / seconds)
         } else {
             String::new()
         };

@@ -27,9 +27,9 @@ const POOL_BYTES_MAX: u64 = 1 << 30;
 pub struct Figures {
     /// Successful requests.
     pub requests: u64,
-    /// Successful requests a second.
+    /// Successful requests per second.
     pub iops: f64,
-    /// 10^6 bytes a second.
+    /// 10^6 bytes per second.
     pub mb_s: f64,
     /// Part of successful requests that were reads.
     pub read_ratio: f64,

@@ -248,7 +248,7 @@ impl Deployment {
         let started = world.run_until(start::start_daemon(self, run, &world, &plan, operations));
         let (session, attached) = match started {
             Ok(Ok((session, attached))) => (Rc::new(session), attached),
-            Ok(Err(what)) => return Err(run.violation(None, Finding { what, sector: None })),
+            Ok(Err(message)) => return Err(run.violation(None, Finding { message, sector: None })),
             Err(stop) => return Err(run.stuck(&world, "the start", &stop)),
         };
         let end = options.sessions[number];
@@ -323,7 +323,7 @@ impl Deployment {
         let ended = world.run_until(self.stop_cleanly(session, attached, end == End::Park));
         match ended {
             Ok(Ok(())) => Ok(CrashMode::LoseAll),
-            Ok(Err(what)) => Err(run.violation(None, Finding { what, sector: None })),
+            Ok(Err(message)) => Err(run.violation(None, Finding { message, sector: None })),
             Err(stop) => Err(run.stuck(world, "the clean stop", &stop)),
         }
     }
@@ -376,8 +376,8 @@ impl Deployment {
             let is_served = session.subjects.iter().any(|subject| usize::from(subject.number) == index + 1);
             let writes = world.disk(disk_name(index)).map_or(0, |disk| disk.counts().writes);
             if !is_served && writes > 0 {
-                let what = format!("volume {} was refused, but {writes} writes went to its backing", index + 1);
-                return Err(run.violation(None, Finding { what, sector: None }));
+                let message = format!("volume {} was refused, but {writes} writes went to its backing", index + 1);
+                return Err(run.violation(None, Finding { message, sector: None }));
             }
         }
         Ok(())

@@ -259,7 +259,7 @@ async fn collect_evidence(
     let incarnation = record.map(|record| record.incarnation);
     let before = record.and_then(|record| record.content.as_ref()).map(|content| content.size_bytes);
     let end = end_block(size_bytes, before);
-    let in_log = incarnation.map(|one| core.waiting_in_log(one, end)).unwrap_or_default();
+    let in_log = incarnation.map(|incarnation| core.waiting_in_log(incarnation, end)).unwrap_or_default();
     let cached_on = record.and_then(|record| record.cached_on.as_ref());
     let is_cached_here = cached_on.is_some_and(|stores| store.is_some_and(|store| stores.contains(store)));
     let destaged = match incarnation.filter(|_| in_log.blocks > 0 && is_cached_here) {
@@ -271,8 +271,9 @@ async fn collect_evidence(
         None => None,
     };
     let all = core.unclaimed().into_iter();
-    let waiting =
-        all.map(|one| (one, UndestagedBlocks { in_log: core.waiting_in_log(one, BlockNo::MAX).blocks, in_memory: 0 }));
+    let waiting = all.map(|volume| {
+        (volume, UndestagedBlocks { in_log: core.waiting_in_log(volume, BlockNo::MAX).blocks, in_memory: 0 })
+    });
     FoundData {
         waiting: waiting.collect(),
         evidence: Evidence {
@@ -344,7 +345,7 @@ async fn rebuild(deployment: &mut Deployment, seam: &SimSeam, plan: &Plan) -> Re
     let (ownership, generation) =
         newest.map_or((Ownership::default(), StoreGeneration(0)), |found| (found.ownership, found.generation));
     let mut dirty_blocks: BTreeMap<VolumeId, u64> = BTreeMap::new();
-    found.dirty.iter().for_each(|one| *dirty_blocks.entry(one.owner.incarnation).or_default() += 1);
+    found.dirty.iter().for_each(|record| *dirty_blocks.entry(record.owner.incarnation).or_default() += 1);
     let manifest = flash::read_manifest(seam, &disks, found.store).await.map_err(|error| error.to_string())?;
     let inventory = StoreInventory {
         store: show_uuid(&found.store),

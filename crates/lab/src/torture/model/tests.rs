@@ -116,7 +116,7 @@ fn foreign_and_misplaced_content_is_a_violation() {
     let read = |driver: &mut ModelDriver, tag| {
         let op = driver.begin(OpKind::Read, 0, 1);
         let now = driver.now();
-        driver.model.end_read(op, &[tag], now).unwrap_err().what
+        driver.model.end_read(op, &[tag], now).unwrap_err().message
     };
     assert!(read(&mut driver, Tag::new(1, op, 1)).contains("another sector's data"));
     assert!(read(&mut driver, Tag::new(2, op, 0)).contains("another volume's data"));

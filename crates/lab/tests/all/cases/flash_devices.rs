@@ -69,13 +69,13 @@ async fn write_all(volume: &Volume<SimSeam>, generation: u64) {
 }
 
 /// Checks that every block holds its flushed content or a newer one.
-fn check(fixture: &Fixture, volume: &Volume<SimSeam>, flushed: u64, what: &str) {
+fn check(fixture: &Fixture, volume: &Volume<SimSeam>, flushed: u64, context: &str) {
     for block in 0..BLOCKS {
         let content =
             fixture.world.block_on(read(volume, block * 24, 8)).expect("data with one intact copy is readable");
         assert!(
             content[0] >= flushed && content == [content[0]; 8],
-            "{what}: block {block} is {content:?}, not {flushed}"
+            "{context}: block {block} is {content:?}, not {flushed}"
         );
     }
 }
@@ -113,16 +113,16 @@ fn case_13_device_pulled_at_depth_128_fails_no_request() {
     check(&fixture, &volume, 20, "after the device came back");
 }
 
-/// Without the record, the dropped device alone would count as the last one in service at the next start.
+/// Flushes fail until the removal is recorded: otherwise the next start could open the removed device alone as current.
 #[test]
 fn flushes_fail_until_the_dropped_device_is_recorded() {
     let (fixture, volume, store) = first_session(3, &[40, 40]);
     let (recorded, may_record) = (Rc::new(Cell::new(StoreGeneration(0))), Rc::new(Cell::new(false)));
-    let (note, may) = (Rc::clone(&recorded), Rc::clone(&may_record));
+    let (last_recorded, is_allowed) = (Rc::clone(&recorded), Rc::clone(&may_record));
     store.set_generation_recorder(move |generation| {
-        let may = may.get();
-        note.set(if may { generation } else { note.get() });
-        Box::pin(async move { if may { Ok(()) } else { Err("the disk is full".to_owned()) } })
+        let is_allowed = is_allowed.get();
+        last_recorded.set(if is_allowed { generation } else { last_recorded.get() });
+        Box::pin(async move { if is_allowed { Ok(()) } else { Err("the disk is full".to_owned()) } })
     });
     fixture.world.block_on(async {
         write_all(&volume, 1).await;
@@ -152,18 +152,18 @@ fn crash_at_every_request(segments: &[u64], every: usize, change: impl AsyncFn(&
         fixture.world.block_on(write_all(&volume, 1));
         fixture.world.crash_at_io(fixture.world.io_count() + 1 + crash_point);
         let ended = fixture.world.run_until(async {
-            let (writing, own, done) = (volume.clone(), Rc::clone(&flushed), Rc::new(Cell::new(false)));
-            let (flag, stop) = (Rc::clone(&done), Rc::new(Cell::new(false)));
-            let stops = Rc::clone(&stop);
+            let (done, stop) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
+            let (writer_volume, flushed_by_writer) = (volume.clone(), Rc::clone(&flushed));
+            let (writer_done, writer_stop) = (Rc::clone(&done), Rc::clone(&stop));
             fixture.seam.spawn(async move {
                 for generation in 2.. {
-                    write_all(&writing, generation).await;
-                    own.set(generation);
-                    if stops.get() {
+                    write_all(&writer_volume, generation).await;
+                    flushed_by_writer.set(generation);
+                    if writer_stop.get() {
                         break;
                     }
                 }
-                flag.set(true);
+                writer_done.set(true);
             });
             change(&fixture, &store).await;
             stop.set(true);
@@ -171,7 +171,7 @@ fn crash_at_every_request(segments: &[u64], every: usize, change: impl AsyncFn(&
                 fixture.seam.sleep(Nanos::from_micros(100)).await;
             }
         });
-        let over = match ended {
+        let has_ended = match ended {
             Ok(()) => true,
             Err(Stop::CrashPoint) => false,
             Err(stop) => panic!("crash point {crash_point}: {stop}"),
@@ -180,8 +180,8 @@ fn crash_at_every_request(segments: &[u64], every: usize, change: impl AsyncFn(&
         let fixture = fixture.crash(CrashMode::Any, spec(1000 + number as u64));
         let (volume, _) = fixture.world.block_on(serve(&fixture, &["flash0", "flash1", "flash2"]));
         check(&fixture, &volume, flushed.get(), &format!("crash point {crash_point}"));
-        if over {
-            assert!(number > 10, "the change ended before the first crash point");
+        if has_ended {
+            assert!(number > 10, "the change was crashed at only {number} points");
             return;
         }
     }

@@ -128,7 +128,7 @@ fn flash_hits_reach_the_device_limit() {
     let after = volume.stats();
     assert_eq!(after.backing_reads, before.backing_reads);
     let rate = (after.flash_hits - before.flash_hits) / 2;
-    println!("{rate} hits a second on flash");
+    println!("{rate} hits per second on flash");
     assert!(rate * 100 >= IOPS * 95, "{rate} of {IOPS}");
 }
 

@@ -104,7 +104,7 @@ fn pinning_more_than_fits_is_refused() {
         ..FlashQuota::default()
     };
     let error = greedy.set_flash_quota(pin(slots - 50)).expect_err("60 pages are reserved for the other volume");
-    assert!(error.to_string().contains("can still be promised"), "{error}");
+    assert!(error.to_string().contains("can still be reserved"), "{error}");
     let few = FlashQuota { max: Some(Amount::Pages(10)), ..pin(11) };
     assert!(matches!(greedy.set_flash_quota(few), Err(QuotaError::PinnedAboveMax { .. })));
     drop(small);

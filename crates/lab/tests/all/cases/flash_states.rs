@@ -39,7 +39,7 @@ struct Volumes {
 }
 
 fn devices() -> FlashOptions {
-    FlashOptions { rest_percent: 0, ..FlashOptions::plain(2, 256 << 10, 24) }
+    FlashOptions { spill_percent: 0, ..FlashOptions::plain(2, 256 << 10, 24) }
 }
 
 fn world(seed: u64) -> WorldSpec {
@@ -69,7 +69,7 @@ fn attach(fixture: Fixture, policy: WritePolicy, first: bool) -> Volumes {
 }
 
 fn first_session(seed: u64, policy: WritePolicy, expected: &[u64]) -> Volumes {
-    let core = CoreSpec { readahead_max_bytes: 0, spill_percent: devices().rest_percent, ..CoreSpec::default() };
+    let core = CoreSpec { readahead_max_bytes: 0, spill_percent: devices().spill_percent, ..CoreSpec::default() };
     let fixture = Fixture::new(world(seed), core);
     fixture.add_disk("disk", out_of_order_disk(SECTORS * 512)).set_tags(0, expected);
     fixture.add_disk("scan", out_of_order_disk(4 * MIB));
@@ -151,27 +151,31 @@ fn case_22_every_flash_state_reads_back_under_races() {
             for round in 0..6 {
                 // Block edges, one sector beside them, and the middle.
                 let edges = [0, 1, 7, 8, 9, 12, 15, 16, 17, 23, 24, 25, 31, 32];
-                let (one, other) = (random.pick(&edges), random.pick(&edges));
-                let (first, end) = (FIRST * 8 + one.min(other), FIRST * 8 + one.max(other));
+                let (left, right) = (random.pick(&edges), random.pick(&edges));
+                let (first, end) = (FIRST * 8 + left.min(right), FIRST * 8 + left.max(right));
                 let inside = first as usize..end as usize;
                 if first == end {
                     continue;
                 }
-                let what = format!("{name}, {states:?}, round {round}, {first}..{end}");
+                let context = format!("{name}, {states:?}, round {round}, {first}..{end}");
                 volumes.fixture.world.block_on(async {
                     match random.below(4) {
                         0 => {
-                            write(volume, first, end - first, tag + round).await.expect(&what);
+                            write(volume, first, end - first, tag + round).await.expect(&context);
                             expected[inside].fill(tag + round);
                         }
                         1 => {
                             let done = volume.discard(first * 512, (end - first) * 512, WriteFlags::default()).await;
-                            done.expect(&what);
+                            done.expect(&context);
                             expected[inside].fill(0);
                         }
                         2 => volumes.evict().await,
                         _ => {
-                            assert_eq!(read(volume, first, end - first).await.expect(&what), expected[inside], "{what}")
+                            assert_eq!(
+                                read(volume, first, end - first).await.expect(&context),
+                                expected[inside],
+                                "{context}"
+                            )
                         }
                     }
                 });

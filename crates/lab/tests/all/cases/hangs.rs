@@ -16,8 +16,8 @@ fn options(hung: Hung, segments: Option<u64>) -> HangOptions {
 }
 
 fn run_without_violation(options: &HangOptions) {
-    if let Err(what) = run(options) {
-        panic!("{what}");
+    if let Err(message) = run(options) {
+        panic!("{message}");
     }
 }
 

@@ -12,7 +12,7 @@ use super::*;
 enum State {
     Header,
     BlockHeader,
-    Records { header: [u8; BLOCK_HEADER_BYTES], len: usize, records: u32, begun_ns: u64 },
+    Records { header: [u8; BLOCK_HEADER_BYTES], len: usize, records: u32, started_at_ns: u64 },
     Ended,
 }
 
@@ -50,13 +50,14 @@ impl Decoder {
         if bytes[..4] != BLOCK_MAGIC {
             return Err("no block begins here".into());
         }
-        let (len, records, dropped, begun_ns) =
+        // The last field is the start time of a block, and the number of requests in the end mark.
+        let (len, records, dropped, last_field) =
             (u32_at(bytes, 4) as usize, u32_at(bytes, 8), u32_at(bytes, 12), u64_at(bytes, 16));
         if records == END_MARK {
             check(bytes, &[])?;
             out.dropped += u64::from(dropped);
-            if begun_ns != self.read {
-                return Err(format!("{} requests were read of the {begun_ns} that were recorded", self.read).into());
+            if last_field != self.read {
+                return Err(format!("{} requests were read of the {last_field} that were recorded", self.read).into());
             }
             return Ok(State::Ended);
         }
@@ -64,7 +65,7 @@ impl Decoder {
             return Err(format!("a block of {records} requests in {len} bytes").into());
         }
         let header = bytes.try_into().expect("the unit is a block header");
-        Ok(State::Records { header, len, records, begun_ns })
+        Ok(State::Records { header, len, records, started_at_ns: last_field })
     }
 
     fn record(&self, bytes: &mut &[u8], before: &mut Previous) -> Option<Request> {
@@ -121,10 +122,10 @@ impl crate::formats::Decoder for Decoder {
         self.state = match &self.state {
             State::Header => self.header(bytes)?,
             State::BlockHeader => self.block_header(bytes, out)?,
-            State::Records { header, records, begun_ns, .. } => {
+            State::Records { header, records, started_at_ns, .. } => {
                 check(header, bytes)?;
                 out.dropped += u64::from(u32_at(header, 12));
-                let mut before = Previous { time_ns: *begun_ns, ..Previous::default() };
+                let mut before = Previous { time_ns: *started_at_ns, ..Previous::default() };
                 let mut rest = bytes;
                 for number in 0..*records {
                     let request = self.record(&mut rest, &mut before);

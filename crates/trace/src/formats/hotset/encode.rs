@@ -25,7 +25,7 @@ pub struct Encoder<W> {
     payload: Vec<u8>,
     records: u32,
     dropped: u32,
-    begun_ns: u64,
+    started_at_ns: u64,
     before: Previous,
     recorded: u64,
 }
@@ -42,7 +42,7 @@ impl<W: Write> Encoder<W> {
         bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
         out.write_all(&bytes)?;
         let payload = Vec::with_capacity(PAYLOAD_BYTES_MAX);
-        Ok(Encoder { out, payload, records: 0, dropped: 0, begun_ns: 0, before: Previous::default(), recorded: 0 })
+        Ok(Encoder { out, payload, records: 0, dropped: 0, started_at_ns: 0, before: Previous::default(), recorded: 0 })
     }
 
     /// Appends a request and writes each full block.
@@ -51,8 +51,8 @@ impl<W: Write> Encoder<W> {
             self.write_block()?;
         }
         if self.records == 0 {
-            self.begun_ns = request.time_ns.unwrap_or(0);
-            self.before = Previous { time_ns: self.begun_ns, ..Previous::default() };
+            self.started_at_ns = request.time_ns.unwrap_or(0);
+            self.before = Previous { time_ns: self.started_at_ns, ..Previous::default() };
         }
         self.push_record(request);
         self.records += 1;
@@ -106,7 +106,7 @@ impl<W: Write> Encoder<W> {
 
     fn write_block(&mut self) -> io::Result<()> {
         let payload = std::mem::take(&mut self.payload);
-        let result = self.write_header(payload.len() as u32, self.records, self.dropped, self.begun_ns, &payload);
+        let result = self.write_header(payload.len() as u32, self.records, self.dropped, self.started_at_ns, &payload);
         self.payload = payload;
         self.payload.clear();
         (self.records, self.dropped) = (0, 0);

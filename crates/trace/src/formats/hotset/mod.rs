@@ -110,7 +110,7 @@ mod tests {
             let reader =
                 crate::open("a", Box::new(std::io::Cursor::new(bytes.to_vec())), None).expect("the header is complete");
             let read: Vec<_> = reader.collect();
-            let good = read.iter().filter_map(|one| one.as_ref().ok()).count();
+            let good = read.iter().filter_map(|request| request.as_ref().ok()).count();
             (good, read.into_iter().find_map(Result::err).expect("the file is truncated").to_string())
         };
         let (good, message) = read_of(&file[..file.len() - BLOCK_HEADER_BYTES]);

@@ -4,7 +4,7 @@ use e2e::load::{Job, run};
 
 use super::{POOL, RANDOM, SETTLED_MS, fixture_on_array, seconds, windows};
 
-/// Reserved requests a second.
+/// Reserved requests per second.
 const RESERVED: u64 = 300;
 
 #[test]

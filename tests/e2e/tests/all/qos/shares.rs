@@ -8,7 +8,7 @@ use e2e::server::Nbdkit;
 
 use super::{POOL, RANDOM, SETTLED_MS, assert_shares, fixture_on_array, seconds};
 
-/// Rate limit of the file of this machine, in requests of 4 KiB a second.
+/// Rate limit of the file of this machine, in requests of 4 KiB per second.
 const FILE_IOPS: u64 = 800;
 
 #[test]

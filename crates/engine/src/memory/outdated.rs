@@ -4,14 +4,13 @@
 //! The list is needed only where memory outlives the process: after a kill, no old record may overwrite content
 //! acknowledged since, flushed or not. Ranges never overlap or touch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use flash::{BlockNo, VolumeId};
 use seam::{RangeKind, RangeTag};
 
-use super::log_tracker::Changes;
-use crate::memory::range_tags::RangeTags;
+use super::range_tags::RangeTags;
 
 /// Number of ranges above which the log is flushed without a client's request.
 const CROWDED: usize = 1_024;
@@ -61,17 +60,18 @@ impl Outdated {
         }
     }
 
-    /// Keeps only blocks that have changed since the last flush: for all others the log is up to date.
-    pub fn keep_only(&mut self, changed: &Changes) {
-        if changed.everything || self.ranges.is_empty() {
+    /// Keeps only blocks that have changed since the last flush: the written ones in `blocks` and the zeroed ones in
+    /// `zeroed`. For all others the log is up to date.
+    pub fn keep_only(&mut self, blocks: &BTreeSet<BlockNo>, zeroed: &BTreeMap<BlockNo, BlockNo>) {
+        if self.ranges.is_empty() {
             return;
         }
         let ranges = std::mem::take(&mut self.ranges);
         ranges.keys().for_each(|start| self.tags.mark_changed(*start));
         for (start, end) in ranges {
-            changed.blocks.range(start..end).for_each(|block| self.add(block.single()));
-            for (first, behind) in changed.ranges.range(..end).filter(|(_, behind)| **behind > start) {
-                self.add((*first).max(start)..(*behind).min(end));
+            blocks.range(start..end).for_each(|block| self.add(block.single()));
+            for (other_start, other_end) in zeroed.range(..end).filter(|(_, other_end)| **other_end > start) {
+                self.add((*other_start).max(start)..(*other_end).min(end));
             }
         }
     }
@@ -99,8 +99,6 @@ impl Outdated {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use seam::sim::Rng;
 
     use super::*;
@@ -115,12 +113,12 @@ mod tests {
 
     /// The blocks covered by the tags, which are stored as the seam stores them.
     fn follow(outdated: &mut Outdated, places: &mut Vec<Option<RangeTag>>) -> BTreeSet<u64> {
-        let gone = outdated.update_tags(VolumeId(1), |note| {
-            places.push(Some(note));
+        let gone = outdated.update_tags(VolumeId(1), |tag| {
+            places.push(Some(tag));
             Some(places.len() as u32 - 1)
         });
         gone.into_iter().for_each(|place| places[place as usize] = None);
-        places.iter().flatten().flat_map(|note| note.start..note.end).collect()
+        places.iter().flatten().flat_map(|tag| tag.start..tag.end).collect()
     }
 
     #[test]
@@ -132,14 +130,11 @@ mod tests {
         assert_eq!(ranges(&outdated), [(4, 6), (12, 20)]);
         outdated.remove(blocks_of(14..15));
         assert_eq!(ranges(&outdated), [(4, 6), (12, 14), (15, 20)]);
-        let mut changed = Changes::default();
-        changed.blocks.extend([1, 5, 13].map(BlockNo));
-        changed.ranges.extend([(14, 16), (19, 30)].map(|(start, end)| (BlockNo(start), BlockNo(end))));
-        outdated.keep_only(&changed);
+        let blocks = BTreeSet::from([1, 5, 13].map(BlockNo));
+        let zeroed = BTreeMap::from([(14, 16), (19, 30)].map(|(start, end)| (BlockNo(start), BlockNo(end))));
+        outdated.keep_only(&blocks, &zeroed);
         assert_eq!(ranges(&outdated), [(5, 6), (13, 14), (15, 16), (19, 20)]);
-        outdated.keep_only(&Changes { everything: true, ..Changes::default() });
-        assert_eq!(ranges(&outdated).len(), 4);
-        outdated.keep_only(&Changes::default());
+        outdated.keep_only(&BTreeSet::new(), &BTreeMap::new());
         assert_eq!(ranges(&outdated), []);
     }
 

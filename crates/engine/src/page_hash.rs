@@ -1,0 +1,10 @@
+//! Hash of a page: its place in the memory cache's index, and its key in policies and miss-ratio curves.
+
+use flash::PageNo;
+
+/// Multiplicative hashing with the high half folded in, so that adjacent numbers spread over buckets and control bytes.
+#[inline]
+pub fn page_hash(volume: u32, number: PageNo) -> u64 {
+    let mixed = (number.0 ^ (u64::from(volume) << 44)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed ^ (mixed >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93)
+}
