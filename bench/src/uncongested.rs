@@ -133,7 +133,8 @@ fn run(folder: &Path, programs: &Programs, seconds: u32, datastore: &str) -> io:
     }
     let output = command.current_dir(folder).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let failed = |why: &str| io::Error::other(format!("{why}: {text}{}", String::from_utf8_lossy(&output.stderr)));
+    let failed =
+        |reason: &str| io::Error::other(format!("{reason}: {text}{}", String::from_utf8_lossy(&output.stderr)));
     if !output.status.success() {
         return Err(failed("fio failed"));
     }

@@ -78,9 +78,9 @@ async fn target(seam: &SimSeam, core: &Core<SimSeam>, policy: WritePolicy, store
     let target = Target::new(seam.clone(), TARGET, 2, Rc::new(store.clone()));
     for number in 0..3 {
         let name = format!("/disk{number}");
-        let what = DiskOpen { path: (&name).into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
+        let open = DiskOpen { path: (&name).into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
         let incarnation = VolumeId(u64::from(number) + 1);
-        let disk = seam.open_disk(&what).await.expect("the disk exists");
+        let disk = seam.open_disk(&open).await.expect("the disk exists");
         let spec = VolumeSpec { policy, ..VolumeSpec::new(&name, incarnation) };
         let volume = core.attach(spec, Backing::plain(disk)).expect("the volume name is free");
         let access = if number == 0 { AccessList::new([HEALTHY]) } else { AccessList::new(NAMES) };

@@ -33,9 +33,9 @@ impl ReservationStore for MemoryStore {
 }
 
 async fn commands(seam: &SimSeam, mut input: &[u8]) {
-    let what = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
+    let open = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
     let core = Core::new(seam.clone(), CoreSpec::default());
-    let disk = seam.open_disk(&what).await.expect("the disk exists");
+    let disk = seam.open_disk(&open).await.expect("the disk exists");
     let volume = core.attach(VolumeSpec::new("x", VolumeId(1)), Backing::plain(disk)).expect("the volume name is free");
     let unit = |reservation_record| {
         let (volume, access) = (volume.clone(), AccessList::default());

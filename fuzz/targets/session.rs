@@ -48,10 +48,10 @@ fn requests(bytes: &[u8]) -> Vec<u8> {
 }
 
 async fn session(seam: &SimSeam, bytes: Vec<u8>) {
-    let what = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
+    let open = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
     let core = Core::new(seam.clone(), CoreSpec::default());
     let spec = VolumeSpec { policy: WritePolicy::None, ..VolumeSpec::new("x", VolumeId(1)) };
-    core.attach(spec, Backing::plain(seam.open_disk(&what).await.expect("the disk exists")))
+    core.attach(spec, Backing::plain(seam.open_disk(&open).await.expect("the disk exists")))
         .expect("the volume name is free");
     let server = Server::new(seam.clone(), core.clone(), Options::default());
     let address = Address::Unix("/s".into());

@@ -21,7 +21,7 @@ use vhost_user::{Session, Shared, UnfinishedRequests};
 const DISK_BYTES: u64 = 1 << 20;
 const MEMORY_BYTES: u64 = 64 << 10;
 const QUEUE_SIZE: u64 = 16;
-/// Generation of the daemon; it knows of losses in earlier ones.
+/// Generation of the daemon; losses belong to earlier ones.
 const DAEMON: u64 = 2;
 // Layout of each queue: its parts are adjacent.
 const QUEUE_BYTES: u64 = 1024;
@@ -76,9 +76,9 @@ fn take<'a>(input: &mut &'a [u8], len: usize) -> &'a [u8] {
 }
 
 async fn serve(seam: &SimSeam, mut input: &[u8]) {
-    let what = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
+    let open = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
     let core = Core::new(seam.clone(), CoreSpec::default());
-    let disk = seam.open_disk(&what).await.expect("the disk exists");
+    let disk = seam.open_disk(&open).await.expect("the disk exists");
     let volume = core.attach(VolumeSpec::new("x", VolumeId(1)), Backing::plain(disk)).expect("the volume name is free");
     let limits = connection::Limits { held_bytes_max: 1 << 20, stall_timeout: Nanos::from_secs(5) };
     let shared = Shared::new(limits, seam.blocks_total() * seam::BLOCK_BYTES, 64 << 10, DAEMON);

@@ -31,7 +31,7 @@ pub fn serve(path: &Path, size_bytes: usize) -> Result<(), String> {
             let (seam_of, memory) = (seam.clone(), memory.clone());
             seam.spawn(async move {
                 // A protocol error or disconnect ends only this connection.
-                let _ = connection(&seam_of, stream, &memory).await;
+                let _ = serve_connection(&seam_of, stream, &memory).await;
             });
         }
     });
@@ -39,42 +39,42 @@ pub fn serve(path: &Path, size_bytes: usize) -> Result<(), String> {
     result.map_err(|error| error.to_string())
 }
 
-async fn connection(seam: &RealSeam, stream: RealStream, memory: &Memory) -> io::Result<()> {
+async fn serve_connection(seam: &RealSeam, stream: RealStream, memory: &Memory) -> io::Result<()> {
     let (mut reader, mut writer) = stream.split();
     let size_bytes = memory.borrow().len() * BLOCK_BYTES;
-    let mut arrived = handshake(&mut reader, &mut writer, size_bytes).await?;
+    let mut received = handshake(&mut reader, &mut writer, size_bytes).await?;
     let mut gather = Gather::default();
     loop {
         let mut at = 0;
         while gather.len() < REPLY_BYTES
-            && let Step::Got(request, head) = Request::decode(&arrived[at..]).map_err(io::Error::other)?
+            && let Step::Got(request, head) = Request::decode(&received[at..]).map_err(io::Error::other)?
         {
             let len = request.len as usize;
             let payload = if request.command == Command::Write { len } else { 0 };
             if payload > REQUEST_BYTES_MAX {
                 return Err(ErrorKind::InvalidData.into());
             }
-            if arrived.len() - at < head + payload {
+            if received.len() - at < head + payload {
                 break;
             }
-            let inside = request.offset.checked_add(len as u64).is_some_and(|end| end <= size_bytes as u64);
-            let served = inside && len <= REQUEST_BYTES_MAX;
+            let is_inside = request.offset.checked_add(len as u64).is_some_and(|end| end <= size_bytes as u64);
+            let is_valid = is_inside && len <= REQUEST_BYTES_MAX;
             let (offset, mut memory) = (request.offset as usize, memory.borrow_mut());
             match request.command {
                 Command::Disconnect => return Ok(()),
                 Command::Flush => gather.push_bytes(&reply::simple(request.cookie, None)),
-                Command::Read if served => {
+                Command::Read if is_valid => {
                     gather.push_bytes(&reply::simple(request.cookie, None));
                     for (block, start, len) in blocks(offset, len) {
                         gather.push_piece(Piece::new(memory[block].clone(), start, len));
                     }
                 }
-                Command::Write if served => {
-                    let mut data = &arrived[at + head..][..len];
+                Command::Write if is_valid => {
+                    let mut data = &received[at + head..][..len];
                     for (block, start, len) in blocks(offset, len) {
-                        let (now, later) = data.split_at(len);
-                        write(seam, &mut memory[block], start, now)?;
-                        data = later;
+                        let (piece, rest) = data.split_at(len);
+                        write(seam, &mut memory[block], start, piece)?;
+                        data = rest;
                     }
                     gather.push_bytes(&reply::simple(request.cookie, None));
                 }
@@ -89,12 +89,12 @@ async fn connection(seam: &RealSeam, stream: RealStream, memory: &Memory) -> io:
             gather = sent;
             gather.clear();
         }
-        arrived.drain(..at);
+        received.drain(..at);
         if full {
             continue;
         }
-        let (result, more) = reader.read(arrived).await;
-        arrived = more;
+        let (result, more) = reader.read(received).await;
+        received = more;
         if result? == 0 {
             return Ok(());
         }
@@ -107,9 +107,9 @@ fn blocks(offset: usize, len: usize) -> impl Iterator<Item = (usize, usize, usiz
     std::iter::from_fn(move || {
         let left = offset + len - at;
         let (block, start) = (at / BLOCK_BYTES, at % BLOCK_BYTES);
-        let now = left.min(BLOCK_BYTES - start);
-        at += now;
-        (now > 0).then_some((block, start, now))
+        let count = left.min(BLOCK_BYTES - start);
+        at += count;
+        (count > 0).then_some((block, start, count))
     })
 }
 
@@ -137,7 +137,7 @@ pub(super) async fn handshake(
     size_bytes: usize,
 ) -> io::Result<Vec<u8>> {
     let mut handshake = Handshake::new(size_bytes as u64);
-    let mut arrived = Vec::with_capacity(RECEIVE_BYTES + REQUEST_BYTES_MAX);
+    let mut received = Vec::with_capacity(RECEIVE_BYTES + REQUEST_BYTES_MAX);
     let mut out = handshake.greeting().to_vec();
     let mut progress = Progress::More;
     loop {
@@ -146,15 +146,15 @@ pub(super) async fn handshake(
         writer.send(gather).await.0?;
         match progress {
             Progress::More => {}
-            Progress::Done => return Ok(arrived),
+            Progress::Done => return Ok(received),
             Progress::Disconnected => return Err(ErrorKind::UnexpectedEof.into()),
         }
-        let (result, more) = reader.read(arrived).await;
+        let (result, more) = reader.read(received).await;
         if result? == 0 {
             return Err(ErrorKind::UnexpectedEof.into());
         }
-        arrived = more;
+        received = more;
         out.clear();
-        progress = handshake.step(&mut arrived, &mut out).map_err(io::Error::other)?;
+        progress = handshake.step(&mut received, &mut out).map_err(io::Error::other)?;
     }
 }

@@ -39,16 +39,16 @@ impl Outgoing {
 /// Serves reads of `file` at `path`; returns only on failure.
 pub fn serve(path: &Path, file: &Path) -> Result<(), String> {
     let at = Address::Unix(path.to_owned());
-    let what = DiskOpen { path: file.to_owned(), create_bytes: None, read_only: true, lock_wait_ms: 0 };
+    let open = DiskOpen { path: file.to_owned(), create_bytes: None, read_only: true, lock_wait_ms: 0 };
     let result = run_core(RealCoreSpec::new(POOL_BYTES), move |seam| async move {
-        let disk = seam.open_disk(&what).await.map_err(io::Error::other)?;
+        let disk = seam.open_disk(&open).await.map_err(io::Error::other)?;
         let listener = seam.listen(&at).await?;
         loop {
             let stream = listener.accept().await?;
             let (seam_of, disk) = (seam.clone(), disk.clone());
             seam.spawn(async move {
                 // A protocol error or disconnect ends only this connection.
-                let _ = connection(&seam_of, stream, &disk).await;
+                let _ = serve_connection(&seam_of, stream, &disk).await;
             });
         }
     });
@@ -56,7 +56,7 @@ pub fn serve(path: &Path, file: &Path) -> Result<(), String> {
     result.map_err(|error| error.to_string())
 }
 
-async fn connection(seam: &RealSeam, stream: RealStream, disk: &RealDisk) -> io::Result<()> {
+async fn serve_connection(seam: &RealSeam, stream: RealStream, disk: &RealDisk) -> io::Result<()> {
     let (mut reader, mut writer) = stream.split();
     let arrived = handshake(&mut reader, &mut writer, disk.geometry().size_bytes as usize).await?;
     let out = Rc::new(Outgoing::default());

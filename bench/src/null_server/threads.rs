@@ -30,18 +30,18 @@ pub fn serve(path: &Path, size_bytes: usize) -> io::Result<()> {
     for stream in listener.incoming() {
         let (stream, memory) = (stream?, memory.clone());
         // A protocol error or disconnect ends only this connection.
-        std::thread::spawn(move || connection(stream, &memory, size_bytes));
+        std::thread::spawn(move || serve_connection(stream, &memory, size_bytes));
     }
     Ok(())
 }
 
-fn connection(mut stream: UnixStream, memory: &Memory, size_bytes: usize) -> io::Result<()> {
-    let mut arrived = vec![0; RECEIVE_BYTES + REQUEST_BYTES_MAX];
-    let mut used = handshake(&mut stream, &mut arrived, size_bytes)?;
+fn serve_connection(mut stream: UnixStream, memory: &Memory, size_bytes: usize) -> io::Result<()> {
+    let mut received = vec![0; RECEIVE_BYTES + REQUEST_BYTES_MAX];
+    let mut used = handshake(&mut stream, &mut received, size_bytes)?;
     loop {
         let (mut at, mut parts, mut queued) = (0, Vec::new(), 0);
         while queued < REPLY_BYTES
-            && let Step::Got(request, head) = Request::decode(&arrived[at..used]).map_err(io::Error::other)?
+            && let Step::Got(request, head) = Request::decode(&received[at..used]).map_err(io::Error::other)?
         {
             let len = request.len as usize;
             let payload = if request.command == Command::Write { len } else { 0 };
@@ -51,13 +51,13 @@ fn connection(mut stream: UnixStream, memory: &Memory, size_bytes: usize) -> io:
             if used - at < head + payload {
                 break;
             }
-            let inside = request.offset.checked_add(len as u64).is_some_and(|end| end <= size_bytes as u64);
-            let served = inside && len <= REQUEST_BYTES_MAX;
+            let is_inside = request.offset.checked_add(len as u64).is_some_and(|end| end <= size_bytes as u64);
+            let is_valid = is_inside && len <= REQUEST_BYTES_MAX;
             let offset = request.offset as usize;
             match request.command {
                 Command::Disconnect => return Ok(()),
                 Command::Flush => parts.push(Part::Head(reply::simple(request.cookie, None))),
-                Command::Read if served => {
+                Command::Read if is_valid => {
                     parts.push(Part::Head(reply::simple(request.cookie, None)));
                     for (page, start, len) in pages(offset, len) {
                         // Blocking while other pages are locked could deadlock, so pending replies are sent first.
@@ -73,15 +73,15 @@ fn connection(mut stream: UnixStream, memory: &Memory, size_bytes: usize) -> io:
                     }
                     queued += len;
                 }
-                Command::Write if served => {
-                    let mut data = &arrived[at + head..][..len];
+                Command::Write if is_valid => {
+                    let mut data = &received[at + head..][..len];
                     for (page, start, len) in pages(offset, len) {
                         // Replies of this thread may hold the page lock.
                         send(&mut stream, &mut parts)?;
-                        let (now, later) = data.split_at(len);
+                        let (piece, rest) = data.split_at(len);
                         memory[page].write().expect("no thread panics with a page locked")[start..start + len]
-                            .copy_from_slice(now);
-                        data = later;
+                            .copy_from_slice(piece);
+                        data = rest;
                     }
                     parts.push(Part::Head(reply::simple(request.cookie, None)));
                 }
@@ -91,15 +91,15 @@ fn connection(mut stream: UnixStream, memory: &Memory, size_bytes: usize) -> io:
         }
         send(&mut stream, &mut parts)?;
         drop(parts);
-        arrived.copy_within(at..used, 0);
+        received.copy_within(at..used, 0);
         used -= at;
         if at > 0
-            && let Ok(Step::Got(request, _)) = Request::decode(&arrived[..used])
+            && let Ok(Step::Got(request, _)) = Request::decode(&received[..used])
             && request.command != Command::Write
         {
             continue;
         }
-        let got = stream.read(&mut arrived[used..])?;
+        let got = stream.read(&mut received[used..])?;
         if got == 0 {
             return Ok(());
         }
@@ -113,9 +113,9 @@ fn pages(offset: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize
     std::iter::from_fn(move || {
         let left = offset + len - at;
         let (page, start) = (at / PAGE_BYTES, at % PAGE_BYTES);
-        let now = left.min(PAGE_BYTES - start);
-        at += now;
-        (now > 0).then_some((page, start, now))
+        let count = left.min(PAGE_BYTES - start);
+        at += count;
+        (count > 0).then_some((page, start, count))
     })
 }
 
@@ -138,21 +138,21 @@ fn send(stream: &mut UnixStream, parts: &mut Vec<Part<'_>>) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs the handshake; returns the number of request bytes after it, which are at the front of `arrived`.
-fn handshake(stream: &mut UnixStream, arrived: &mut [u8], size_bytes: usize) -> io::Result<usize> {
+/// Runs the handshake; returns the number of request bytes after it, which are at the front of `received`.
+fn handshake(stream: &mut UnixStream, received: &mut [u8], size_bytes: usize) -> io::Result<usize> {
     let mut handshake = Handshake::new(size_bytes as u64);
     stream.write_all(&handshake.greeting())?;
     let mut pending = Vec::new();
     loop {
-        let got = stream.read(arrived)?;
-        pending.extend_from_slice(&arrived[..got]);
+        let got = stream.read(received)?;
+        pending.extend_from_slice(&received[..got]);
         let mut out = Vec::new();
         let progress = handshake.step(&mut pending, &mut out).map_err(io::Error::other)?;
         stream.write_all(&out)?;
         match progress {
             Progress::More if got > 0 => {}
             Progress::Done => {
-                arrived[..pending.len()].copy_from_slice(&pending);
+                received[..pending.len()].copy_from_slice(&pending);
                 return Ok(pending.len());
             }
             Progress::More | Progress::Disconnected => return Err(ErrorKind::UnexpectedEof.into()),

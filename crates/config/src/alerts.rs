@@ -49,8 +49,8 @@ impl Setting for Address {
     fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
         let text = value.as_str().ok_or(ValueError::Type("text in quotes"))?;
         text.parse().map_err(|error: String| {
-            let (what, remedy) = error.split_once("; ").expect("the error has the form \"fault; remedy\"");
-            ValueError::Value(what.to_owned(), remedy.to_owned())
+            let (fault, remedy) = error.split_once("; ").expect("the error has the form \"fault; remedy\"");
+            ValueError::Value(fault.to_owned(), remedy.to_owned())
         })
     }
 }

@@ -40,8 +40,8 @@ pub(super) fn read_api(section: &Section<'_>, folder: &Path, source: &mut Source
     let listen = section.get::<String>("listen", source).and_then(|Located { value, span }| {
         let address = value.parse().ok();
         if address.is_none() {
-            let what = format!("\"{value}\" is not a listen address");
-            source.problem(&span, what, "write an address and a port, like \"127.0.0.1:7400\" or \"[::1]:7400\"");
+            let fault = format!("\"{value}\" is not a listen address");
+            source.problem(&span, fault, "write an address and a port, like \"127.0.0.1:7400\" or \"[::1]:7400\"");
         }
         address
     });
@@ -50,8 +50,8 @@ pub(super) fn read_api(section: &Section<'_>, folder: &Path, source: &mut Source
         let is_name = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
         let has_port = value.matches(':').count() == 1;
         if value.is_empty() || has_port || !value.chars().all(is_name) {
-            let what = format!("\"{value}\" is not a host name");
-            source.problem(span, what, "write a name or an address without a port, like \"cache.example\"");
+            let fault = format!("\"{value}\" is not a host name");
+            source.problem(span, fault, "write a name or an address without a port, like \"cache.example\"");
         }
     }
     let names = names.into_iter().map(|name| name.value).collect();

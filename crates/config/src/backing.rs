@@ -67,7 +67,7 @@ impl fmt::Display for BackingSpec {
 
 fn path(text: &str, folder: &Path) -> Result<BackingSpec, String> {
     if text.is_empty() {
-        return Err("the backing is empty; name a file, a block device or a URI".to_owned());
+        return Err("the backing is empty; specify a file, a block device or a URI".to_owned());
     }
     Ok(BackingSpec::Path(folder.join(text)))
 }
@@ -100,11 +100,14 @@ fn sim(rest: &str) -> Result<BackingSpec, String> {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         let value = percent_decode(value)?;
         match key {
-            "disks" => array.disks = value.parse().map_err(|_| format!("\"{value}\" disks; give a whole number"))?,
+            "disks" => {
+                array.disks =
+                    value.parse().map_err(|_| format!("\"{value}\" is not a number of disks; write a whole number"))?
+            }
             "type" => array.disk = value.parse()?,
             "stripe" => array.stripe_bytes = units::parse_size(&value)?,
             "size" => size = Some(units::parse_size(&value)?),
-            _ => return Err(format!("sim:// knows no \"{key}\"; it knows disks, type, stripe and size")),
+            _ => return Err(format!("unknown parameter \"{key}\" of sim://; use disks, type, stripe or size")),
         }
     }
     array.check().map_err(|error| error.to_string())?;

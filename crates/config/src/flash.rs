@@ -33,12 +33,12 @@ pub(super) fn read_flash(section: &Section<'_>, folder: &Path, source: &mut Sour
     if let Some(Located { value: Size(bytes), span }) = &size
         && (*bytes == 0 || !bytes.is_multiple_of(4096))
     {
-        source.problem(span, format!("a device of {} cannot be", show_bytes(*bytes)), "give a multiple of 4 KiB");
+        source.problem(span, format!("a device of {} cannot be", show_bytes(*bytes)), "specify a multiple of 4 KiB");
     }
     let Located { value: list, span } = devices?;
     if list.is_empty() || list.len() > DEVICES_MAX {
-        let what = format!("{} flash devices are named", list.len());
-        source.problem(&span, what, "name two to eight, or one and allow_single_copy = true; or remove the table");
+        let fault = format!("{} flash devices are specified", list.len());
+        source.problem(&span, fault, "specify two to eight, or one and allow_single_copy = true; or remove the table");
     }
     let mut devices: Vec<PathBuf> = Vec::new();
     for Located { value, span } in &list {
@@ -48,7 +48,7 @@ pub(super) fn read_flash(section: &Section<'_>, folder: &Path, source: &mut Sour
         let same =
             |other: &PathBuf| *other == path || other.canonicalize().ok().is_some_and(|other| Some(other) == canonical);
         if value.is_empty() || devices.iter().any(same) {
-            source.problem(span, format!("\"{value}\" is no second device"), "name two different ones");
+            source.problem(span, format!("\"{value}\" is no second device"), "specify two different ones");
         }
         devices.push(path);
     }
@@ -85,11 +85,11 @@ impl FlashConfig {
             return None;
         }
         let path = device.display();
-        let what = format!("the flash device {path} {}", if device.exists() { "is empty" } else { "does not exist" });
+        let fault = format!("the flash device {path} {}", if device.exists() { "is empty" } else { "does not exist" });
         let remedy = match device.starts_with("/dev") {
             true => "attach it, or correct the path".to_owned(),
             false => format!("create it (fallocate -l 16G {path}), or add size = \"16 GiB\" to [flash]"),
         };
-        Some((what, remedy))
+        Some((fault, remedy))
     }
 }

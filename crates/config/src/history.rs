@@ -27,8 +27,8 @@ pub(super) fn read_history(section: &Section<'_>, source: &mut Source<'_>) -> Hi
         return HistoryConfig::default();
     };
     if (1..SIZE_MIN).contains(&size_bytes) {
-        let what = format!("{} are too few for a history", show_bytes(size_bytes));
-        source.problem(&span, what, format!("give at least {}, or \"0\" for none", show_bytes(SIZE_MIN)));
+        let fault = format!("{} are too few for a history", show_bytes(size_bytes));
+        source.problem(&span, fault, format!("specify at least {}, or \"0\" for none", show_bytes(SIZE_MIN)));
     }
     HistoryConfig { size_bytes }
 }

@@ -50,8 +50,8 @@ pub fn read_chap(users: &[ChapConfig]) -> Result<Vec<iscsi::ChapUser>, String> {
         let credentials = user.read()?;
         if let Some(other) = read.iter().find(|other| other.credentials.secret == credentials.secret) {
             return Err(format!(
-                "chap: \"{}\" and \"{}\" have the same secret, so each could claim the other's initiators; give each \
-                 its own",
+                "chap: \"{}\" and \"{}\" have the same secret, so each could claim the other's initiators; use a \
+                 different secret for each",
                 other.credentials.user, user.user
             ));
         }
@@ -62,7 +62,7 @@ pub fn read_chap(users: &[ChapConfig]) -> Result<Vec<iscsi::ChapUser>, String> {
         // An initiator could reflect the target's challenge back and get the valid response from the target.
         if let Some(user) = read.iter().find(|user| user.credentials.secret == *secret) {
             return Err(format!(
-                "chap: the target proves itself as \"{name}\" with the secret of \"{}\"; give each its own",
+                "chap: the target proves itself as \"{name}\" with the secret of \"{}\"; use different secrets",
                 user.credentials.user
             ));
         }
@@ -132,14 +132,14 @@ pub(super) fn read_iscsi(section: &Section<'_>, folder: &Path, source: &mut Sour
         source.problem(
             span,
             "no initiator could connect",
-            "name an address, like \"10.0.0.5:3260\", or remove the table",
+            "specify an address, like \"10.0.0.5:3260\", or remove the table",
         );
     }
     if let Some(Located { value, span }) = &target
-        && let Err(why) = iscsi::check_name(value)
+        && let Err(reason) = iscsi::check_name(value)
     {
         let remedy = "write it like \"iqn.2026-11.io.hotset:lab\": a date, a domain turned around, and what you like";
-        source.problem(span, format!("\"{value}\" is not a target name: it {why}"), remedy);
+        source.problem(span, format!("\"{value}\" is not a target name: it {reason}"), remedy);
     }
     let listen = portals(listen?.value, source);
     let announce = announce.iter().map(|(host, port)| show_portal(host, *port)).collect();
@@ -201,8 +201,8 @@ fn check_chap(users: &[Located<ChapEntry>], source: &mut Source<'_>) {
     for (at, user) in users.iter().enumerate() {
         check_initiators(&user.value.initiators, source);
         if users[..at].iter().any(|other| other.value.user == user.value.user) {
-            let what = format!("two users of chap are called \"{}\"", user.value.user);
-            source.problem(&user.span, what, "give each a name of its own");
+            let fault = format!("two users of chap are called \"{}\"", user.value.user);
+            source.problem(&user.span, fault, "give each a name of its own");
         }
     }
 }
@@ -235,12 +235,12 @@ impl Setting for ChapEntries {
             return Ok(ChapEntries(vec![Located { value: ChapEntry::read(value)?, span: 0..0 }]));
         };
         if list.is_empty() {
-            let remedy = "name a user, or remove the key: then a name is believed".to_owned();
+            let remedy = "specify a user, or remove the key: then a name is believed".to_owned();
             return Err(ValueError::Value("chap has no user".to_owned(), remedy));
         }
         let read_entry = |entry: &toml::Spanned<DeValue<'_>>| match ChapEntry::read(entry.get_ref()) {
             Ok(value) => Ok(Located { value, span: entry.span() }),
-            Err(ValueError::Value(what, remedy)) => Err(ValueError::Part(entry.span(), what, remedy)),
+            Err(ValueError::Value(fault, remedy)) => Err(ValueError::Part(entry.span(), fault, remedy)),
             Err(wrong) => Err(wrong),
         };
         list.iter().map(read_entry).collect::<Result<_, _>>().map(ChapEntries)
@@ -252,8 +252,8 @@ impl Setting for ChapEntry {
         let table = value.as_table().ok_or(ValueError::Type("a table: { user = \"…\", secret_file = \"…\" }"))?;
         let known = ["user", "secret_file", "mutual_user", "mutual_secret_file", "initiators"];
         if let Some(key) = table.keys().find(|key| !known.contains(&key.get_ref().as_ref())) {
-            let what = format!("chap knows no \"{}\"", key.get_ref());
-            return Err(ValueError::Part(key.span(), what, format!("it has {}", known.join(", "))));
+            let fault = format!("unknown key \"{}\" of chap", key.get_ref());
+            return Err(ValueError::Part(key.span(), fault, format!("use {}", known.join(", "))));
         }
         let text = |key: &str| {
             let Some(value) = table.get(key) else { return Ok(None) };
@@ -267,14 +267,14 @@ impl Setting for ChapEntry {
             (None, None) => Ok(None),
             _ => Err(ValueError::Value(
                 "a name without its secret, or a secret without its name".to_owned(),
-                "give user and secret_file, and mutual_user and mutual_secret_file together".to_owned(),
+                "specify user and secret_file, and mutual_user and mutual_secret_file together".to_owned(),
             )),
         };
         let initiator = pair(text("user")?, text("secret_file")?)?;
         let mutual = pair(text("mutual_user")?, text("mutual_secret_file")?)?;
         let (user, secret_file) = initiator.ok_or_else(|| {
-            let what = "initiators have nothing to prove themselves with".to_owned();
-            ValueError::Value(what, "give user and secret_file".to_owned())
+            let fault = "initiators cannot authenticate: no user is specified".to_owned();
+            ValueError::Value(fault, "specify user and secret_file".to_owned())
         })?;
         let initiators = match table.get("initiators") {
             None => Vec::new(),
@@ -284,7 +284,8 @@ impl Setting for ChapEntry {
             })?,
         };
         if table.contains_key("initiators") && initiators.is_empty() {
-            let remedy = "name some, or remove the key: then it proves all to which no other user is bound".to_owned();
+            let remedy =
+                "specify some, or remove the key: then it proves all to which no other user is bound".to_owned();
             return Err(ValueError::Value(format!("\"{user}\" is bound to no initiator"), remedy));
         }
         Ok(ChapEntry { user, secret_file, mutual, initiators })

@@ -33,7 +33,7 @@ impl Config {
     /// Reads and checks `file`.
     pub fn load(file: &Path) -> Result<Config, Problems> {
         let text = std::fs::read_to_string(file).map_err(|error| {
-            let remedy = "name a file that exists and that this user may read";
+            let remedy = "specify a file that exists and that this user may read";
             Problems::of_file(file, format!("cannot be read: {error}"), remedy)
         })?;
         Config::parse(file, &text)
@@ -128,17 +128,17 @@ fn path(section: &Section<'_>, key: &'static str, default: &str, folder: &Path, 
 fn read_memory(section: &Section<'_>, source: &mut Source<'_>) -> u64 {
     let Some(Located { value: Size(bytes), span }) = section.get("size", source) else { return DEFAULT_MEMORY_BYTES };
     if bytes < MEMORY_MIN_BYTES {
-        let what = format!("{} of memory is too small to work with", show_bytes(bytes));
-        source.problem(&span, what, format!("give at least {}", show_bytes(MEMORY_MIN_BYTES)));
+        let fault = format!("{} of memory is too small to work with", show_bytes(bytes));
+        source.problem(&span, fault, format!("specify at least {}", show_bytes(MEMORY_MIN_BYTES)));
     }
     let most = machine_bytes().map_or(MEMORY_MAX_BYTES, |machine| machine.min(MEMORY_MAX_BYTES));
     if bytes > most {
-        let what = format!(
+        let fault = format!(
             "{} of memory is more than this machine can give, which is {}",
             show_bytes(bytes),
             show_bytes(most)
         );
-        source.problem(&span, what, "give it less, and leave some to the system".to_owned());
+        source.problem(&span, fault, "specify less, so that the system keeps some".to_owned());
     }
     bytes
 }
@@ -171,8 +171,11 @@ impl Setting for Cores {
         list.sort_unstable();
         list.dedup();
         if list.is_empty() || list.len() < count {
-            let what = if list.is_empty() { "no processor is named" } else { "a processor is named twice" };
-            return Err(ValueError::Value(what.to_owned(), "name each processor once, or write \"auto\"".to_owned()));
+            let fault = if list.is_empty() { "no processor is specified" } else { "a processor is specified twice" };
+            return Err(ValueError::Value(
+                fault.to_owned(),
+                "specify each processor once, or write \"auto\"".to_owned(),
+            ));
         }
         match list.iter().find(|core| **core >= 1024) {
             Some(core) => Err(ValueError::Value(
@@ -206,7 +209,7 @@ fn read_nbd(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Nb
                         source.problem(span, format!("\"{value}\" is listed twice"), "remove one of them");
                     }
                     Ok(address) => listen.push(address),
-                    Err((what, remedy)) => source.problem(span, what, remedy),
+                    Err((fault, remedy)) => source.problem(span, fault, remedy),
                 }
             }
             listen

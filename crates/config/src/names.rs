@@ -30,15 +30,15 @@ pub(super) fn read_name(
         report_error(source, &name.span, &error);
     } else if let Some(same) = taken.iter().find(|other| other.value == name.value) {
         let line = source.line_of(same.span.start);
-        let what = format!("the name \"{}\" is taken by the one at line {line}", name.value);
-        source.problem(&name.span, what, "give each a name of its own");
+        let fault = format!("the name \"{}\" is taken by the one at line {line}", name.value);
+        source.problem(&name.span, fault, "give each a name of its own");
     }
     Some(name)
 }
 
 /// Reports an error that carries its remedy.
 pub(super) fn report_error(source: &mut Source<'_>, span: &Range<usize>, error: &str) {
-    if let ValueError::Value(what, remedy) = split_message(error) {
-        source.problem(span, what, remedy);
+    if let ValueError::Value(fault, remedy) = split_message(error) {
+        source.problem(span, fault, remedy);
     }
 }

@@ -14,7 +14,8 @@ pub struct Problem {
     /// Column in the line in characters, from 1.
     pub column: usize,
     /// The fault.
-    pub what: String,
+    #[serde(rename = "what")]
+    pub fault: String,
     /// The remedy.
     pub remedy: String,
 }
@@ -33,14 +34,14 @@ impl<'a> Source<'a> {
     }
 
     /// Adds a problem with the bytes of `span`.
-    pub fn problem(&mut self, span: &Range<usize>, what: impl Into<String>, remedy: impl Into<String>) {
-        let problem = self.locate(span, what.into(), remedy.into());
+    pub fn problem(&mut self, span: &Range<usize>, fault: impl Into<String>, remedy: impl Into<String>) {
+        let problem = self.locate(span, fault.into(), remedy.into());
         self.problems.push(problem);
     }
 
     /// Adds a backing that is absent now and may appear later: a daemon refuses that volume alone.
-    pub fn absent(&mut self, span: &Range<usize>, what: impl Into<String>, remedy: impl Into<String>) {
-        let problem = self.locate(span, what.into(), remedy.into());
+    pub fn absent(&mut self, span: &Range<usize>, fault: impl Into<String>, remedy: impl Into<String>) {
+        let problem = self.locate(span, fault.into(), remedy.into());
         self.absent.push(problem);
     }
 
@@ -49,9 +50,9 @@ impl<'a> Source<'a> {
         std::mem::take(&mut self.absent)
     }
 
-    fn locate(&self, span: &Range<usize>, what: String, remedy: String) -> Problem {
+    fn locate(&self, span: &Range<usize>, fault: String, remedy: String) -> Problem {
         let (line, column) = self.line_column(span.start);
-        Problem { line, column, what, remedy }
+        Problem { line, column, fault, remedy }
     }
 
     /// The line of a byte offset, for messages that refer to another place.
@@ -87,8 +88,8 @@ pub struct Problems {
 
 impl Problems {
     /// A problem with the file as a whole.
-    pub fn of_file(file: &Path, what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        let problem = Problem { line: 0, column: 0, what: what.into(), remedy: remedy.into() };
+    pub fn of_file(file: &Path, fault: impl Into<String>, remedy: impl Into<String>) -> Self {
+        let problem = Problem { line: 0, column: 0, fault: fault.into(), remedy: remedy.into() };
         Problems { file: file.to_owned(), problems: vec![problem] }
     }
 }
@@ -98,8 +99,8 @@ impl fmt::Display for Problems {
         let file = self.file.display();
         for problem in &self.problems {
             match problem.line {
-                0 => writeln!(f, "{file}: {}", problem.what)?,
-                line => writeln!(f, "{file}:{line}:{}: {}", problem.column, problem.what)?,
+                0 => writeln!(f, "{file}: {}", problem.fault)?,
+                line => writeln!(f, "{file}:{line}:{}: {}", problem.column, problem.fault)?,
             }
             writeln!(f, "    {}", problem.remedy)?;
         }

@@ -72,7 +72,7 @@ pub struct RuleValue {
 /// True when `text` matches `pattern`, where `*` matches any text and `?` one character.
 fn matches_pattern(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
-    // `retry` is the position to continue from after a mismatch behind the last `*`: one character later.
+    // `retry` is the position to continue from after a mismatch past the last `*`: one character later.
     let (mut at, mut place, mut retry) = (0, 0, None);
     while place < text.len() {
         match pattern.get(at) {
@@ -132,16 +132,16 @@ pub(super) fn read_qos(
     }
     let own_setting = |key| own.iter().find(|setting| setting.key == key);
     let bursts = own_setting(BURST_IOPS).is_some() || own_setting(BURST_BYTES).is_some();
-    if let Some((key, what, remedy)) = qos.fault(has_datastore, bursts) {
+    if let Some((key, fault, remedy)) = qos.fault(has_datastore, bursts) {
         let by_rule = || {
             let mut matching = rules.iter().filter(|rule| rule.matches(name, labels)).flat_map(|rule| &rule.settings);
             matching.rfind(|setting| setting.key == key)
         };
-        let (what, setting) = match own_setting(key) {
-            Some(setting) => (what, Some(setting)),
-            None => (format!("volume \"{name}\" has {what}"), by_rule()),
+        let (fault, setting) = match own_setting(key) {
+            Some(setting) => (fault, Some(setting)),
+            None => (format!("volume \"{name}\" has {fault}"), by_rule()),
         };
-        source.problem(setting.map_or(&section.span, |setting| &setting.span), what, remedy);
+        source.problem(setting.map_or(&section.span, |setting| &setting.span), fault, remedy);
     }
     qos
 }
@@ -167,8 +167,8 @@ pub(super) fn read_rules(sections: &[Section<'_>], source: &mut Source<'_>) -> V
         let patterns = section.require::<BTreeMap<String, String>>("match", source);
         let settings = read_settings(section, source);
         if let Some(Located { span, .. }) = patterns.as_ref().filter(|patterns| patterns.value.is_empty()) {
-            let remedy = "name a label, or write match = { name = \"*\" } for all volumes";
-            source.problem(span, "an empty match says nothing of whom it means", remedy);
+            let remedy = "specify a label, or write match = { name = \"*\" } for all volumes";
+            source.problem(span, "an empty match selects no volume", remedy);
         }
         if KEYS.iter().all(|key| !section.has(key)) {
             source.problem(&section.span, "[[qos]] gives nothing", format!("add one of {}", KEYS.join(", ")));
@@ -178,9 +178,9 @@ pub(super) fn read_rules(sections: &[Section<'_>], source: &mut Source<'_>) -> V
             alone.set(setting.key, &setting.value).expect("the value was checked when it was read");
         }
         // Whether there is a datastore is checked for each volume.
-        if let Some((key, what, remedy)) = alone.fault(true, true) {
+        if let Some((key, fault, remedy)) = alone.fault(true, true) {
             let setting = settings.iter().find(|setting| setting.key == key);
-            source.problem(setting.map_or(&section.span, |setting| &setting.span), what, remedy);
+            source.problem(setting.map_or(&section.span, |setting| &setting.span), fault, remedy);
         }
         let line = source.line_of(section.span.start);
         rules.extend(patterns.map(|patterns| QosRule { patterns: patterns.value, settings, line }));
@@ -215,10 +215,10 @@ impl Setting for Threshold {
         if text == "auto" {
             return Ok(Threshold::Auto);
         }
-        let time = units::parse_time(text).map_err(|what| split_message(&what))?;
+        let time = units::parse_time(text).map_err(|error| split_message(&error))?;
         if !(THRESHOLD_MIN..=THRESHOLD_MAX).contains(&time) {
-            let what = format!("\"{text}\" is not a valid congestion threshold");
-            return Err(ValueError::Value(what, "give 100us to 10s, or \"auto\"".to_owned()));
+            let fault = format!("\"{text}\" is not a valid congestion threshold");
+            return Err(ValueError::Value(fault, "specify 100us to 10s, or \"auto\"".to_owned()));
         }
         Ok(Threshold::Latency(Nanos(u64::try_from(time.as_nanos()).expect("ten seconds at most"))))
     }

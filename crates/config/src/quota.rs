@@ -125,8 +125,8 @@ impl Pinned {
     pub fn without(&self, bytes: Range<u64>) -> Result<Pinned, String> {
         let removed = bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES);
         let left = self.0.iter().flat_map(|range| {
-            let (before, behind) = (range.start..range.end.min(removed.start), range.start.max(removed.end)..range.end);
-            [before, behind].into_iter().filter(|part| !part.is_empty())
+            let (before, after) = (range.start..range.end.min(removed.start), range.start.max(removed.end)..range.end);
+            [before, after].into_iter().filter(|part| !part.is_empty())
         });
         Pinned::bounded(left.collect())
     }
@@ -167,12 +167,12 @@ impl FromStr for Pinned {
 }
 
 /// The flash quota for the engine.
-pub fn flash_share(enabled: bool, min: SizeOrPercent, max: Ceiling) -> FlashQuota {
+pub fn flash_quota(enabled: bool, min: SizeOrPercent, max: Ceiling) -> FlashQuota {
     FlashQuota { enabled, min: min.pages(true), max: max.0.map(|max| max.pages(false)), ..FlashQuota::default() }
 }
 
 /// The memory quota for the engine, for a memory of `all` bytes. It counts blocks, each with its part of the index.
-pub fn memory_share(all: u64, min: SizeOrPercent, max: Ceiling) -> MemoryQuota {
+pub fn memory_quota(all: u64, min: SizeOrPercent, max: Ceiling) -> MemoryQuota {
     let blocks = |part: SizeOrPercent| pool_bytes_for(part.of(all).min(all));
     MemoryQuota { min_bytes: blocks(min), max_bytes: max.0.map(blocks) }
 }

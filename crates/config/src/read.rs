@@ -59,7 +59,7 @@ pub fn check_tables(root: &DeTable<'_>, source: &mut Source<'_>) {
 fn unknown(source: &mut Source<'_>, table: &str, name: &str, span: &Range<usize>, is_table: bool) {
     let known_keys = KEYS.iter().filter(|key| key.table == table).map(|key| key.name);
     let tables = TABLES.iter().filter(|_| table.is_empty()).map(|table| table.name);
-    let what = match table {
+    let fault = match table {
         "" if is_table => format!("unknown table [{name}]"),
         "" => format!("unknown key \"{name}\" at the top level"),
         _ => format!("unknown key \"{name}\" in {}", show_table(table)),
@@ -74,7 +74,7 @@ fn unknown(source: &mut Source<'_>, table: &str, name: &str, span: &Range<usize>
             format!("known here: {}", known.join(", "))
         }
     };
-    source.problem(span, what, remedy);
+    source.problem(span, fault, remedy);
 }
 
 impl<'a> Section<'a> {
@@ -142,8 +142,8 @@ impl<'a> Section<'a> {
                 format!("\"{name}\" must be {expected}, not {}", show_type(value.get_ref())),
                 format!("write it like {name} = {}", key.form),
             ),
-            Err(ValueError::Value(what, remedy)) => source.problem(&span, what, remedy),
-            Err(ValueError::Part(part, what, remedy)) => source.problem(&part, what, remedy),
+            Err(ValueError::Value(fault, remedy)) => source.problem(&span, fault, remedy),
+            Err(ValueError::Part(part, fault, remedy)) => source.problem(&part, fault, remedy),
         }
         None
     }
@@ -158,7 +158,7 @@ impl<'a> Section<'a> {
         self.table.is_some_and(|table| table.contains_key(name))
     }
 
-    /// As [`Section::get`], but an absent key is reported.
+    /// Like [`Section::get`], but an absent key is reported.
     pub fn require<T: Setting>(&self, name: &'static str, source: &mut Source<'_>) -> Option<Located<T>> {
         if !self.has(name) {
             let form = find_key(self.name, name).expect("the key is in the list of keys").form;
@@ -229,7 +229,7 @@ pub struct Size(pub u64);
 impl Setting for Size {
     fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
         let text = value.as_str().ok_or(ValueError::Type("a size with its unit, in quotes"))?;
-        units::parse_size(text).map(Size).map_err(|what| split_message(&what))
+        units::parse_size(text).map(Size).map_err(|error| split_message(&error))
     }
 }
 
@@ -241,7 +241,7 @@ impl Setting for Rate {
         let text = value.as_str().ok_or(ValueError::Type("\"off\", or a size per second with its unit, in quotes"))?;
         match text {
             "off" => Ok(Rate(None)),
-            _ => units::parse_size(text).map(|bytes| Rate(Some(bytes))).map_err(|what| split_message(&what)),
+            _ => units::parse_size(text).map(|bytes| Rate(Some(bytes))).map_err(|error| split_message(&error)),
         }
     }
 }
@@ -249,7 +249,7 @@ impl Setting for Rate {
 impl Setting for Duration {
     fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
         let text = value.as_str().ok_or(ValueError::Type("a time with its unit, in quotes"))?;
-        units::parse_time(text).map_err(|what| split_message(&what))
+        units::parse_time(text).map_err(|error| split_message(&error))
     }
 }
 
@@ -259,8 +259,8 @@ impl Setting for BTreeMap<String, String> {
         let pair = |(name, value): (&Spanned<_>, &Spanned<DeValue<'_>>)| {
             let name: &std::borrow::Cow<'_, str> = name.get_ref();
             let error = || {
-                let what = format!("the label \"{name}\" must be text");
-                ValueError::Part(value.span(), what, format!("write {name} = \"…\""))
+                let fault = format!("the label \"{name}\" must be text");
+                ValueError::Part(value.span(), fault, format!("write {name} = \"…\""))
             };
             let text = value.get_ref().as_str().ok_or_else(error)?;
             if name.chars().chain(text.chars()).any(messages::is_control) {
@@ -303,6 +303,6 @@ fn control_characters_error() -> ValueError {
 
 /// Splits a message of the form `fault; remedy`.
 pub fn split_message(message: &str) -> ValueError {
-    let (what, remedy) = message.split_once("; ").unwrap_or((message, "see docs/admin/configuration.md"));
-    ValueError::Value(what.to_owned(), remedy.to_owned())
+    let (fault, remedy) = message.split_once("; ").unwrap_or((message, "see docs/admin/configuration.md"));
+    ValueError::Value(fault.to_owned(), remedy.to_owned())
 }

@@ -36,14 +36,17 @@ fn ends_in_web_scheme(before: &str) -> bool {
     before.ends_with("http://") || before.ends_with("https://")
 }
 
-/// As [`text`] for a value by itself: a URL extends to the end of the value, whatever characters its password has.
+/// Redacts a string that is one value. Unlike in [`text`], a URL extends to the end, whatever characters its password
+/// has.
 pub fn value(value: &str) -> String {
     let scheme_end = value.find("://").map(|at| at + 3);
     let is_scheme =
         |scheme: &str| !scheme.contains(|letter: char| letter.is_whitespace() || URL_ENDS.contains(&letter));
     match scheme_end.map(|end| value.split_at(end)) {
-        Some((scheme, behind)) if is_scheme(scheme) && (behind.contains('@') || !behind.contains(URL_ENDS)) => {
-            scheme.to_owned() + &hex_runs(&url(behind, ends_in_web_scheme(scheme)))
+        Some((scheme, after_scheme))
+            if is_scheme(scheme) && (after_scheme.contains('@') || !after_scheme.contains(URL_ENDS)) =>
+        {
+            scheme.to_owned() + &hex_runs(&url(after_scheme, ends_in_web_scheme(scheme)))
         }
         _ => text(value),
     }
@@ -57,21 +60,22 @@ pub fn text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("://") {
-        let (before, behind) = rest.split_at(at + 3);
+        let (before, after_scheme) = rest.split_at(at + 3);
         out += before;
-        let end = behind.find(URL_ENDS).unwrap_or(behind.len());
-        out += &url(&behind[..end], ends_in_web_scheme(before));
-        rest = &behind[end..];
+        let end = after_scheme.find(URL_ENDS).unwrap_or(after_scheme.len());
+        out += &url(&after_scheme[..end], ends_in_web_scheme(before));
+        rest = &after_scheme[end..];
     }
     hex_runs(&(out + rest))
 }
 
 /// Redacts a URL without its scheme. A password may contain any character, so everything up to the last `@` is removed.
-fn url(behind: &str, is_web: bool) -> String {
-    let (user, place) = behind.rsplit_once('@').map_or(("", behind), |(_, place)| (REDACTED, place));
+fn url(after_scheme: &str, is_web: bool) -> String {
+    let (user, authority_and_path) =
+        after_scheme.rsplit_once('@').map_or(("", after_scheme), |(_, remainder)| (REDACTED, remainder));
     let at = if user.is_empty() { "" } else { "@" };
-    let host_end = place.find(['/', '?', '#']).unwrap_or(place.len());
-    let (host, path) = place.split_at(host_end);
+    let host_end = authority_and_path.find(['/', '?', '#']).unwrap_or(authority_and_path.len());
+    let (host, path) = authority_and_path.split_at(host_end);
     let path = match path {
         "" | "/" => path.to_owned(),
         _ if is_web => format!("/{REDACTED}"),
@@ -94,7 +98,7 @@ fn query(path: &str) -> String {
 fn hex_runs(text: &str) -> String {
     let is_digit = |byte: &u8| byte.is_ascii_hexdigit();
     // The text is split into runs of digits and the parts between them.
-    let runs = text.as_bytes().chunk_by(|one, next| is_digit(one) == is_digit(next));
+    let runs = text.as_bytes().chunk_by(|left, right| is_digit(left) == is_digit(right));
     let shown = runs.map(|run| match run.len() >= SECRET_DIGITS_MIN && is_digit(&run[0]) {
         true => REDACTED.as_bytes(),
         false => run,
@@ -118,47 +122,47 @@ pub fn json(value: Value) -> Value {
     }
 }
 
-/// A configuration without comments, and with the values of known keys only. An error gives the line that is not TOML,
-/// and quotes nothing of it.
+/// A configuration without comments, and with the values of known keys only. An error contains the line number but none
+/// of the text.
 pub fn configuration(text: &str) -> Result<String, String> {
     let mut root: Table = text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(0, |span| text[..span.start].matches('\n').count() + 1);
         format!("line {line} is not TOML; `hotset check-config` lists the errors")
     })?;
     for (name, value) in &mut root {
-        let is_used = find_table(name).is_some();
+        let is_known = find_table(name).is_some();
         match value {
-            toml::Value::Table(table) if is_used => keys(name, table),
-            toml::Value::Array(tables) if is_used => tables.iter_mut().for_each(|entry| match entry {
-                toml::Value::Table(table) => keys(name, table),
+            toml::Value::Table(table) if is_known => redact_table(name, table),
+            toml::Value::Array(tables) if is_known => tables.iter_mut().for_each(|entry| match entry {
+                toml::Value::Table(table) => redact_table(name, table),
                 other => *other = REDACTED.into(),
             }),
-            value => key("", name, value),
+            value => redact_key("", name, value),
         }
     }
     toml::to_string(&root).map_err(|error| error.to_string())
 }
 
-fn keys(table: &str, entries: &mut Table) {
-    entries.iter_mut().for_each(|(name, value)| key(table, name, value));
+fn redact_table(table: &str, entries: &mut Table) {
+    entries.iter_mut().for_each(|(name, value)| redact_key(table, name, value));
 }
 
-fn key(table: &str, name: &str, value: &mut toml::Value) {
+fn redact_key(table: &str, name: &str, value: &mut toml::Value) {
     if find_key(table, name).is_some() {
-        values(name, value);
+        redact_value(name, value);
     } else {
         *value = REDACTED.into();
     }
 }
 
 /// Redacts the value of the key `name`.
-pub fn values(name: &str, value: &mut toml::Value) {
+pub fn redact_value(name: &str, value: &mut toml::Value) {
     match value {
         value if is_secret(name) => *value = REDACTED.into(),
         toml::Value::String(text) if name == WEBHOOK && !text.contains("://") => *text = REDACTED.to_owned(),
         toml::Value::String(text) => *text = self::value(text),
-        toml::Value::Array(entries) => entries.iter_mut().for_each(|entry| values(name, entry)),
-        toml::Value::Table(entries) => entries.iter_mut().for_each(|(name, value)| values(name, value)),
+        toml::Value::Array(entries) => entries.iter_mut().for_each(|entry| redact_value(name, entry)),
+        toml::Value::Table(entries) => entries.iter_mut().for_each(|(name, value)| redact_value(name, value)),
         _ => {}
     }
 }

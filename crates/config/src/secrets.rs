@@ -23,11 +23,11 @@ impl Config {
         let files = secrets.map(|file| ("CHAP secret", file));
         let files = files.chain(keys.into_iter().flatten().map(|file| ("TLS key", file)));
         let files = files.chain(webhook.map(|file| ("configuration, with the webhook's address,", file)));
-        files.filter_map(|(what, file)| exposed(what, file)).collect()
+        files.filter_map(|(content, file)| exposed(content, file)).collect()
     }
 }
 
-fn exposed(what: &str, file: &Path) -> Option<String> {
+fn exposed(content: &str, file: &Path) -> Option<String> {
     let mode = std::fs::metadata(file).ok()?.mode();
     let access = match (mode & READ != 0, mode & WRITE != 0) {
         (_, true) => "changed",
@@ -36,8 +36,8 @@ fn exposed(what: &str, file: &Path) -> Option<String> {
     };
     let shown = file.display();
     Some(format!(
-        "the {what} in {shown} can be {access} by every user of this machine; give it to the daemon's user or group, \
-         and: chmod 0640 {shown}"
+        "the {content} in {shown} can be {access} by every user of this machine; assign it to the daemon's user or \
+         group, and: chmod 0640 {shown}"
     ))
 }
 

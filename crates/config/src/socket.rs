@@ -18,8 +18,8 @@ pub(super) fn read_socket_mode(section: &Section<'_>, source: &mut Source<'_>) -
     let mode = section.get::<String>("socket_mode", source).and_then(|mode| {
         let bits = u32::from_str_radix(&mode.value, 8).ok().filter(|bits| *bits <= 0o777);
         if bits.is_none() {
-            let what = format!("\"{}\" is no set of permissions", mode.value);
-            source.problem(&mode.span, what, "write three or four octal digits, like \"0660\"");
+            let fault = format!("\"{}\" is not a set of permissions", mode.value);
+            source.problem(&mode.span, fault, "write three or four octal digits, like \"0660\"");
         }
         bits
     });

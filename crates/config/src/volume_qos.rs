@@ -71,7 +71,7 @@ impl FromStr for ByteLimit {
     fn from_str(text: &str) -> Result<Self, String> {
         let bytes = parse_size(text)?;
         if (1..LIMIT_BYTES_MIN).contains(&bytes) {
-            return Err(format!("\"{text}\" is too low; give at least 64 KiB, or 0 for no limit"));
+            return Err(format!("\"{text}\" is too low; specify at least 64 KiB, or 0 for no limit"));
         }
         Ok(ByteLimit(bytes))
     }
@@ -125,7 +125,7 @@ impl VolumeQos {
     pub fn set(&mut self, key: &str, text: &str) -> Result<(), String> {
         let count = || {
             text.parse::<u32>().map_err(|_| {
-                format!("\"{text}\" is not a number of requests for \"{key}\"; give a whole number, 0 for no limit")
+                format!("\"{text}\" is not a number of requests for \"{key}\"; write a whole number, 0 for no limit")
             })
         };
         match key {
@@ -156,8 +156,8 @@ impl VolumeQos {
         }
         if self.limit_iops > 0 && self.reservation_iops > self.limit_iops {
             let (reserved, limit) = (self.reservation_iops, self.limit_iops);
-            let what = format!("reservation_iops {reserved} is above limit_iops {limit}");
-            return Some((RESERVATION_IOPS, what, "lower the one or raise the other"));
+            let fault = format!("reservation_iops {reserved} is above limit_iops {limit}");
+            return Some((RESERVATION_IOPS, fault, "lower the one or raise the other"));
         }
         if self.reservation_iops > 0 && !has_datastore {
             let remedy = "give the volume a datastore, or remove the reservation";

@@ -149,14 +149,14 @@ pub(super) fn read_volumes(
 fn read_lun(section: &Section<'_>, taken: &mut BTreeMap<u16, usize>, source: &mut Source<'_>) -> Option<u16> {
     let Located { value, span } = section.get::<u32>("lun", source)?;
     let Some(lun) = u16::try_from(value).ok().filter(|lun| *lun <= scsi::Lun::MAX) else {
-        source.problem(&span, format!("there is no LUN {value}"), format!("give 0 to {}", scsi::Lun::MAX));
+        source.problem(&span, format!("there is no LUN {value}"), format!("specify 0 to {}", scsi::Lun::MAX));
         return None;
     };
     let line = source.line_of(span.start);
     match taken.get(&lun) {
         Some(first) => {
-            let what = format!("LUN {lun} is that of the volume at line {first}");
-            source.problem(&span, what, "give each volume a number of its own, or omit it: one is assigned");
+            let fault = format!("LUN {lun} is used by the volume at line {first}");
+            source.problem(&span, fault, "specify a different number for each volume, or omit it: one is assigned");
         }
         None => drop(taken.insert(lun, line)),
     }
@@ -191,17 +191,17 @@ fn check_memory(
     if let Some(Ceiling(Some(max))) = max.map(|max| max.value)
         && bytes > max.of(all)
     {
-        let what = format!("memory_min {} is above memory_max {max}", min.value);
-        source.problem(&min.span, what, "lower the one or raise the other");
+        let fault = format!("memory_min {} is above memory_max {max}", min.value);
+        source.problem(&min.span, fault, "lower the one or raise the other");
     }
     let before = std::mem::replace(guaranteed, guaranteed.saturating_add(bytes));
     if before <= all && *guaranteed > all {
-        let what = format!(
+        let fault = format!(
             "the sum of the volumes' memory_min up to here is {}, and memory is {}",
             show_bytes(*guaranteed),
             show_bytes(all)
         );
-        source.problem(&min.span, what, "lower some, or raise [memory] size");
+        source.problem(&min.span, fault, "lower some, or raise [memory] size");
     }
 }
 
@@ -214,8 +214,8 @@ fn check_flash_quota(min: Option<&Located<SizeOrPercent>>, max: Option<&Located<
         _ => false,
     };
     if is_above {
-        let what = format!("flash_min {} is above flash_max {max}", min.value);
-        source.problem(&min.span, what, "lower the one or raise the other");
+        let fault = format!("flash_min {} is above flash_max {max}", min.value);
+        source.problem(&min.span, fault, "lower the one or raise the other");
     }
 }
 
@@ -252,26 +252,26 @@ fn read_size(section: &Section<'_>, backing: Option<&Located<BackingSpec>>, sour
     if let Some(Located { value: Size(bytes), span }) = &size
         && (*bytes == 0 || !bytes.is_multiple_of(512))
     {
-        let what = format!("a volume of {} cannot be", show_bytes(*bytes));
-        source.problem(span, what, "give a multiple of 512 bytes, above 0");
+        let fault = format!("a volume of {} cannot be", show_bytes(*bytes));
+        source.problem(span, fault, "specify a multiple of 512 bytes, above 0");
     }
     let backing = backing?;
     match (&backing.value, &size) {
         (BackingSpec::Path(path), None) if backing.value.needs_size() => {
-            let what = format!("{} does not exist, and no size is given", path.display());
+            let fault = format!("{} does not exist, and no size is given", path.display());
             let remedy = match is_device(path) {
                 true => "attach the disk, or correct the path",
                 false => "correct the path, or add size = \"100 GiB\" to have a file created",
             };
-            source.absent(&backing.span, what, remedy);
+            source.absent(&backing.span, fault, remedy);
         }
         (BackingSpec::Path(path), Some(_)) if is_device(path) && !path.exists() => {
-            let what = format!("the device {} does not exist", path.display());
-            source.absent(&backing.span, what, "attach the disk, or correct the path");
+            let fault = format!("the device {} does not exist", path.display());
+            source.absent(&backing.span, fault, "attach the disk, or correct the path");
         }
         (_, None) if backing.value.needs_size() && !section.has("size") => {
-            let what = format!("{} has no size of its own", backing.value);
-            source.problem(&backing.span, what, "add size = \"100 GiB\"");
+            let fault = format!("{} has no size of its own", backing.value);
+            source.problem(&backing.span, fault, "add size = \"100 GiB\"");
         }
         (BackingSpec::Nbd(_), Some(size)) => {
             source.problem(&size.span, "an NBD export has a size of its own", "remove the key \"size\"");

@@ -86,7 +86,7 @@ fn entry(table: &str, entries: &Table) -> Entry {
     let used = KEYS.iter().filter(|key| key.table == table);
     used.filter_map(|key| {
         let mut value = entries.get(key.name)?.clone();
-        redact::values(key.name, &mut value);
+        redact::redact_value(key.name, &mut value);
         Some((key.name.to_owned(), show(&value)))
     })
     .collect()

@@ -41,7 +41,7 @@ impl BufferAccount {
         self.try_borrow(bytes, None)
     }
 
-    /// As [`BufferAccount::borrow_now`], but only within the client's quota: for buffers that the client may hold for
+    /// Like [`BufferAccount::borrow_now`], but only within the client's quota: for buffers that the client may hold for
     /// long.
     pub fn borrow_within_quota(&self, bytes: usize) -> bool {
         self.lent_bytes.get() + bytes <= self.clients.client_quota_bytes() && self.borrow_now(bytes)

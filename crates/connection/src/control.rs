@@ -11,7 +11,7 @@ pub enum Stop {
     /// None.
     #[default]
     No,
-    /// As [`Stop::Drain`], after the request that the client has begun to send. The stream stays open for a successor
+    /// Like [`Stop::Drain`], after the request that the client has begun to send. The stream stays open for a successor
     /// if the protocol permits it.
     HandOver,
     /// Accept no further request; answer the requests in flight.

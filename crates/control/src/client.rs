@@ -14,7 +14,9 @@ use crate::wire::{REPLY_BYTES_MAX, line, too_long};
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No server listens at the path.
-    #[error("no daemon answers at {path} ({error}); start one with `hotset serve`, or name its socket with --socket")]
+    #[error(
+        "no daemon answers at {path} ({error}); start one with `hotset serve`, or specify its socket with --socket"
+    )]
     NoDaemon {
         /// The socket.
         path: PathBuf,

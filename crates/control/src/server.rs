@@ -38,7 +38,7 @@ pub enum ServerError {
     },
     /// Another daemon answers at the path.
     #[error(
-        "control socket {path}: another daemon answers there; stop it, or give this one a socket of its own in \
+        "control socket {path}: another daemon answers there; stop it, or specify another socket for this one in \
          [control]"
     )]
     Answered {
@@ -76,14 +76,14 @@ impl ProgressSender {
     }
 
     /// Reports the progress of an action.
-    pub fn report(&self, what: impl Into<String>, dirty_bytes: u64) {
+    pub fn report(&self, activity: impl Into<String>, dirty_bytes: u64) {
         // A full channel means that newer progress will follow.
-        let _ = self.0.try_send(Progress { what: what.into(), dirty_bytes, done_bytes: 0, total_bytes: 0 });
+        let _ = self.0.try_send(Progress { activity: activity.into(), dirty_bytes, done_bytes: 0, total_bytes: 0 });
     }
 
     /// Reports the progress of a copy.
-    pub fn report_copied(&self, what: impl Into<String>, done_bytes: u64, total_bytes: u64) {
-        let _ = self.0.try_send(Progress { what: what.into(), dirty_bytes: 0, done_bytes, total_bytes });
+    pub fn report_copied(&self, activity: impl Into<String>, done_bytes: u64, total_bytes: u64) {
+        let _ = self.0.try_send(Progress { activity: activity.into(), dirty_bytes: 0, done_bytes, total_bytes });
     }
 }
 

@@ -17,7 +17,7 @@ pub(crate) fn line(message: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
-/// The error of a line that does not end.
+/// Error for a line longer than the limit.
 pub(crate) fn too_long(limit: usize) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("a message longer than {limit} bytes"))
 }

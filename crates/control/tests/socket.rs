@@ -14,7 +14,7 @@ use control::{Actor, Client, ClientError, Handler, Limits, ProgressSender};
 use messages::{Answer, ErrorKind, Failure, Request};
 use tokio::sync::watch;
 
-/// Answers flushes after some progress, knows no volume named "missing", and counts finished flushes.
+/// Answers flushes after some progress, refuses a volume named "missing", and counts finished flushes.
 struct Fake {
     finished: Arc<AtomicUsize>,
 }
@@ -146,10 +146,10 @@ const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 const FOREVER: Duration = Duration::from_secs(3600);
 
 /// Runs `work` on a thread of its own and waits for its end.
-fn within_timeout<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+fn within_timeout<T: Send + 'static>(context: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, done) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(work()));
-    done.recv_timeout(HANG_TIMEOUT).unwrap_or_else(|_| panic!("{what}: not within {HANG_TIMEOUT:?}"))
+    done.recv_timeout(HANG_TIMEOUT).unwrap_or_else(|_| panic!("{context}: not within {HANG_TIMEOUT:?}"))
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Statistics of the engine, converted to reports.
 //!
-//! The conversions live here because the messages know no crate of the data path.
+//! The conversions live here because the messages depend on no crate of the data path.
 
 use engine::backing::{Cause, Op};
 use engine::policy::curve::{CurveStats, VolumeCurves};

@@ -60,7 +60,10 @@ pub fn check_target(target: &NbdTarget, own: &[Address]) -> Result<(), Failure> 
     match own.iter().any(|own| reaches_listener(own, &target.address)) {
         true => Err(Failure::new(
             ErrorKind::Conflict,
-            format!("its backing {target} is an export of this daemon itself; name the volume's own storage"),
+            format!(
+                "its backing {target} is an export of this daemon itself; specify the volume's own storage as its \
+                 backing"
+            ),
         )),
         false => Ok(()),
     }

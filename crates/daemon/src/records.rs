@@ -36,8 +36,8 @@ impl Records {
         self.0.borrow_mut().change(change).map_err(state_failed)
     }
 
-    /// As [`Records::change`], but logs a failure; true on success. After a failure the next start recovers as after a
-    /// crash.
+    /// Like [`Records::change`], but logs a failure; true on success. After a failure the next start recovers as after
+    /// a crash.
     pub fn change_or_log(&self, change: impl FnOnce(&mut State)) -> bool {
         let saved = self.change(change);
         if let Err(failure) = &saved {

@@ -23,7 +23,7 @@ struct Subscriber {
     sender: UnboundedSender<Signal>,
     /// A signal has requested a stop. A stop by command does not count.
     stopping: AtomicBool,
-    /// Says whether acknowledged writes survive an end without a clean stop.
+    /// States whether acknowledged writes survive an end without a clean stop.
     final_message: &'static str,
 }
 

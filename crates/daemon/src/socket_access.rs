@@ -107,13 +107,14 @@ fn find_group(name: &str) -> Result<u32, String> {
     find(name, "socket_group", "group", users::GROUPS, users::read_groups())
 }
 
-fn find(name: &str, key: &str, what: &str, file: &str, list: std::io::Result<String>) -> Result<u32, String> {
+fn find(name: &str, key: &str, kind: &str, file: &str, list: std::io::Result<String>) -> Result<u32, String> {
     if let Ok(number) = name.parse() {
         return Ok(number);
     }
     let list = list.map_err(|error| format!("cannot read {file}: {error}"))?;
-    users::number_of(&list, name)
-        .ok_or_else(|| format!("{key} \"{name}\" is no {what} of this machine; name one of {file}, or its number"))
+    users::number_of(&list, name).ok_or_else(|| {
+        format!("{key} \"{name}\" is not a {kind} of this machine; specify one of {file}, or its number")
+    })
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ impl Telemetry {
 
     /// `history` and `volume history`.
     pub async fn query_history(&self, query: Query) -> Result<Answer, Failure> {
-        let busy = |why: &str| Failure::new(ErrorKind::Unavailable, format!("the history {why}; try again"));
+        let busy = |reason: &str| Failure::new(ErrorKind::Unavailable, format!("the history {reason}; try again"));
         let (reply, result) = oneshot::channel();
         let is_queued = match &*self.history.borrow() {
             None => {

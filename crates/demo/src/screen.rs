@@ -58,13 +58,14 @@ pub struct Sample {
 /// A sample as one line, for an output that cannot be redrawn.
 pub fn line(sample: &Sample) -> String {
     let reads = sample.with.read_latency_us.p50 > 0.0;
-    let what = if reads { "read" } else { "write" };
+    let operation = if reads { "read" } else { "write" };
     let p50 = |figures: &Figures| {
         let latency = if reads { &figures.read_latency_us } else { &figures.write_latency_us };
         show_micros(latency.p50)
     };
     format!(
-        "{:5.1} s   without: {:>7} IOPS, {what} p50 {:>8}   with: {:>7} IOPS, {what} p50 {:>8}, hits {:>6}, dirty {}",
+        "{:5.1} s   without: {:>7} IOPS, {operation} p50 {:>8}   \
+         with: {:>7} IOPS, {operation} p50 {:>8}, hits {:>6}, dirty {}",
         sample.at_seconds,
         show_count(sample.without.iops.round() as u64),
         p50(&sample.without),
@@ -107,7 +108,7 @@ pub fn live(samples: &[Sample], names: [&str; 2], progress: &str, style: Style) 
     let hits = chart(samples, |sample| sample.with.read_hit_ratio, 1.0);
     let slowest_of = |of: fn(&Sample) -> f64| samples.iter().map(of).fold(0.0, f64::max);
     let of_reads = |sample: &Sample| sample.with.read_latency_us.mean;
-    let (what, mean): (_, fn(&Sample) -> f64) = match slowest_of(of_reads) {
+    let (operation, mean): (_, fn(&Sample) -> f64) = match slowest_of(of_reads) {
         0.0 => ("write", |sample| sample.with.write_latency_us.mean),
         _ => ("read", of_reads),
     };
@@ -119,7 +120,7 @@ pub fn live(samples: &[Sample], names: [&str; 2], progress: &str, style: Style) 
         table.render(style),
         style.good(&hits),
         scale("0", "100 %".to_owned()),
-        format!("{what} latency"),
+        format!("{operation} latency"),
         style.warn(&latency),
         scale("0", show_micros(slowest)),
         style.dim(progress),

@@ -33,9 +33,9 @@ fn range(from_bytes: u64, to_bytes: Option<u64>) -> String {
 /// The change that `request` makes; `None` for a request that only reads.
 pub fn requested_change(request: &Request) -> Option<RequestedChange> {
     let with_force =
-        |what: &str, force: bool| if force { format!("{what}, and erase its content") } else { what.to_owned() };
+        |change: &str, force: bool| if force { format!("{change}, and erase its content") } else { change.to_owned() };
     let with_discard =
-        |what: String, discard: bool| if discard { format!("{what}, and discard dirty data") } else { what };
+        |change: String, discard: bool| if discard { format!("{change}, and discard dirty data") } else { change };
     match request {
         Request::VolumeSet { name, settings } => {
             let settings: Vec<String> = settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
@@ -55,8 +55,8 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
             volume_change(name, with_discard("invalidate".to_owned(), *discard_dirty))
         }
         Request::VolumeResize { name, size_bytes, discard_dirty } => {
-            let what = size_bytes.map_or_else(|| "resize".to_owned(), |bytes| format!("resize to {bytes} bytes"));
-            volume_change(name, with_discard(what, *discard_dirty))
+            let change = size_bytes.map_or_else(|| "resize".to_owned(), |bytes| format!("resize to {bytes} bytes"));
+            volume_change(name, with_discard(change, *discard_dirty))
         }
         Request::VolumeAdd { name, backing, policy, read_only, .. } => {
             let policy = policy.as_ref().map_or(String::new(), |policy| format!(", {policy}"));

@@ -139,7 +139,7 @@ impl Tracker {
             seen.devices = devices;
             let job = job(status);
             if seen.job != job {
-                let note = |job: &String, what| NewEvent::new(EventKind::Device, None, format!("{job} has {what}"));
+                let note = |job: &String, state| NewEvent::new(EventKind::Device, None, format!("{job} has {state}"));
                 notes.extend(seen.job.iter().map(|job| note(job, "ended")));
                 notes.extend(job.iter().map(|job| note(job, "begun")));
                 seen.job = job;

@@ -294,13 +294,13 @@ mod tests {
                         series: Vec::new(),
                     };
                     let report = history.answer(&query, GOLDEN_BEGIN + 7_200).expect("a report");
-                    let what = format!("{name}, {} s, written by {}", tier.step, golden.release);
+                    let context = format!("{name}, {} s, written by {}", tier.step, golden.release);
                     let sum = |series: &str| report.series[series].sum.iter().sum::<u64>();
-                    assert_eq!((sum("reads"), sum("read_bytes"), sum("writes")), (reads, reads * 4096, 0), "{what}");
-                    assert_eq!(report.series["dirty_bytes"].max.iter().max(), Some(&7), "{what}");
-                    assert_eq!(report.covered_seconds.iter().sum::<u64>(), 7_200, "{what}");
+                    assert_eq!((sum("reads"), sum("read_bytes"), sum("writes")), (reads, reads * 4096, 0), "{context}");
+                    assert_eq!(report.series["dirty_bytes"].max.iter().max(), Some(&7), "{context}");
+                    assert_eq!(report.covered_seconds.iter().sum::<u64>(), 7_200, "{context}");
                     let latency = &report.latency["read"];
-                    assert_eq!(latency.count.iter().sum::<u64>(), reads, "{what}");
+                    assert_eq!(latency.count.iter().sum::<u64>(), reads, "{context}");
                 }
             }
         }

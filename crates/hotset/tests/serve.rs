@@ -58,7 +58,7 @@ impl Fixture {
         daemon
     }
 
-    /// As [`Fixture::start_with`], but does not wait until volumes are served.
+    /// Like [`Fixture::start_with`], but does not wait until volumes are served.
     fn begin(&self, change: impl FnOnce(&mut Command)) -> Daemon<'_> {
         let log = fs::File::create(self.path("log")).expect("the folder can be written");
         let mut command = hotset();
@@ -78,13 +78,13 @@ impl Daemon<'_> {
         fs::read_to_string(self.site.path("log")).unwrap_or_default()
     }
 
-    fn wait_for(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
+    fn wait_for(&mut self, event: &str, done: impl Fn(&Self) -> bool) {
         let began = Instant::now();
         while !done(self) {
             let exit_status = self.child.try_wait().expect("it is our child");
             assert!(
                 exit_status.is_none() && began.elapsed() < PATIENCE,
-                "timed out waiting for {what}; exit status {exit_status:?}\n{}",
+                "timed out waiting for {event}; exit status {exit_status:?}\n{}",
                 self.log()
             );
             std::thread::sleep(Duration::from_millis(5));
@@ -221,8 +221,8 @@ fn state_of_many_volumes_is_written_together() {
     fs::create_dir(site.path("state")).expect("the folder can be written");
     let watch = inotify::init(inotify::CreateFlags::NONBLOCK).expect("a descriptor is available");
     // Creations are watched, too, because the kernel merges identical events in a row.
-    let what = inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::CREATE;
-    inotify::add_watch(&watch, site.path("state"), what).expect("it is there");
+    let events = inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::CREATE;
+    inotify::add_watch(&watch, site.path("state"), events).expect("it is there");
     let daemon = site.start();
     assert_eq!(count_replacements(&watch), 2, "the generation, and the volumes");
     let state = || fs::read_to_string(site.path("state/state.json")).expect("it was written");
@@ -537,7 +537,7 @@ fn flash_limits_and_pins_change_live_and_survive_a_restart() {
 #[test]
 fn qos_changes_live_and_survives_a_restart() {
     let datastores = "[[datastore]]\nname = \"nl\"\n[[datastore]]\nname = \"sas\"\n";
-    let rule = |match_, what| format!("[[qos]]\nmatch = {{ {match_} }}\n{what}\n");
+    let rule = |match_, settings| format!("[[qos]]\nmatch = {{ {match_} }}\n{settings}\n");
     let rules = rule("vm = \"sql*\"", "shares = \"high\"") + &rule("name = \"x*\"", "limit_iops = 50");
     let volume = |name: &str, rest: &str| {
         format!(
@@ -553,10 +553,10 @@ fn qos_changes_live_and_survives_a_restart() {
         serde_json::from_str(&daemon.command(&["datastore", "list", "--json"])).expect("JSON")
     };
     let members = |daemon: &Daemon<'_>| -> Vec<String> {
-        let member_list = |one: &Value| {
-            let all = one["members"].as_array().expect("a list").iter();
+        let member_list = |datastore: &Value| {
+            let all = datastore["members"].as_array().expect("a list").iter();
             let names: Vec<&str> = all.filter_map(|member| member["volume"].as_str()).collect();
-            format!("{}: {}", one["name"].as_str().expect("a name"), names.join(" "))
+            format!("{}: {}", datastore["name"].as_str().expect("a name"), names.join(" "))
         };
         listed(daemon).iter().map(member_list).collect()
     };
@@ -579,7 +579,7 @@ fn qos_changes_live_and_survives_a_restart() {
     for (setting, why) in [
         ("reservation_iops=501", "reservation_iops 501 is above limit_iops 500; lower the one or raise the other"),
         ("shares=most", "\"most\" is not a weight"),
-        ("limit_bytes=20", "give at least 64 KiB"),
+        ("limit_bytes=20", "specify at least 64 KiB"),
         ("burst_iops=-1", "is not a number of requests"),
     ] {
         let refused = daemon.try_command(&["volume", "set", "a", setting]);

@@ -51,7 +51,7 @@ impl Framing {
         let data_start = head_len + if self.header_digest { DIGEST_BYTES } else { 0 };
         // The header digest is verified before the lengths are used.
         if ahs_len > AHS_BYTES_MAX && !self.header_digest {
-            return Err(Broken::TooLong { what: "an additional header", len: ahs_len, max: AHS_BYTES_MAX });
+            return Err(Broken::TooLong { item: "an additional header", len: ahs_len, max: AHS_BYTES_MAX });
         }
         let Some(head) = bytes.get(..data_start) else { return Ok(Step::More(data_start)) };
         let (head, digest) = head.split_at(head_len);
@@ -59,11 +59,11 @@ impl Framing {
             return Err(Broken::HeaderDigest);
         }
         if ahs_len > AHS_BYTES_MAX {
-            return Err(Broken::TooLong { what: "an additional header", len: ahs_len, max: AHS_BYTES_MAX });
+            return Err(Broken::TooLong { item: "an additional header", len: ahs_len, max: AHS_BYTES_MAX });
         }
         if data_len > self.data_bytes_max as usize {
             let max = self.data_bytes_max as usize;
-            return Err(Broken::TooLong { what: "a data segment", len: data_len, max });
+            return Err(Broken::TooLong { item: "a data segment", len: data_len, max });
         }
         let padded_len = data_len.next_multiple_of(4);
         let has_digest = self.data_digest && data_len > 0;
@@ -176,7 +176,7 @@ mod tests {
         let mut header = [0; HEADER_BYTES];
         put_data_len(&mut header, 8193);
         let error = Framing::default().decode(&header).expect_err("the data segment is too long");
-        assert_eq!(error, Broken::TooLong { what: "a data segment", len: 8193, max: 8192 });
+        assert_eq!(error, Broken::TooLong { item: "a data segment", len: 8193, max: 8192 });
         let mut header = [0; HEADER_BYTES];
         header[4] = 67;
         assert!(Framing::default().decode(&header).is_err());

@@ -49,7 +49,7 @@ pub enum ResponseBody {
         /// Target transfer tag for the answer, or [`NO_TAG`].
         target_tag: u32,
     },
-    /// SCSI response; the data are the length and the sense data.
+    /// SCSI response; the data is the length and the sense data.
     Command {
         /// 0: command completed at the target; 1: target failure.
         response: u8,
@@ -64,7 +64,7 @@ pub enum ResponseBody {
     },
     /// Task management function response.
     TaskManagement(TaskResponse),
-    /// Login response; the data are text.
+    /// Login response; the data is text.
     Login(LoginResponse),
     /// Text response.
     Text {
@@ -99,7 +99,7 @@ pub enum ResponseBody {
     },
     /// Asynchronous message.
     Async(AsyncEvent),
-    /// Reject; the data are the rejected header.
+    /// Reject; the data is the rejected header.
     Reject(Reject),
 }
 

@@ -22,10 +22,10 @@ pub enum Broken {
     #[error("wrong data digest: the connection corrupts data")]
     DataDigest(Box<crate::Header>),
     /// A length beyond its limit.
-    #[error("{what} of {len} bytes exceeds the limit of {max}")]
+    #[error("{item} of {len} bytes exceeds the limit of {max}")]
     TooLong {
         /// The field that is too long.
-        what: &'static str,
+        item: &'static str,
         /// Its length.
         len: usize,
         /// The limit.

@@ -8,9 +8,9 @@ use scsi::{AccessList, Identity, Lun, ReservationStore, StoreFuture, Target, Uni
 use seam::real::{RealCoreSpec, run_core};
 use seam::{Address, DiskOpen, Seam};
 
-struct NullKeeper;
+struct NullReservationStore;
 
-impl ReservationStore for NullKeeper {
+impl ReservationStore for NullReservationStore {
     fn store(&self, _: VolumeId, _: Vec<u8>) -> StoreFuture {
         Box::pin(async { Ok(()) })
     }
@@ -22,10 +22,10 @@ fn main() {
     let files = arguments[1..].to_vec();
     run_core(RealCoreSpec::new(256 << 20), move |seam| async move {
         let core = Core::new(seam.clone(), CoreSpec::default());
-        let target = Target::new(seam.clone(), "iqn.2026-11.io.hotset:lab", 1, Rc::new(NullKeeper));
+        let target = Target::new(seam.clone(), "iqn.2026-11.io.hotset:lab", 1, Rc::new(NullReservationStore));
         for (number, path) in files.iter().enumerate() {
-            let what = DiskOpen { path: path.into(), create_bytes: None, read_only: false, lock_wait_ms: 1000 };
-            let disk = seam.open_disk(&what).await.expect("the file can be opened");
+            let open = DiskOpen { path: path.into(), create_bytes: None, read_only: false, lock_wait_ms: 1000 };
+            let disk = seam.open_disk(&open).await.expect("the file can be opened");
             let name = format!("v{number}");
             core.attach(VolumeSpec::new(&name, VolumeId(number as u64 + 1)), Backing::plain(disk))
                 .expect("the name is free");

@@ -112,8 +112,9 @@ mod tests {
             user("lab", &[]),
         ];
         let options = Options { chap_users, ..Options::default() };
-        let users_of =
-            |name: &str| options.credentials_of(name).iter().map(|one| one.user.as_str()).collect::<Vec<_>>();
+        let users_of = |name: &str| {
+            options.credentials_of(name).iter().map(|credentials| credentials.user.as_str()).collect::<Vec<_>>()
+        };
         assert_eq!(users_of("iqn.1998-01.com.vmware:esx2"), ["esx"]);
         assert_eq!(users_of("iqn.1998-01.com.VMware:esx1"), ["esx", "esx1"]);
         assert_eq!(users_of("iqn.1991-05.com.microsoft:b"), ["hyper"]);

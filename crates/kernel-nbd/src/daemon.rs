@@ -51,7 +51,7 @@ pub fn check_served(socket: &Path, identifier: &Identifier) -> Result<(), String
     match query() {
         Ok(found) if found == *identifier => Ok(()),
         Ok(_) => Err(format!("the daemon now serves another volume named {}", identifier.volume)),
-        Err(why) => Err(why.to_string()),
+        Err(reason) => Err(reason.to_string()),
     }
 }
 

@@ -63,10 +63,10 @@ pub enum KernelError {
     #[error("only root can create block devices: run the command as root")]
     NotAllowed,
     /// Any other error.
-    #[error("the kernel refuses to {what}: {error}; `dmesg` may show the reason")]
+    #[error("the kernel refuses to {operation}: {error}; `dmesg` may show the reason")]
     Refused {
         /// The operation.
-        what: &'static str,
+        operation: &'static str,
         /// Error of the kernel.
         error: io::Error,
     },
@@ -97,7 +97,8 @@ pub struct Kernel {
 impl Kernel {
     /// Finds the kernel's NBD client.
     pub fn open() -> Result<Kernel, KernelError> {
-        let socket = open_socket().map_err(|error| KernelError::Refused { what: "open a netlink socket", error })?;
+        let socket =
+            open_socket().map_err(|error| KernelError::Refused { operation: "open a netlink socket", error })?;
         let mut kernel = Kernel { socket, family: CONTROLLER, group: 0, sequence: 0 };
         let request = kernel.message(GET_FAMILY).text(FAMILY_NAME, FAMILY);
         let (mut family, mut group) = (None, None);
@@ -123,7 +124,7 @@ impl Kernel {
         let mut index = None;
         self.request("create a device", request, |attributes| index = index.or(attributes.u32(INDEX)))?;
         index.ok_or_else(|| KernelError::Refused {
-            what: "report the number of the new device",
+            operation: "report the number of the new device",
             error: io::ErrorKind::InvalidData.into(),
         })
     }
@@ -157,7 +158,7 @@ impl Kernel {
             socket.socket_ref().add_membership(self.group)?;
             Ok(socket)
         };
-        let socket = open().map_err(|error| KernelError::Refused { what: "report lost connections", error })?;
+        let socket = open().map_err(|error| KernelError::Refused { operation: "report lost connections", error })?;
         Ok(Events { socket, family: self.family })
     }
 
@@ -169,13 +170,13 @@ impl Kernel {
     /// Sends a request and reads replies until its end. The kernel has queued all replies when the send returns.
     fn request(
         &mut self,
-        what: &'static str,
+        operation: &'static str,
         request: Message,
         mut on_message: impl FnMut(Attributes<'_>),
     ) -> Result<(), KernelError> {
         let refused = |error: io::Error| match error.raw_os_error() {
             Some(EPERM) => KernelError::NotAllowed,
-            _ => KernelError::Refused { what, error },
+            _ => KernelError::Refused { operation, error },
         };
         self.socket.send(&request.finish(), 0).map_err(refused)?;
         loop {

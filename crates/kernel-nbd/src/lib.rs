@@ -47,7 +47,7 @@ pub fn attach(socket: Option<&Path>, name: &str, in_foreground: bool, json: bool
         )));
     }
     let unit = systemd::unit(name)?;
-    daemon::connect_to_volume(&control_socket(None), name).map_err(|why| Failure::failed(why.to_string()))?;
+    daemon::connect_to_volume(&control_socket(None), name).map_err(|reason| Failure::failed(reason.to_string()))?;
     systemd::enable(&unit)?;
     let no_device =
         || Failure::failed(format!("{unit} is running, but the device does not exist; see `journalctl -u {unit}`"));
@@ -63,9 +63,9 @@ pub fn detach(socket: Option<&Path>, name: &str, flushed: bool, json: bool) -> R
     };
     let file = claim(&device)?;
     // A flush would wait for a daemon that may never return.
-    if flushed && let Err(why) = daemon::check_served(&control_socket(socket), &device.identifier) {
+    if flushed && let Err(reason) = daemon::check_served(&control_socket(socket), &device.identifier) {
         return Err(Failure::failed(format!(
-            "{} cannot be flushed: {why}; `hotset detach --no-flush {name}` discards unflushed writes",
+            "{} cannot be flushed: {reason}; `hotset detach --no-flush {name}` discards unflushed writes",
             device.node().display()
         )));
     }
@@ -106,8 +106,8 @@ fn claim(device: &Device) -> Result<File, Failure> {
         };
         match claimed {
             Ok(file) => return Ok(file),
-            Err(InUse(why)) if Instant::now() > end => {
-                return Err(Failure::failed(format!("{} is in use: {why}", device.node().display())));
+            Err(InUse(reason)) if Instant::now() > end => {
+                return Err(Failure::failed(format!("{} is in use: {reason}", device.node().display())));
             }
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
         }

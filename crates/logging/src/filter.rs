@@ -28,7 +28,7 @@ impl Filter {
 
     /// Changes levels as `RUST_LOG` does: `flash=debug,iscsi=warn`; a level alone is for all other subsystems.
     pub fn with(mut self, directives: &str) -> Result<Filter, FilterError> {
-        let wrong = |why: &str| FilterError::Syntax(directives.to_owned(), why.to_owned());
+        let wrong = |reason: &str| FilterError::Syntax(directives.to_owned(), reason.to_owned());
         for directive in directives.split(',').map(str::trim) {
             if directive.is_empty() || directive.ends_with('=') || directive.contains(['[', '{']) {
                 return Err(wrong("each part is a subsystem and a level"));
@@ -76,13 +76,13 @@ mod tests {
 
     #[test]
     fn bad_filter_is_refused_with_its_reason() {
-        let why = |text| Filter::default().with(text).expect_err(text);
-        assert_eq!(why("flsh=debug"), FilterError::Subsystem("flsh".to_owned()));
-        assert_eq!(why("tokio"), FilterError::Subsystem("tokio".to_owned()));
+        let error_of = |text| Filter::default().with(text).expect_err(text);
+        assert_eq!(error_of("flsh=debug"), FilterError::Subsystem("flsh".to_owned()));
+        assert_eq!(error_of("tokio"), FilterError::Subsystem("tokio".to_owned()));
         for text in ["", ",", "flash=", "flash=lots", "flash=debug,", "flash[{volume}]=debug", "flash==debug"] {
-            assert!(matches!(why(text), FilterError::Syntax(..)), "{text}");
+            assert!(matches!(error_of(text), FilterError::Syntax(..)), "{text}");
         }
-        assert!(why("flash=lots").to_string().contains("debug"), "{}", why("flash=lots"));
+        assert!(error_of("flash=lots").to_string().contains("debug"), "{}", error_of("flash=lots"));
     }
 
     #[test]

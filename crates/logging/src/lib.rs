@@ -1,5 +1,5 @@
-//! The log of the daemon and of other commands that run for long, on standard error. It holds what an administrator
-//! wants to know, never single requests. An event has a level, its subsystem as target, a sentence that can be read
+//! The log of the daemon and of other commands that run for long, on standard error. It holds events that concern an
+//! administrator, never single requests. An event has a level, its subsystem as target, a sentence that can be read
 //! without the fields, and fields for programs.
 //!
 //! `filter.rs`   levels by subsystem

@@ -25,7 +25,8 @@ pub enum Reply {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// Present activity.
-    pub what: String,
+    #[serde(rename = "what")]
+    pub activity: String,
     /// Dirty bytes still to be destaged.
     pub dirty_bytes: u64,
     /// Bytes copied, of `total_bytes`.

@@ -1,8 +1,8 @@
 //! Requests to a running daemon, its reports and its answers.
 //!
 //! Every action is one message: the command line, tests and the HTTP interface send the same, and the types of the web
-//! page are generated from these. The crate does no I/O and knows no crate of the data path: the daemon fills in the
-//! reports.
+//! page are generated from these. The crate does no I/O and depends on no crate of the data path: the daemon fills in
+//! the reports.
 
 pub mod answer;
 pub mod plain;

@@ -14,7 +14,7 @@ pub fn plain(text: &str) -> Cow<'_, str> {
     escape(text, is_control)
 }
 
-/// As [`plain`], but keeps line feeds.
+/// Like [`plain`], but keeps line feeds.
 pub fn plain_lines(text: &str) -> Cow<'_, str> {
     escape(text, |c| c != '\n' && is_control(c))
 }

@@ -70,7 +70,7 @@ impl Command {
     }
 }
 
-/// Write, trim, write-zeroes: acknowledge after the data are durable.
+/// Write, trim, write-zeroes: acknowledge after the data is durable.
 pub const FUA: u16 = 1 << 0;
 /// Write-zeroes: keep the space allocated.
 pub const NO_HOLE: u16 = 1 << 1;

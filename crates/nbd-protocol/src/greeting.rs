@@ -30,13 +30,13 @@ pub fn decode_greeting(bytes: &[u8]) -> Decoded<u16> {
     let mut wire = Wire(bytes);
     let Some(magic) = wire.u64() else { return Ok(Step::More(GREETING_BYTES)) };
     if magic != NBD_MAGIC {
-        return Err(Broken::Magic { what: "the greeting", found: magic });
+        return Err(Broken::Magic { item: "the greeting", found: magic });
     }
     match wire.u64() {
         None => return Ok(Step::More(GREETING_BYTES)),
         Some(OPTION_MAGIC) => (),
         Some(OLD_STYLE_MAGIC) => return Err(Broken::OldStyle),
-        Some(found) => return Err(Broken::Magic { what: "the greeting's second half", found }),
+        Some(found) => return Err(Broken::Magic { item: "the greeting's second half", found }),
     }
     Ok(wire.u16().map_or(Step::More(GREETING_BYTES), |flags| Step::Got(flags, GREETING_BYTES)))
 }

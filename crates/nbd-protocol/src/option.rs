@@ -88,12 +88,12 @@ impl OptionHeader {
         let mut wire = Wire(bytes);
         let Some(magic) = wire.u64() else { return Ok(Step::More(OptionHeader::BYTES)) };
         if magic != OPTION_MAGIC {
-            return Err(Broken::Magic { what: "an option", found: magic });
+            return Err(Broken::Magic { item: "an option", found: magic });
         }
         let (Some(kind), Some(len)) = (wire.u32(), wire.u32()) else { return Ok(Step::More(OptionHeader::BYTES)) };
         if len > OPTION_PAYLOAD_BYTES_SKIPPED_MAX {
             let max = OPTION_PAYLOAD_BYTES_SKIPPED_MAX.into();
-            return Err(Broken::TooLong { what: "an option's payload", len: len.into(), max });
+            return Err(Broken::TooLong { item: "an option's payload", len: len.into(), max });
         }
         Ok(Step::Got(OptionHeader { kind: OptionKind::from_wire(kind), len }, OptionHeader::BYTES))
     }
@@ -204,14 +204,14 @@ impl OptionReplyHeader {
         let mut wire = Wire(bytes);
         let Some(magic) = wire.u64() else { return Ok(Step::More(OptionReplyHeader::BYTES)) };
         if magic != REPLY_MAGIC {
-            return Err(Broken::Magic { what: "an option's reply", found: magic });
+            return Err(Broken::Magic { item: "an option's reply", found: magic });
         }
         let (Some(option), Some(kind), Some(len)) = (wire.u32(), wire.u32(), wire.u32()) else {
             return Ok(Step::More(OptionReplyHeader::BYTES));
         };
         if len as usize > OPTION_PAYLOAD_BYTES_MAX {
             let max = OPTION_PAYLOAD_BYTES_MAX as u64;
-            return Err(Broken::TooLong { what: "an option's reply", len: len.into(), max });
+            return Err(Broken::TooLong { item: "an option's reply", len: len.into(), max });
         }
         let (option, kind) = (OptionKind::from_wire(option), OptionReplyKind::from_wire(kind));
         Ok(Step::Got(OptionReplyHeader { option, kind, len }, OptionReplyHeader::BYTES))

@@ -167,11 +167,11 @@ impl ReplyHeader {
                 let kind = ChunkKind::from_wire(kind);
                 let max = if kind == ChunkKind::Data { DATA_BYTES_MAX + 8 } else { CHUNK_PAYLOAD_BYTES_MAX as u32 };
                 if len > max {
-                    return Err(Broken::TooLong { what: "a chunk", len: len.into(), max: max.into() });
+                    return Err(Broken::TooLong { item: "a chunk", len: len.into(), max: max.into() });
                 }
                 Ok(Step::Got(ReplyHeader::Chunk { cookie, kind, done: flags & DONE != 0, len }, 20))
             }
-            found => Err(Broken::Magic { what: "a reply", found: found.into() }),
+            found => Err(Broken::Magic { item: "a reply", found: found.into() }),
         }
     }
 }

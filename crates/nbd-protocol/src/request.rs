@@ -34,7 +34,7 @@ impl Request {
         // The header has exactly the bytes of these fields, so the defaults are never used.
         let magic = wire.u32().unwrap_or_default();
         if magic != MAGIC {
-            return Err(Broken::Magic { what: "a request", found: magic.into() });
+            return Err(Broken::Magic { item: "a request", found: magic.into() });
         }
         let request = Request {
             flags: wire.u16().unwrap_or_default(),
@@ -90,6 +90,6 @@ mod tests {
     #[test]
     fn error_for_garbage_names_the_bytes() {
         let error = Request::decode(b"GET / HTTP/1.1\r\nHost: somewhere").unwrap_err();
-        assert_eq!(error, Broken::Magic { what: "a request", found: 0x4745_5420 });
+        assert_eq!(error, Broken::Magic { item: "a request", found: 0x4745_5420 });
     }
 }

@@ -16,10 +16,10 @@ pub type Decoded<T> = Result<Step<T>, Broken>;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
     /// A message with a wrong magic number.
-    #[error("{what} starts with {found:#x}: the peer does not use NBD, or sends misaligned messages")]
+    #[error("{item} starts with {found:#x}: the peer does not use NBD, or sends misaligned messages")]
     Magic {
         /// The expected message.
-        what: &'static str,
+        item: &'static str,
         /// The magic number found.
         found: u64,
     },
@@ -27,10 +27,10 @@ pub enum Broken {
     #[error("the server offers only the old-style handshake, which has no options; a newer server is needed")]
     OldStyle,
     /// A length beyond its limit.
-    #[error("{what} of {len} bytes exceeds the limit of {max}")]
+    #[error("{item} of {len} bytes exceeds the limit of {max}")]
     TooLong {
         /// The message.
-        what: &'static str,
+        item: &'static str,
         /// Its length.
         len: u64,
         /// The limit.

@@ -34,7 +34,7 @@ pub(crate) enum Outcome<S: Seam> {
     Closed,
 }
 
-/// Sends the greeting and reads the client's flags; returns true if the client wants no zeroes.
+/// Sends the greeting and reads the client's flags; returns true if the client has set the flag for no zeroes.
 pub(crate) async fn greet<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     incoming: &mut Incoming<S, R>,
     writer: &mut W,

@@ -204,7 +204,7 @@ impl Negotiation {
 
 fn no_such_export(name: &str) -> String {
     match name {
-        "" => "there is no default export: name an export (there are several, or none)".to_owned(),
+        "" => "there is no default export; specify an export (there are several, or none)".to_owned(),
         name => format!("no export is named \"{name}\""),
     }
 }

@@ -55,7 +55,7 @@ pub(crate) const WHOLE_READ_BYTES_MAX: u32 = 4 << 20;
 pub(crate) const READ_PIECE_BYTES: usize = 256 << 10;
 /// Bytes of a piece of a longer write; with its header a piece is shorter than one receive.
 pub(crate) const WRITE_PIECE_BYTES: usize = 128 << 10;
-/// Shortest write of whole blocks whose data are received directly into blocks; for a shorter write a copy costs less
+/// Shortest write of whole blocks whose data is received directly into blocks; for a shorter write a copy costs less
 /// than a system call.
 pub(crate) const DIRECT_WRITE_BYTES_MIN: usize = 32 << 10;
 /// Bytes received at once.

@@ -91,7 +91,7 @@ impl<S: Seam> Server<S> {
         self.accept_from(listener, true).await;
     }
 
-    /// As [`Server::accept`], for a listener of local clients only, which do not outlive this machine.
+    /// Like [`Server::accept`], for a listener of local clients only, which do not outlive this machine.
     pub async fn accept_local(&self, listener: S::Listener) {
         self.accept_from(listener, false).await;
     }
@@ -147,9 +147,9 @@ impl<S: Seam> Server<S> {
     pub fn take_over(&self, client: HandedOverClient<S>) -> Result<(), TakeOverError> {
         let negotiated = match client.terms.renew(&*self.0.exports) {
             Ok(negotiated) => negotiated,
-            Err(why) => {
+            Err(reason) => {
                 drop(client.stream.split());
-                return Err(why);
+                return Err(reason);
             }
         };
         self.update_stats(|stats| stats.accepted += 1);
@@ -193,7 +193,7 @@ impl<S: Seam> Server<S> {
         self.shut_down(Stop::Drain, drain_timeout).await;
     }
 
-    /// As [`Server::stop`], but returns the clients that a successor can take over: clients without TLS in the
+    /// Like [`Server::stop`], but returns the clients that a successor can take over: clients without TLS in the
     /// transmission phase, whose partly sent requests are complete and whose replies have been received.
     pub async fn hand_over(&self, drain_timeout: Nanos) -> Vec<HandedOverClient<S>> {
         self.shut_down(Stop::HandOver, drain_timeout).await;

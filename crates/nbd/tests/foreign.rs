@@ -91,7 +91,7 @@ async fn exercise(seam: RealSeam, target: NbdTarget, command: &'static str) {
     }
     let extents = disk.allocation(0, SIZE).await.expect(command);
     assert!(extents.iter().map(|extent| extent.len_bytes).sum::<u64>() <= SIZE, "{command}");
-    assert!(!(extents[0].zero && extents[0].len_bytes > 8192 + 4096), "{command}: data are reported as zeroes");
+    assert!(!(extents[0].zero && extents[0].len_bytes > 8192 + 4096), "{command}: data is reported as zeroes");
 }
 
 #[test]

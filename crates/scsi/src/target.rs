@@ -19,7 +19,7 @@ use crate::unit::{Provisioned, Unit, UnitSpec};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddError {
     /// The number is in use.
-    #[error("LUN {} is in use; give the volume another one", .0.number())]
+    #[error("LUN {} is in use; specify another one for the volume", .0.number())]
     Taken(Lun),
     /// The stored reservation record is unusable.
     #[error(transparent)]

@@ -49,7 +49,7 @@ pub fn run(options: Options, json: bool) -> Result<(), Failure> {
         )));
     }
     if let Some(out) = &options.out {
-        write(out, &text)?;
+        create(out, &text)?;
     }
     if json {
         return print_json(&json!({ "file": options.out, "plan": plan, "configuration": text }));
@@ -61,8 +61,8 @@ pub fn run(options: Options, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes a new file, which appears complete or not at all.
-fn write(out: &Path, text: &str) -> Result<(), Failure> {
+/// Creates a file atomically; fails if it exists.
+fn create(out: &Path, text: &str) -> Result<(), Failure> {
     let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let write_failure = |error: std::io::Error| match error.kind() {
         ErrorKind::NotFound => {

@@ -125,7 +125,9 @@ pub fn plan(machine: &Machine, choices: &UserChoices) -> Result<Plan, Failure> {
         named_volumes.iter().find(|volume| named_flash.iter().any(|flash| flash.path == volume.path))
     {
         let path = duplicate.path.display();
-        return Err(Failure::usage(format!("{path} cannot be both a volume and flash; name it with one option only")));
+        return Err(Failure::usage(format!(
+            "{path} cannot be both a volume and flash; specify it with one option only"
+        )));
     }
     let is_named = |device: &Device| {
         let mut named = named_volumes.iter().chain(&named_flash);
@@ -157,7 +159,7 @@ fn named<'a>(machine: &'a Machine, option: &str, paths: &[PathBuf]) -> Result<Ve
             ))
         })?;
         if found.iter().any(|other| other.path == device.path) {
-            return Err(Failure::usage(format!("{option} {shown}: it is named twice")));
+            return Err(Failure::usage(format!("{option} {shown}: it is specified twice")));
         }
         if let Some(user) = device.used_by() {
             return Err(Failure::failed(format!("{option} {shown}: {user}; end this use first")));

@@ -96,7 +96,7 @@ fn hypervisor_keeps_its_disks_and_most_of_its_memory() {
         refused(&machine, &choices(&["/dev/sdf"], &["/dev/disk/by-id/ata-DISK_sdf"]))
             .contains("both a volume and flash")
     );
-    assert!(refused(&machine, &choices(&["/dev/sdf", "/dev/sdf"], &[])).contains("named twice"));
+    assert!(refused(&machine, &choices(&["/dev/sdf", "/dev/sdf"], &[])).contains("specified twice"));
 }
 
 #[test]
@@ -140,13 +140,13 @@ fn disk_with_data_that_lsblk_misses_is_skipped() {
 fn file_appears_complete_and_is_never_overwritten() {
     let folder = tempfile::tempdir().expect("a temporary directory can be created");
     let out = folder.path().join("hotset.toml");
-    write(&out, "one").expect("it is not there");
-    let refused = write(&out, "two").expect_err("it is there").message;
+    create(&out, "one").expect("it is not there");
+    let refused = create(&out, "two").expect_err("it is there").message;
     assert!(refused.contains("not overwritten"), "{refused}");
     std::os::unix::fs::symlink("nowhere", folder.path().join("link")).expect("a link can be made");
-    assert!(write(&folder.path().join("link"), "two").is_err());
+    assert!(create(&folder.path().join("link"), "two").is_err());
     assert_eq!(std::fs::read(&out).expect("it is there"), b"one");
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 2, "the directory has no other files");
-    let refused = write(&folder.path().join("none/hotset.toml"), "one").expect_err("no folder").message;
+    let refused = create(&folder.path().join("none/hotset.toml"), "one").expect_err("no folder").message;
     assert!(refused.contains("mkdir -p"), "{refused}");
 }

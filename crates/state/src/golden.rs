@@ -130,7 +130,7 @@ fn golden_copies_of_the_records_on_flash_are_recovered() {
         dirty.content = Some(ContentRecord { samples: String::new(), instance: None, ..content });
         let added = VolumeRecord { clean: false, cached_on: Some(BTreeSet::new()), ..added };
         assert_eq!(made.volumes, [dirty, added]);
-        let names: Vec<_> = holdings.iter().map(|one| (one.volume.as_deref(), one.blocks)).collect();
+        let names: Vec<_> = holdings.iter().map(|holding| (holding.volume.as_deref(), holding.blocks)).collect();
         assert_eq!(names, [(Some("database"), 6)]);
     }
 }

@@ -151,8 +151,8 @@ impl State {
         }
         let mark = record.dirty_on_flash.as_deref();
         if let Some(elsewhere) = mark.filter(|store| Some(*store) != claim.store) {
-            let why = (claim.why_unused)(elsewhere);
-            return Err(Refusal::DirtyElsewhere { name, why, loss });
+            let reason = (claim.why_unused)(elsewhere);
+            return Err(Refusal::DirtyElsewhere { name, why: reason, loss });
         }
         let waiting = claim.waiting.get(&record.incarnation).copied().unwrap_or_default();
         if waiting.in_log > 0 && mark.is_none() && !self.sabotage.is(Sabotage::AnyStore) {
@@ -303,7 +303,8 @@ impl State {
             return;
         }
         // Identities are tried newest first; of two records with one identity, the first has always been the valid one.
-        let places = former.iter().filter_map(|name| self.volumes.iter().position(|one| one.backing_identity == *name));
+        let places =
+            former.iter().filter_map(|name| self.volumes.iter().position(|volume| volume.backing_identity == *name));
         if let Some(at) = places.into_iter().next() {
             self.volumes[at].backing_identity = identity.to_owned();
         }
@@ -374,7 +375,8 @@ pub fn draw_identity() -> io::Result<u128> {
 
 impl Claim<'_> {
     fn discards(&self, data: &str) -> bool {
-        self.accept.adopt && self.accept.give_up.as_deref().is_some_and(|all| all.split(',').any(|one| one == data))
+        self.accept.adopt
+            && self.accept.give_up.as_deref().is_some_and(|all| all.split(',').any(|accepted| accepted == data))
     }
 }
 

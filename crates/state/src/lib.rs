@@ -146,7 +146,8 @@ impl StateDir {
         StateDir { directory: directory.to_owned(), state, _lock: lock, writer: None }
     }
 
-    /// As [`StateDir::open`], but waits for at most `timeout` while another daemon, about to end, holds the directory.
+    /// Like [`StateDir::open`], but waits for at most `timeout` while another daemon, about to end, holds the
+    /// directory.
     pub async fn open_within(directory: &Path, timeout: Duration) -> Result<StateDir, StateError> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -157,7 +158,7 @@ impl StateDir {
         }
     }
 
-    /// As [`StateDir::open`], for a rebuild: a damaged file counts as missing, and an existing file is backed up.
+    /// Like [`StateDir::open`], for a rebuild: a damaged file counts as missing, and an existing file is backed up.
     /// Returns the path of the backup.
     pub fn open_for_rebuild(directory: &Path) -> Result<(StateDir, Option<PathBuf>), StateError> {
         let io = |doing, path: &Path| {
@@ -217,7 +218,7 @@ impl StateDir {
         self.change_with(Box::new(|_| Ok(())), change)
     }
 
-    /// As [`StateDir::change`]; `before` is called before each step and may make it fail.
+    /// Like [`StateDir::change`]; `before` is called before each step and may make it fail.
     pub fn change_with<T>(&mut self, before: Hook, change: impl FnOnce(&mut State) -> T) -> Result<T, StateError> {
         let mut state = self.state.clone();
         let result = change(&mut state);

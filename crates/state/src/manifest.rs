@@ -75,7 +75,7 @@ pub enum RebuildError {
     /// Existing records know of a later use.
     #[error(
         "these devices are not the ones used last: they name start {found} of flash store {store}, but {newer}. Attach \
-         the devices used last, or name them: --device PATH"
+         the devices used last, or specify them: --device PATH"
     )]
     Older {
         /// The store.
@@ -221,7 +221,8 @@ pub fn rebuild(current: State, found: &StoreInventory) -> Result<(State, Vec<Hol
             blocks: *blocks,
         }
     };
-    let holdings = found.dirty_blocks.iter().map(holding).filter(|one| !given_up.contains(&one.incarnation)).collect();
+    let holdings =
+        found.dirty_blocks.iter().map(holding).filter(|holding| !given_up.contains(&holding.incarnation)).collect();
     Ok((state, holdings))
 }
 
@@ -253,7 +254,7 @@ mod tests {
         assert_eq!(made.store("ab").map(|store| (store.epoch, store.life)), Some((9, 60)));
         assert_eq!(made.by_name("web").and_then(|record| record.dirty_on_flash.as_deref()), Some("ab"));
         assert_eq!(made.by_name("db").and_then(|record| record.dirty_on_flash.as_deref()), None);
-        let names: Vec<_> = holdings.iter().map(|one| (one.volume.as_deref(), one.blocks)).collect();
+        let names: Vec<_> = holdings.iter().map(|holding| (holding.volume.as_deref(), holding.blocks)).collect();
         assert_eq!(names, [(Some("web"), 12), (None, 4)]);
         let mut since = State::default();
         since.begin_life(8, 80);
@@ -261,7 +262,10 @@ mod tests {
         let (made, holdings) = rebuild(since, &found).expect("the records are complete");
         let web = made.by_name("web").expect("the volume has one record");
         assert_eq!((web.incarnation, &web.dirty_on_flash), (newer, &None), "another directory has served it since");
-        assert!(holdings.iter().all(|one| one.volume.is_none()), "no volume owns the data in the log: {holdings:?}");
+        assert!(
+            holdings.iter().all(|holding| holding.volume.is_none()),
+            "no volume owns the data in the log: {holdings:?}"
+        );
         let older_than = OlderThan { store: "cd".into(), epoch: 11, known: 9 };
         let stale = State { older_than: Some(older_than), ..state.clone() };
         let refused = rebuild(stale, &found);

@@ -82,7 +82,7 @@ impl State {
         self.stores.iter().find(|record| record.store == store)
     }
 
-    /// As [`State::store`], mutable; adds a record if there is none.
+    /// Like [`State::store`], mutable; adds a record if there is none.
     pub fn store_mut(&mut self, store: &str) -> &mut StoreRecord {
         let at = self.stores.iter().position(|record| record.store == store);
         let at = at.unwrap_or_else(|| {

@@ -11,7 +11,7 @@ fn identified(state: &mut State, name: &str, backing: &str, drawn: u64) -> Resul
     state.identify(&Claim::plain(name, backing), || VolumeId(drawn)).map(|admission| admission.incarnation)
 }
 
-/// As [`identified`], with an administrator's acceptance.
+/// Like [`identified`], with an administrator's acceptance.
 fn adopted(
     state: &mut State,
     name: &str,

@@ -109,7 +109,7 @@ impl Writer {
             Err(TryRecvError::Disconnected) => Err(ended()),
             Ok(result) => result,
         };
-        // The result of a cancelled change says nothing about the present state of the disk.
+        // The result of a cancelled change is no evidence of the present state of the disk.
         let is_current = !pending.is_cancelled;
         self.pending = None;
         self.last_result = Instant::now();

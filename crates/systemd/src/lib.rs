@@ -33,7 +33,7 @@ impl Notifier {
         Notifier { socket, flags: SendFlags::NOSIGNAL }
     }
 
-    /// As [`Notifier::from_environment`], for a data core: a message is dropped if the socket's buffer is full.
+    /// Like [`Notifier::from_environment`], for a data core: a message is dropped if the socket's buffer is full.
     pub fn nonblocking() -> Notifier {
         Notifier { flags: SendFlags::NOSIGNAL | SendFlags::DONTWAIT, ..Notifier::from_environment() }
     }
@@ -97,7 +97,7 @@ impl Notifier {
         self.notify(&format!("STATUS={text}"));
     }
 
-    /// As [`Notifier::status`], and extends the time-out of a slow start or stop.
+    /// Like [`Notifier::status`], and extends the time-out of a slow start or stop.
     pub fn status_extending_timeout(&self, text: &str) {
         self.status(text);
         self.extend_timeout();

@@ -27,7 +27,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
-    #[error("{} cannot be read: {cause}; name an existing file that the daemon may read", .path.display())]
+    #[error("{} cannot be read: {cause}; specify an existing file that the daemon may read", .path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -36,7 +36,7 @@ pub enum TlsError {
     },
     /// A file is too long.
     #[error(
-        "{} is longer than {FILE_BYTES_MAX} bytes, so it is not a certificate or key; name a file in PEM form",
+        "{} is longer than {FILE_BYTES_MAX} bytes, so it is not a certificate or key; specify a file in PEM form",
         .0.display()
     )]
     Long(PathBuf),
@@ -53,14 +53,14 @@ pub enum TlsError {
     NoCertificate(PathBuf),
     /// A file has no usable private key.
     #[error(
-        "{} holds no private key in PEM form, or one that needs a password; name a file with a key without a password, \
-         readable for the daemon only",
+        "{} holds no private key in PEM form, or one that needs a password; specify a file with a key without a \
+         password, readable for the daemon only",
         .0.display()
     )]
     NoKey(PathBuf),
     /// Certificate and key do not match.
     #[error(
-        "the key in {} does not belong to the first certificate in {}; name a matching pair, with the server's own \
+        "the key in {} does not belong to the first certificate in {}; specify a matching pair, with the server's own \
          certificate before the others",
         .key.display(),
         .certificate.display()

@@ -1,4 +1,4 @@
-//! Throw-away certificates: each is its own authority, so that a client trusts one and no other.
+//! Throw-away certificates: self-signed, so that a client trusts one and no other.
 
 use std::fs;
 use std::net::TcpStream;

@@ -58,18 +58,18 @@ pub fn text_of(output: &Output) -> String {
 }
 
 /// Waits until `done` returns a value.
-pub fn wait_for<T>(what: &str, done: impl FnMut() -> Option<T>) -> T {
-    wait_at_most(TIMEOUT, what, done)
+pub fn wait_for<T>(event: &str, done: impl FnMut() -> Option<T>) -> T {
+    wait_at_most(TIMEOUT, event, done)
 }
 
 /// Like [`wait_for`], with another timeout.
-pub fn wait_at_most<T>(timeout: Duration, what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+pub fn wait_at_most<T>(timeout: Duration, event: &str, mut done: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + timeout;
     loop {
         if let Some(value) = done() {
             return value;
         }
-        assert!(Instant::now() < end, "timed out after {timeout:?} waiting for {what}");
+        assert!(Instant::now() < end, "timed out after {timeout:?} waiting for {event}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -87,8 +87,8 @@ impl Terminal {
     }
 
     /// Waits until the screen's text satisfies `matches`; returns the text.
-    pub fn wait_for(&self, what: &str, mut matches: impl FnMut(&str) -> bool) -> String {
-        wait_for(what, || Some(self.text()).filter(|text| matches(text)))
+    pub fn wait_for(&self, event: &str, mut matches: impl FnMut(&str) -> bool) -> String {
+        wait_for(event, || Some(self.text()).filter(|text| matches(text)))
     }
 
     /// Waits for the end of the command and of its output; returns its exit status.

@@ -159,7 +159,7 @@ impl Part<'_> {
         let mut history = self.history.lock().expect("no writer panicked");
         let request = self.in_flight.remove(&reply.cookie).expect("the client knows its cookies");
         if reply.error != 0 {
-            let (at, count, what) = match request {
+            let (at, count, operation) = match request {
                 InFlight::Write { at, count, sequence, .. } => {
                     history.fail(at, count, sequence);
                     (at, count, "a write")
@@ -167,7 +167,7 @@ impl Part<'_> {
                 InFlight::Read { at, count } => (at, count, "a read"),
                 InFlight::Flush(_) => (0, 0, "a flush"),
             };
-            println!("{what} of {count} sectors at {at} failed with error {}", reply.error);
+            println!("{operation} of {count} sectors at {at} failed with error {}", reply.error);
             return Ok(Vec::new());
         }
         match request {

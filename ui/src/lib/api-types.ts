@@ -98,7 +98,7 @@ export interface components {
       /** @description Its table in the configuration: `api` or `nbd`. */
       table: string;
     };
-    /** @description All keys that this version knows. */
+    /** @description All keys of this version. */
     ConfigurationReport: {
       /** @description The file. */
       file: string;

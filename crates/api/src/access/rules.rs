@@ -121,12 +121,12 @@ pub fn authorize(
 fn check_anonymous(parts: &Parts, peer: SocketAddr) -> Result<(), Problem> {
     let is_local = peer.ip().to_canonical().is_loopback();
     let for_loopback = requested_names(parts).all(|name| is_own_name(name, &[])) && !is_forwarded(&parts.headers);
-    let why = match is_safe(&parts.method) {
+    let reason = match is_safe(&parts.method) {
         true if is_local && for_loopback => return Ok(()),
         true => "requests from other machines, through a proxy, or to a host name other than loopback need a token",
         false => "changes need a token",
     };
-    let text = format!("{why}; create one with `hotset token create` and send it as Authorization: Bearer …");
+    let text = format!("{reason}; create one with `hotset token create` and send it as Authorization: Bearer …");
     Err(Problem::new(StatusCode::UNAUTHORIZED, text))
 }
 

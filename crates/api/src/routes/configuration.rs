@@ -18,7 +18,7 @@ pub(super) fn routes() -> Routes {
 
 /// Each key of the configuration: its value, its default and the source of the value
 #[utoipa::path(get, path = "/api/v1/configuration", tag = "daemon",
-    responses((status = 200, description = "As it holds now, without what may be secret", body = ConfigurationReport)))]
+    responses((status = 200, description = "The effective keys, without secrets", body = ConfigurationReport)))]
 async fn configuration(State(shared): State<Arc<Shared>>) -> Result<Json<ConfigurationReport>, Problem> {
     match shared.control.request(Request::Configuration {}).await? {
         Answer::Configuration(report) => Ok(Json(*report)),

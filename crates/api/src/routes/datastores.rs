@@ -1,4 +1,4 @@
-//! `datastores`: congestion of each, how its volumes divide it, and sums over its volumes.
+//! `datastores`: congestion, the use by each volume, and sums over the volumes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,9 +29,9 @@ struct Datastore {
     totals: Totals,
 }
 
-/// Datastores by name, with congestion, the volumes' parts of each, and sums over volumes
+/// Datastores by name, with congestion, the use by each volume, and sums over volumes
 #[utoipa::path(get, path = "/api/v1/datastores", tag = "datastores",
-    responses((status = 200, description = "Those that have volumes or are configured, and flash",
+    responses((status = 200, description = "All configured datastores, datastores that have volumes, and flash",
         body = Vec<Datastore>)))]
 async fn list_datastores(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<Datastore>>, Problem> {
     let status = shared.status().await?;

@@ -21,7 +21,7 @@ const PATH: &str = "/api/v1/openapi.json";
 
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "Hotset", description = "What the cache does, and what it is to do",
+    info(title = "Hotset", description = "Status, figures and control of the cache",
         license(name = "Apache-2.0", identifier = "Apache-2.0")),
     components(schemas(Problem)),
     security((), ("token" = []), ("session" = []))

@@ -26,7 +26,7 @@ async fn healthz() -> &'static str {
     responses((status = 200, description = "They can", body = String, content_type = "text/plain")))]
 async fn readyz(State(shared): State<Arc<Shared>>) -> Result<&'static str, Problem> {
     let status = shared.status().await?;
-    let why = if status.stopping {
+    let reason = if status.stopping {
         "the daemon is stopping"
     } else if status.listen.is_empty() {
         "volumes are being opened"
@@ -35,5 +35,5 @@ async fn readyz(State(shared): State<Arc<Shared>>) -> Result<&'static str, Probl
     } else {
         return Ok("ready\n");
     };
-    Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, why).retry_after(1))
+    Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, reason).retry_after(1))
 }

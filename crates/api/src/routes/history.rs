@@ -47,7 +47,7 @@ struct HistoryParameters {
     step: Option<String>,
     /// Names with commas between them; all without it
     series: Option<String>,
-    /// Without it the format that `Accept` asks for, else JSON
+    /// Without it the format of the `Accept` header, else JSON
     #[param(inline)]
     format: Option<Format>,
 }

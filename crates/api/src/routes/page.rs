@@ -1,5 +1,5 @@
 //! `/` and `/assets`: the web page, if it existed when the binary was built. A binary without it serves a note that
-//! names other interfaces and says how to build the page.
+//! lists other interfaces and the steps that build the page.
 //!
 //! The page needs no token: it holds no secret, and the log-in form is on it.
 
@@ -41,7 +41,7 @@ const PLACEHOLDER: &str = "<!doctype html>
 <ul>
 <li><code>hotset top</code> in a terminal shows the same figures, live</li>
 <li><a href=\"/api/v1/status\">/api/v1/status</a> as JSON, \
-<a href=\"/api/v1/openapi.json\">/api/v1/openapi.json</a> says what else there is</li>
+<a href=\"/api/v1/openapi.json\">/api/v1/openapi.json</a> describes all routes</li>
 <li><a href=\"/metrics\">/metrics</a> for Prometheus</li>
 <li><a href=\"/api/v1/stream\">/api/v1/stream</a> once a second, as server-sent events</li>
 </ul>

@@ -55,9 +55,11 @@ impl Daemon {
         let (progress, _) = ProgressSender::new();
         let work = async move |volume: Volume<RealSeam>| volume.drop_cached_data(discard_dirty).await;
         let dropped = self.cores.on_volume(name, &placement, "invalidating", &progress, work).await?;
-        let what = if discard_dirty { "cached data, dirty or not," } else { "clean data" };
-        let text =
-            format!("volume {name}: {} of {what} dropped from memory, and its pages from flash", show_bytes(dropped));
+        let content = if discard_dirty { "cached data, dirty or not," } else { "clean data" };
+        let text = format!(
+            "volume {name}: {} of {content} dropped from memory, and its pages from flash",
+            show_bytes(dropped)
+        );
         log::info!(target: VOLUME, volume = name, "{text}");
         Ok(Answer::Said(vec![text]))
     }

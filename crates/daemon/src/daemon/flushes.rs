@@ -22,7 +22,7 @@ impl Daemon {
         self.show(name).await
     }
 
-    /// As [`Daemon::flush`] for `actor`, but returns the job once the flush has begun. A failure of the flush becomes
+    /// Like [`Daemon::flush`] for `actor`, but returns the job once the flush has begun. A failure of the flush becomes
     /// an event.
     pub async fn flush_in_background(self: &Rc<Self>, actor: &Actor, name: &str) -> Result<Answer, Failure> {
         let placement = self.volumes.placement(name)?;

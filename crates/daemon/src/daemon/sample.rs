@@ -51,7 +51,7 @@ impl Daemon {
                 Ok((Subject::Datastore(name), is_known))
             }
             (Some(_), Some(_)) => {
-                let text = "name a volume or a datastore, not both";
+                let text = "specify a volume or a datastore, not both";
                 Err(Failure::new(ErrorKind::Invalid, text))
             }
         }

@@ -51,8 +51,8 @@ impl VolumeSettings {
         let bursts = wanted.iter().any(|(key, _)| [BURST_IOPS, BURST_BYTES].contains(key));
         // A contradiction that a rule or the file causes does not block a change of other keys.
         let by_this = |key: &str| before.is_none() || wanted.iter().any(|(other, _)| *other == key);
-        if let Some((_, what, remedy)) = qos.fault(has_datastore, bursts).filter(|(key, ..)| by_this(key)) {
-            return Err(Failure::new(ErrorKind::Invalid, format!("volume {name}: {what}; {remedy}")));
+        if let Some((_, fault, remedy)) = qos.fault(has_datastore, bursts).filter(|(key, ..)| by_this(key)) {
+            return Err(Failure::new(ErrorKind::Invalid, format!("volume {name}: {fault}; {remedy}")));
         }
         apply(&self.cores, &config, placement, &state).await?;
         let saved = self.records.save_overrides(placement, &state, &KEYS);
@@ -77,10 +77,10 @@ impl VolumeSettings {
 
 /// Warns of values from rules that cannot take effect on a volume.
 pub fn warn_of_conflicts(config: &VolumeConfig) {
-    if let Some((_, what, remedy)) = config.qos.fault(!config.datastore.is_empty(), false) {
+    if let Some((_, fault, remedy)) = config.qos.fault(!config.datastore.is_empty(), false) {
         log::warn!(
             target: QOS, volume = config.name,
-            "volume {}: {what}, so it has no effect; {remedy}",
+            "volume {}: {fault}, so it has no effect; {remedy}",
             config.name
         );
     }

@@ -10,7 +10,7 @@ use super::super::cores::{Cores, Local, core_ended};
 use super::super::volumes::{Placement, Volumes};
 use super::{VolumeSettings, requested};
 use config::VolumeConfig;
-use config::quota::{Ceiling, Pinned, SizeOrPercent, flash_share, memory_share};
+use config::quota::{Ceiling, Pinned, SizeOrPercent, flash_quota, memory_quota};
 use logging::{self as log, QOS};
 use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, PINNED, State, VolumeRecord, effective};
 use units::show_bytes;
@@ -22,7 +22,7 @@ pub const KEYS: [&str; 4] = [MEMORY_MIN, MEMORY_MAX, FLASH_MIN, FLASH_MAX];
 pub fn memory_quota_of(record: Option<&VolumeRecord>, config: &VolumeConfig, all: u64) -> MemoryQuota {
     let min = effective(record, MEMORY_MIN, config.memory_min);
     let max = effective(record, MEMORY_MAX, config.memory_max);
-    memory_share(all, min, max)
+    memory_quota(all, min, max)
 }
 
 /// The flash quota in force.
@@ -31,7 +31,7 @@ pub fn flash_quota_of(record: Option<&VolumeRecord>, config: &VolumeConfig) -> F
     let max = effective(record, FLASH_MAX, config.flash_max);
     let pinned = effective(record, PINNED, Pinned::default());
     let pinned = pinned.pages().into_iter().map(|range| PageNo(range.start)..PageNo(range.end));
-    FlashQuota { pinned: pinned.collect(), ..flash_share(config.flash, min, max) }
+    FlashQuota { pinned: pinned.collect(), ..flash_quota(config.flash, min, max) }
 }
 
 impl VolumeSettings {
@@ -69,7 +69,8 @@ impl VolumeSettings {
         pins: bool,
     ) -> Result<(), Failure> {
         if let Some(to) = to_bytes.filter(|to| *to <= from_bytes) {
-            let text = format!("the range from byte {from_bytes} to byte {to} is empty; give an end after the start");
+            let text =
+                format!("the range from byte {from_bytes} to byte {to} is empty; specify an end after the start");
             return Err(Failure::new(ErrorKind::Invalid, text));
         }
         let config = self.volumes.config_of(name)?;
@@ -84,7 +85,7 @@ impl VolumeSettings {
         let end = if pins { to_bytes.unwrap_or(size).min(size) } else { to_bytes.unwrap_or(u64::MAX) };
         if pins && from_bytes >= end {
             let text = format!(
-                "byte {from_bytes} is past the end of volume {name}, which has {size} bytes; give a range inside it"
+                "byte {from_bytes} is past the end of volume {name}, which has {size} bytes; specify a range inside it"
             );
             return Err(Failure::new(ErrorKind::Invalid, text));
         }
@@ -95,10 +96,10 @@ impl VolumeSettings {
         state.set_override(placement.incarnation, PINNED, &pinned.to_string(), &Pinned::default().to_string());
         apply(&self.cores, self.settings.memory_bytes(), &config, placement, &state).await?;
         self.records.save_overrides(placement, &state, &[PINNED])?;
-        let what = if pins { "pinned to flash" } else { "no longer pinned" };
+        let change = if pins { "pinned to flash" } else { "no longer pinned" };
         log::info!(
             target: QOS, volume = name,
-            "volume {name}: range from byte {from_bytes} {what} by command; pinned now: {pinned}"
+            "volume {name}: range from byte {from_bytes} {change} by command; pinned now: {pinned}"
         );
         Ok(())
     }

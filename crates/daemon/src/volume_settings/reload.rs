@@ -69,7 +69,7 @@ impl VolumeSettings {
     /// Changes a volume's policy to the one that the file now gives it.
     async fn reload_policy(&self, now: &VolumeConfig) -> Result<(), Failure> {
         let (name, policy) = (&now.name, now.policy);
-        let failed = |why: &str| Failure::new(ErrorKind::Failed, format!("volume {name}: {why}"));
+        let failed = |reason: &str| Failure::new(ErrorKind::Failed, format!("volume {name}: {reason}"));
         let placement = self.volumes.placement(name).map_err(|_| failed("not served"))?;
         let saved = self.records.change(|state| {
             state.expire_override(placement.incarnation, state::POLICY, &policy.to_string());

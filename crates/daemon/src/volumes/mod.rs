@@ -26,7 +26,7 @@ pub enum VolumeStatus {
     Serving(Placement),
     /// Being destaged before its removal.
     Removing(Placement),
-    /// Not served; the failure that says why.
+    /// Not served, with the failure that prevents it.
     Refused(Failure),
 }
 

@@ -75,7 +75,7 @@ impl OpenAttempts {
 
 /// The remedy for a backing that cannot be opened, worded for its kind.
 pub fn remedy(backing: &BackingSpec, has_size: bool, is_known: bool) -> String {
-    let what = match backing {
+    let action = match backing {
         BackingSpec::Path(path) if is_device(path) => {
             "attach the disk (cabling, `multipath -ll`, import of its pool) or correct the path".to_owned()
         }
@@ -91,7 +91,7 @@ pub fn remedy(backing: &BackingSpec, has_size: bool, is_known: bool) -> String {
         BackingSpec::Nbd(target) => format!("start the server of {target}, or correct the address"),
         BackingSpec::Sim(..) | BackingSpec::SimArray(_) => "free space in the state directory".to_owned(),
     };
-    format!("{what}. The daemon retries automatically, and at once on a reload")
+    format!("{action}. The daemon retries automatically, and at once on a reload")
 }
 
 #[cfg(test)]

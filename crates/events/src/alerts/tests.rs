@@ -73,7 +73,7 @@ fn each_kind_is_found_and_a_healthy_daemon_has_none() {
     assert_eq!(found(flash(lost)), ["flash-degraded /dev/f1"]);
     let absent: fn(&mut FlashReport) = |flash| {
         flash.absent = vec!["/dev/f2: no such device".to_owned()];
-        flash.alerts = flash.absent.iter().map(|why| Notice::new(AlertKind::FlashDegraded, why)).collect();
+        flash.alerts = flash.absent.iter().map(|reason| Notice::new(AlertKind::FlashDegraded, reason)).collect();
     };
     assert_eq!(found(flash(absent)), ["flash-degraded [flash] devices"]);
     assert_eq!(found(flash(|flash| flash.copies = 1)), ["single-copy -"]);
@@ -186,7 +186,7 @@ fn single() -> StatusReport {
     single
 }
 
-/// The transitions in `span` with their seconds, where `has_cause` tells which seconds have the cause of an alert.
+/// The transitions in `span` with their seconds, where `has_cause` is true for seconds with the cause of an alert.
 fn transitions(
     alerts: &mut Alerts,
     span: std::ops::Range<u64>,

@@ -147,12 +147,12 @@ impl Delivery {
             Err(error) => {
                 self.failed += 1;
                 health.failures += 1;
-                let (why, is_refused) = match error {
-                    DeliveryError::Temporary(why) => (why, false),
-                    DeliveryError::Refused(why) => (why, true),
+                let (reason, is_refused) = match error {
+                    DeliveryError::Temporary(reason) => (reason, false),
+                    DeliveryError::Refused(reason) => (reason, true),
                 };
                 self.refused += u32::from(is_refused);
-                health.failed = Some(why);
+                health.failed = Some(reason);
                 let gives_up = self.refused == REFUSALS_MAX;
                 if gives_up {
                     self.refused = 0;

@@ -114,7 +114,7 @@ impl Receiver {
         };
         if found.is_empty() {
             return Err(
-                "this machine has no trusted CAs; install ca-certificates, or name the CA certificates of the \
+                "this machine has no trusted CAs; install ca-certificates, or specify the CA certificates of the \
                         receiver in [alerts] webhook_ca"
                     .to_owned(),
             );
@@ -145,7 +145,7 @@ fn tls_text(error: &TlsError) -> Option<String> {
     match error {
         // `BadSignature`: an authority with the name of a trusted one, and another key.
         TlsError::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => Some(
-            "its certificate was signed by an authority that is not trusted here; name it in [alerts] webhook_ca"
+            "its certificate was signed by an authority that is not trusted here; specify it in [alerts] webhook_ca"
                 .to_owned(),
         ),
         TlsError::InvalidCertificate(error) => Some(format!("its certificate is refused: {error}")),

@@ -200,7 +200,7 @@ fn untrusted_certificate_gets_no_alerts_and_the_reason_is_reported() {
     let (trusted, strange, elsewhere) =
         (Certificate::new("localhost"), Certificate::new("localhost"), Certificate::new("mail.example"));
     let missing = trusted.folder.path().join("none.crt");
-    let authority = "by an authority that is not trusted here; name it in [alerts] webhook_ca";
+    let authority = "by an authority that is not trusted here; specify it in [alerts] webhook_ca";
     let cases = [
         (&strange, trusted.path(), authority),
         (&elsewhere, trusted.path(), authority),
@@ -212,8 +212,8 @@ fn untrusted_certificate_gets_no_alerts_and_the_reason_is_reported() {
         let webhook = fast_webhook_trusting(&format!("https://localhost:{port}/s3cret"), Some(authorities));
         webhook.send(1, &[change("one")]);
         let health = wait_for(&webhook, |health| health.failures > 2);
-        let why = health.failed.expect("the delivery failed");
-        assert!(why.contains(expected) && !why.contains("s3cret"), "{why}");
+        let reason = health.failed.expect("the delivery failed");
+        assert!(reason.contains(expected) && !reason.contains("s3cret"), "{reason}");
         assert_eq!((health.delivered, health.waiting, requests.try_recv().ok()), (0, 1, None));
     }
 }
@@ -229,7 +229,7 @@ fn receiver_without_tls_or_with_a_redirect_gets_no_alerts() {
     let webhook = fast_webhook_trusting(&format!("https://localhost:{port}/"), Some(certificate.path()));
     webhook.send(1, &[change("one")]);
     let health = wait_for(&webhook, |health| health.failures > 0);
-    assert!(health.failed.as_ref().is_some_and(|why| why.contains("does not speak TLS")), "{health:?}");
+    assert!(health.failed.as_ref().is_some_and(|reason| reason.contains("does not speak TLS")), "{health:?}");
     let (other, elsewhere) = server(&["HTTP/1.1 200 Yes\r\n\r\n"]);
     let moved: &'static str = format!("HTTP/1.1 307 Moved\r\nLocation: {other}\r\n\r\n").leak();
     let (address, _requests) = server(vec![moved].leak());

@@ -128,7 +128,7 @@ fn volume(socket: Option<&Path>, name: &str, assumptions: &Assumptions) -> Resul
     let [advice] = <[VolumeAdvice; 1]>::try_from(page.volumes).map_err(|_| unexpected())?;
     let VolumeAdvice { volume: name, nothing, requests, footprint_bytes, requests_per_s: rate, memory, flash } = advice;
     match nothing {
-        Some(why) => Err(Failure::failed(format!("volume {name}: {why}"))),
+        Some(reason) => Err(Failure::failed(format!("volume {name}: {reason}"))),
         None => Ok(Advice { name, live: true, requests, footprint_bytes, rate, memory, flash }),
     }
 }

@@ -48,7 +48,7 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
 /// Reports absent flash devices and backings, which a daemon would start without.
 fn check_devices_exist(config: Config) -> Result<Config, Problems> {
     let flash = config.flash.iter().flat_map(|flash| flash.devices.iter().filter_map(|device| flash.missing(device)));
-    let problem = |(what, remedy)| Problem { line: 0, column: 0, what, remedy };
+    let problem = |(fault, remedy)| Problem { line: 0, column: 0, fault, remedy };
     let problems: Vec<Problem> = config.absent.iter().cloned().chain(flash.map(problem)).collect();
     if problems.is_empty() { Ok(config) } else { Err(Problems { file: config.file, problems }) }
 }
@@ -61,20 +61,20 @@ fn check_flash_minima(config: Config) -> Result<Config, Problems> {
     if sum <= all {
         return Ok(config);
     }
-    let what = format!(
+    let fault = format!(
         "the sum of the volumes' flash_min is {}, but the devices hold only about {} of clean pages",
         show_bytes(sum),
         show_bytes(all)
     );
-    let problem = Problem { line: 0, column: 0, what, remedy: "lower some, or add a device".to_owned() };
+    let problem = Problem { line: 0, column: 0, fault, remedy: "lower some, or add a device".to_owned() };
     Err(Problems { file: config.file, problems: vec![problem] })
 }
 
 /// Requires the CHAP secrets to be readable. Without them initiators cannot log in and the daemon does not start.
 fn check_secrets(config: Config) -> Result<Config, Problems> {
     let Some(Err(error)) = config.iscsi.as_ref().map(|iscsi| read_chap(&iscsi.chap)) else { return Ok(config) };
-    let (what, remedy) = error.split_once("; ").expect("the error names a remedy");
-    let problem = Problem { line: 0, column: 0, what: what.to_owned(), remedy: remedy.to_owned() };
+    let (fault, remedy) = error.split_once("; ").expect("the error names a remedy");
+    let problem = Problem { line: 0, column: 0, fault: fault.to_owned(), remedy: remedy.to_owned() };
     Err(Problems { file: config.file, problems: vec![problem] })
 }
 

@@ -53,7 +53,7 @@ impl ProgressLine {
             0 => format!("{} dirty", show_bytes(progress.dirty_bytes)),
             total => format!("{} of {}", show_bytes(progress.done_bytes), show_bytes(total)),
         };
-        let text = format!("{}: {amount}", messages::plain(&progress.what));
+        let text = format!("{}: {amount}", messages::plain(&progress.activity));
         if std::io::stderr().is_terminal() {
             eprint!("\r\x1b[K{text}");
             // A failed flush only hides the progress.

@@ -126,8 +126,8 @@ fn inspect(paths: Vec<PathBuf>, to: Option<PathBuf>) -> Result<Report, Failure> 
 async fn inspect_on_core(seam: RealSeam, paths: Vec<PathBuf>, to: Option<PathBuf>) -> Result<Report, String> {
     let (mut disks, mut opened, mut unopened) = (Vec::new(), Vec::new(), Vec::new());
     for path in paths {
-        let what = DiskOpen { path: path.clone(), create_bytes: None, read_only: true, lock_wait_ms: 1_000 };
-        match seam.open_disk(&what).await {
+        let open = DiskOpen { path: path.clone(), create_bytes: None, read_only: true, lock_wait_ms: 1_000 };
+        match seam.open_disk(&open).await {
             Ok(disk) => {
                 disks.push(disk);
                 opened.push(path);
@@ -181,7 +181,7 @@ fn empty_report(path: PathBuf) -> DeviceReport {
 
 fn device_report(device: &DeviceFindings, path: &Path) -> DeviceReport {
     match &device.superblock {
-        Err(why) => DeviceReport { problem: Some(why.clone()), ..empty_report(path.to_owned()) },
+        Err(reason) => DeviceReport { problem: Some(reason.clone()), ..empty_report(path.to_owned()) },
         Ok(found) => DeviceReport {
             store: Some(hex(&found.store)),
             number: Some(found.member),
@@ -205,7 +205,7 @@ fn device_report(device: &DeviceFindings, path: &Path) -> DeviceReport {
 async fn volumes(inspection: &Inspection<RealSeam>, to: Option<&Path>) -> Result<Vec<VolumeReport>, String> {
     let mut volumes: BTreeMap<VolumeId, (VolumeReport, Option<File>)> = BTreeMap::new();
     let mut dirty: Vec<_> = inspection.dirty.iter().collect();
-    dirty.sort_by_key(|one| one.owner);
+    dirty.sort_by_key(|record| record.owner);
     let mut bytes = vec![0; BLOCK_BYTES];
     for record in dirty {
         let incarnation = record.owner.incarnation;

@@ -43,7 +43,7 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
     let configured = config.flash.as_ref().map(|flash| flash.devices.clone()).unwrap_or_default();
     let devices = if device.is_empty() { configured } else { device };
     if devices.is_empty() {
-        return Err(Failure::usage("the configuration has no [flash]; name the devices: --device PATH"));
+        return Err(Failure::usage("the configuration has no [flash]; specify the devices: --device PATH"));
     }
     let failed = |error: &dyn std::fmt::Display| Failure::failed(error.to_string());
     let (mut directory, aside) = StateDir::open_for_rebuild(&config.state_directory).map_err(|error| failed(&error))?;
@@ -102,16 +102,19 @@ impl Summary<'_> {
 
     fn print(&self) {
         println!("flash store {}: records of {} volumes", self.inventory.store, self.volumes);
-        for one in self.holdings {
-            let bytes = show_bytes(one.blocks * seam::BLOCK_BYTES as u64);
-            match &one.volume {
+        for holding in self.holdings {
+            let bytes = show_bytes(holding.blocks * seam::BLOCK_BYTES as u64);
+            match &holding.volume {
                 Some(name) => {
-                    println!("  {name} ({}, on {}): {bytes} of dirty data on flash", one.incarnation, one.backing)
+                    println!(
+                        "  {name} ({}, on {}): {bytes} of dirty data on flash",
+                        holding.incarnation, holding.backing
+                    )
                 }
                 None => println!(
                     "  {}: {bytes} of dirty data on flash, of a volume without a record; \
                      `hotset flash rescue` copies it to a file",
-                    one.incarnation
+                    holding.incarnation
                 ),
             }
         }
@@ -124,8 +127,8 @@ impl Summary<'_> {
 async fn read_inventory(seam: RealSeam, paths: Vec<PathBuf>) -> Result<(StoreInventory, Vec<String>), String> {
     let (mut disks, mut warnings) = (Vec::new(), Vec::new());
     for path in paths {
-        let what = DiskOpen { path, create_bytes: None, read_only: true, lock_wait_ms: 1_000 };
-        match seam.open_disk(&what).await {
+        let open = DiskOpen { path, create_bytes: None, read_only: true, lock_wait_ms: 1_000 };
+        match seam.open_disk(&open).await {
             Ok(disk) => disks.push(disk),
             Err(error) => warnings.push(error.to_string()),
         }
@@ -138,12 +141,12 @@ async fn read_inventory(seam: RealSeam, paths: Vec<PathBuf>) -> Result<(StoreInv
     let newest = superblocks.max_by_key(|found| (found.generation, found.ownership.epoch));
     let newest = newest.ok_or("no device has a valid superblock")?;
     let mut dirty_blocks: BTreeMap<VolumeId, u64> = BTreeMap::new();
-    for one in &inspection.dirty {
-        let blocks = match one.content {
+    for record in &inspection.dirty {
+        let blocks = match record.content {
             RecoveredContent::Data => 1,
             RecoveredContent::Zero { blocks, .. } => u64::from(blocks),
         };
-        *dirty_blocks.entry(one.owner.incarnation).or_default() += blocks;
+        *dirty_blocks.entry(record.owner.incarnation).or_default() += blocks;
     }
     let manifest = flash::read_manifest(&seam, &disks, inspection.store).await.map_err(|error| error.to_string())?;
     let inventory = StoreInventory {

@@ -63,13 +63,13 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
     } else {
         found.names.iter().for_each(|name| println!("{name}"));
     }
-    let what = match (found.names.len(), found.unproven) {
+    let finding = match (found.names.len(), found.unproven) {
         (0, None) => return Ok(()),
-        (_, Some(why)) => why,
+        (_, Some(reason)) => reason,
         (1, None) => "the backing of 1 volume is not complete".to_owned(),
         (count, None) => format!("the backings of {count} volumes are not complete"),
     };
-    Err(Failure::failed(format!("{what}; {}", found.remedy)))
+    Err(Failure::failed(format!("{finding}; {}", found.remedy)))
 }
 
 /// Location of the state directory: from the options, else from the daemon at the given socket, else from the default
@@ -78,7 +78,7 @@ fn locate(socket: Option<&Path>, options: &Options) -> Result<Location, Failure>
     if let Some(directory) = &options.state {
         if !directory.is_dir() {
             let text = format!(
-                "{} is not a directory; give the directory of [state] in the configuration",
+                "{} is not a directory; specify the directory of [state] in the configuration",
                 directory.display()
             );
             return Err(Failure::failed(text));
@@ -105,7 +105,7 @@ fn locate_by_socket(socket: &Path) -> Result<Location, Failure> {
     match fetch_status(&socket).map(|status| status.state_directory) {
         Ok(Some(directory)) => Ok(Location { directory: directory.into(), socket }),
         Ok(None) => Err(Failure::failed(
-            "the daemon is of an older version and does not report its state directory; give it with --state",
+            "the daemon is of an older version and does not report its state directory; specify it with --state",
         )),
         Err(failure) => {
             let config = Config::load(Path::new(DEFAULT_CONFIG)).ok();
@@ -151,11 +151,11 @@ fn try_find(location: &Location, last: bool) -> Result<Option<Found>, Failure> {
         Err(StateError::Locked { holder, .. }) => holder,
         Err(error) => return Err(failed(error)),
     };
-    let (why, remedy) = match fetch_status(socket) {
+    let (reason, remedy) = match fetch_status(socket) {
         Ok(status) if holder.parse().is_ok_and(|holder: u32| holder != status.pid) => {
             let text = format!(
-                "the daemon at {} (process {}) does not hold {}, which process {holder} holds; give the socket of that \
-                 process with --socket",
+                "the daemon at {} (process {}) does not hold {}, which process {holder} holds; specify the socket of \
+                 that process with --socket",
                 socket.display(),
                 status.pid,
                 directory.display()
@@ -173,7 +173,7 @@ fn try_find(location: &Location, last: bool) -> Result<Option<Found>, Failure> {
         // The daemon may not listen yet, or may have closed its socket. The lock shows when it has ended.
         Err(_) => return Ok(None),
     };
-    Ok(last.then(|| Found { names: undestaged(&seen, &[]), unproven: Some(why), remedy }))
+    Ok(last.then(|| Found { names: undestaged(&seen, &[]), unproven: Some(reason), remedy }))
 }
 
 /// The daemon's status. It reads `stopping` after its volumes, so `stopping` false means that the volumes' counters are

@@ -316,7 +316,8 @@ impl Login {
     /// True if the initiator must authenticate itself. A discovery session is open to the access list if the initiator
     /// offers no authentication, as in other targets; an offered authentication must succeed.
     fn must_authenticate(&self, pairs: &[Pair<'_>]) -> bool {
-        let offers_none = |pair: &Pair<'_>| pair.key == "AuthMethod" && pair.value.split(',').any(|one| one == "None");
+        let offers_none =
+            |pair: &Pair<'_>| pair.key == "AuthMethod" && pair.value.split(',').any(|method| method == "None");
         let is_unauthenticated_discovery = self.security.is_open()
             && (self.stage == OPERATIONAL || pairs.iter().any(offers_none))
             || self.security.is_agreed_none();

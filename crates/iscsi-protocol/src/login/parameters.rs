@@ -165,7 +165,7 @@ const KEYS: &[Key] = &[
     // The target delivers in order and accepts only that.
     normal("DataPDUInOrder", |_, value| fixed(boolean(value).is_some(), "Yes")),
     normal("DataSequenceInOrder", |_, value| fixed(boolean(value).is_some(), "Yes")),
-    key("TaskReporting", |_, value| fixed(value.split(',').any(|one| one == "RFC3720"), "RFC3720")),
+    key("TaskReporting", |_, value| fixed(value.split(',').any(|entry| entry == "RFC3720"), "RFC3720")),
     key("iSCSIProtocolLevel", |_, value| match number(value, 0, 31) {
         Some(level) => KeyReply::Value(level.min(1).to_string()),
         None => KeyReply::Reject,
@@ -199,7 +199,7 @@ fn fixed(is_valid: bool, value: &str) -> KeyReply {
 
 /// Selects the first supported entry of the initiator's list.
 fn digest(field: &mut bool, value: &str) -> KeyReply {
-    let known = |one| match one {
+    let known = |entry| match entry {
         "None" => Some(false),
         "CRC32C" => Some(true),
         _ => None,

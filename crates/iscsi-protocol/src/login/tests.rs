@@ -315,17 +315,18 @@ fn chap_refuses_logins_without_the_secret() {
 fn mutual_chap_answers_last_and_never_its_own_challenge() {
     let mut fixture = LoginFixture::chap(true);
     let (identifier, challenge) = challenged(&mut fixture, "7", "7");
-    let theirs = proof(Algorithm::Sha256, identifier, &challenge);
-    let said = format!("CHAP_N=esx\0CHAP_R={theirs}\0CHAP_I=9\0CHAP_C=0x010203\0");
-    let reply = fixture.send(request(true, 0, 1), &said);
-    let ours = text::hex(&Algorithm::Sha256.proof(9, b"targets secret", &[1, 2, 3]));
-    assert_eq!((value(&reply, "CHAP_N"), value(&reply, "CHAP_R")), ("target", ours.as_str()));
+    let initiator_proof = proof(Algorithm::Sha256, identifier, &challenge);
+    let text_pairs = format!("CHAP_N=esx\0CHAP_R={initiator_proof}\0CHAP_I=9\0CHAP_C=0x010203\0");
+    let reply = fixture.send(request(true, 0, 1), &text_pairs);
+    let target_proof = text::hex(&Algorithm::Sha256.proof(9, b"targets secret", &[1, 2, 3]));
+    assert_eq!((value(&reply, "CHAP_N"), value(&reply, "CHAP_R")), ("target", target_proof.as_str()));
 
     let mut fixture = LoginFixture::chap(true);
     let (identifier, challenge) = challenged(&mut fixture, "7", "7");
-    let theirs = proof(Algorithm::Sha256, identifier, &challenge);
+    let initiator_proof = proof(Algorithm::Sha256, identifier, &challenge);
     let back = text::hex(&challenge);
-    let reply = fixture.send(request(true, 0, 1), &format!("CHAP_N=esx\0CHAP_R={theirs}\0CHAP_I=9\0CHAP_C={back}\0"));
+    let reply =
+        fixture.send(request(true, 0, 1), &format!("CHAP_N=esx\0CHAP_R={initiator_proof}\0CHAP_I=9\0CHAP_C={back}\0"));
     assert_eq!((refused(&reply), reply.text.is_empty()), (Some(Refusal::Authentication), true));
 
     let mut fixture = LoginFixture::chap(true);
@@ -335,9 +336,13 @@ fn mutual_chap_answers_last_and_never_its_own_challenge() {
 
     let mut fixture = LoginFixture::chap(false);
     let (identifier, challenge) = challenged(&mut fixture, "7", "7");
-    let theirs = proof(Algorithm::Sha256, identifier, &challenge);
-    let said = format!("CHAP_N=esx\0CHAP_R={theirs}\0CHAP_I=9\0CHAP_C=0x010203\0");
-    assert_eq!(refused(&fixture.send(request(true, 0, 1), &said)), Some(Refusal::Authentication), "no target secret");
+    let initiator_proof = proof(Algorithm::Sha256, identifier, &challenge);
+    let text_pairs = format!("CHAP_N=esx\0CHAP_R={initiator_proof}\0CHAP_I=9\0CHAP_C=0x010203\0");
+    assert_eq!(
+        refused(&fixture.send(request(true, 0, 1), &text_pairs)),
+        Some(Refusal::Authentication),
+        "no target secret"
+    );
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub struct Request {
 /// Type of an initiator's PDU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestBody {
-    /// NOP-Out: a ping, whose data are returned, or the answer to a ping.
+    /// NOP-Out: a ping, whose data is returned, or the answer to a ping.
     NopOut {
         /// Unit of the NOP-In that is answered.
         lun: [u8; 8],
@@ -40,7 +40,7 @@ pub enum RequestBody {
     Command(Command),
     /// Task management function request.
     TaskManagement(TaskManagement),
-    /// Login request; the data are text.
+    /// Login request; the data is text.
     Login(LoginRequest),
     /// Text request.
     Text {

@@ -122,7 +122,7 @@ impl<S: Seam> Session<S> {
         let mut reply = Reply::new(&self, &task, expected.in_bytes);
         let command = scsi::Command { lun: task.lun, cdb, expected, cancel: &task.cancel };
         let outcome = self.spec.shared.target.execute(nexus, command, &mut data, &mut reply).await;
-        // The data are released before the answer, which carries the command window.
+        // The data is released before the answer, which carries the command window.
         drop(data);
         self.finish(&task, &outcome, reply, expected).await;
         let ended = self.spec.shared.seam.now();

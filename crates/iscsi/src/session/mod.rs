@@ -90,12 +90,12 @@ pub(crate) struct Session<S: Seam> {
     slowest: SlowestCommands,
     /// MaxCmdSN as last sent to the initiator.
     announced_max_cmd_sn: Cell<u32>,
-    /// When the last data were received.
+    /// When the last data was received.
     last_received_at: Cell<Nanos>,
     /// When the session began, and when the last reply was sent.
     started: Nanos,
     last_sent_at: Cell<Nanos>,
-    /// True if a ping was sent since the last data were received.
+    /// True if a ping was sent since the last data was received.
     ping_sent: Cell<bool>,
 }
 
@@ -278,7 +278,7 @@ impl<S: Seam> Protocol for Session<S> {
         if is_broken && self.duplex.is_queue_empty() {
             return false;
         }
-        // Writes whose data are incomplete fail.
+        // Writes whose data is incomplete fail.
         self.tasks.borrow().values().for_each(|task| task.wake());
         if is_broken {
             drop(self.abort(|_| true));

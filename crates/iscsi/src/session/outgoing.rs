@@ -105,7 +105,7 @@ impl<S: Seam> Session<S> {
         }
     }
 
-    /// As [`Session::queue_pieces`], for bytes.
+    /// Like [`Session::queue_pieces`], for bytes.
     pub(super) fn queue_bytes(&self, task_tag: u32, at: &mut DataAt, bytes: &[u8], status: Option<Residual>) {
         let Some(mut out) = self.duplex.queue(0) else { return };
         let (mut parts, mut rest) = (self.parts(), bytes);

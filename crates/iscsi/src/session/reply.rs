@@ -1,4 +1,4 @@
-//! The data of a read. The last data are held back until the command ends, so that they carry its status.
+//! The data of a read. The last data is held back until the command ends, so that it carries the status.
 
 use std::rc::Rc;
 
@@ -146,7 +146,7 @@ impl<S: Seam> Session<S> {
         if sense.is_empty() {
             return self.queue(task_tag, body, &[]);
         }
-        let len = u16::try_from(sense.len()).expect("sense data have at most 252 bytes");
+        let len = u16::try_from(sense.len()).expect("sense data has at most 252 bytes");
         self.queue(task_tag, body, &[&len.to_be_bytes(), sense].concat());
     }
 }

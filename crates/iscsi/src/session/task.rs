@@ -125,7 +125,7 @@ pub(super) struct WriteData {
     outstanding_r2ts: VecDeque<OutstandingR2t>,
     /// Number of R2Ts sent.
     r2ts: u32,
-    /// True once the reception has ended: further data are dropped.
+    /// True once the reception has ended: further data is dropped.
     has_ended: bool,
 }
 
@@ -243,7 +243,7 @@ impl WriteData {
         self.requested
     }
 
-    /// True if an R2T may be sent: unsolicited data are complete and data remain to be requested.
+    /// True if an R2T may be sent: unsolicited data is complete and data remains to be requested.
     pub(super) fn may_send_r2t(&self) -> bool {
         self.unsolicited.is_none() && self.requested < self.expected && !self.has_ended
     }
@@ -284,7 +284,7 @@ impl WriteData {
         self.has_ended
     }
 
-    /// True if no data are outstanding, so that the command can be answered.
+    /// True if no data is outstanding, so that the command can be answered.
     pub(super) fn is_complete(&self) -> bool {
         self.unsolicited.is_none() && self.outstanding_r2ts.is_empty()
     }
@@ -349,7 +349,7 @@ mod tests {
             data.request(7, 8);
             data
         };
-        for (what, wrong, bytes) in [
+        for (case, wrong, bytes) in [
             ("unsolicited data after their end", pdu(NO_TAG, 1, 4, true), &b"efgh"[..]),
             ("another R2T's tag", pdu(9, 0, 4, false), b"efgh"),
             ("a gap", pdu(7, 0, 5, false), b"efgh"),
@@ -358,7 +358,7 @@ mod tests {
             ("a final PDU too early", pdu(7, 0, 4, true), b"efgh"),
             ("a missing final bit", pdu(7, 0, 4, false), b"efghijkl"),
         ] {
-            assert_eq!(new().accept_pdu(&wrong, bytes), DataClass::OutOfOrder, "{what}");
+            assert_eq!(new().accept_pdu(&wrong, bytes), DataClass::OutOfOrder, "{case}");
         }
         let mut early = WriteData::new(16, 8, b"", true);
         assert_eq!(

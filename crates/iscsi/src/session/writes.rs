@@ -86,7 +86,7 @@ impl<S: Seam> Session<S> {
 
     /// Accepts data of a command. Data out of order fail this command only.
     pub(super) fn receive_data(&self, task_tag: u32, pdu: &DataOut, data: &[u8]) {
-        // The command may have ended before its data were complete.
+        // The command may have ended before its data was complete.
         let Some(task) = self.tasks.borrow().get(&task_tag).cloned() else { return };
         let mut arriving = task.data.borrow_mut();
         let (arrived, has_ended) = (arriving.accept_pdu(pdu, data), arriving.has_ended());
@@ -131,7 +131,7 @@ impl<S: Seam> Session<S> {
         }
     }
 
-    /// Waits until a command's requested data have arrived: its answer follows the last of them.
+    /// Waits until a command's requested data has arrived: its answer follows the last of it.
     pub(super) async fn wait_for_requested_data(&self, task: &Rc<Task>) {
         self.stop_reception(task);
         poll_fn(|context| {
@@ -208,7 +208,7 @@ impl<S: Seam> scsi::DataOut for Data<S> {
         }
         poll_fn(|context| self.poll_available(len, context)).await?;
         let taken = self.task.data.borrow_mut().take(len, into);
-        assert_eq!(taken, len, "the data have arrived");
+        assert_eq!(taken, len, "the data has arrived");
         self.at_unit_bytes += len;
         let at_units = &self.session.writes.at_units_bytes;
         at_units.set(at_units.get() + len);

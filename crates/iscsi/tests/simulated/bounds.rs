@@ -18,7 +18,7 @@ fn silent_connections_make_room_for_a_login() {
     with_server(30, options, async |seam, server, _| {
         let mut silent = Vec::new();
         for _ in 0..100 {
-            silent.push(Client::silent(&seam).await);
+            silent.push(Client::connect_without_login(&seam).await);
         }
         seam.sleep(Nanos::from_millis(5)).await;
         assert!(server.stats().half_open <= 8);
@@ -35,7 +35,7 @@ fn garbage_ends_only_its_own_connection() {
         let mut healthy = Client::ready(&seam, &LoginSpec::default()).await;
         for seed in 0..100_u64 {
             let mut client = match seed % 2 {
-                0 => Client::silent(&seam).await,
+                0 => Client::connect_without_login(&seam).await,
                 _ => Client::ready(&seam, &other(2)).await,
             };
             let mut random = seed;
@@ -88,7 +88,7 @@ fn writes_beyond_the_limit_get_their_r2ts_one_after_another() {
         let ping = client.ping(b"").await;
         let (mut requested, mut requested_bytes, mut is_counted) = (std::collections::VecDeque::new(), 0, false);
         while !outstanding.is_empty() {
-            let (response, _) = client.take().await.expect("the session is open");
+            let (response, _) = client.receive().await.expect("the session is open");
             match response.body {
                 ResponseBody::ReadyToTransfer { target_tag, offset, len, .. } => {
                     requested.push_back((response.task_tag, target_tag, offset as usize, len as usize));
@@ -139,7 +139,7 @@ fn unsolicited_data_are_limited_even_if_they_come_late() {
         let ping = client.ping(b"").await;
         let mut refused = 0;
         loop {
-            let (response, _) = client.take().await.expect("the session is open");
+            let (response, _) = client.receive().await.expect("the session is open");
             match response.body {
                 ResponseBody::Command { status, .. } => {
                     assert_eq!(status, 0x28, "TASK SET FULL");
@@ -196,7 +196,7 @@ fn too_many_immediate_commands_are_rejected() {
         }
         let (mut rejected, mut served) = (0, 0);
         while rejected + served < 40 {
-            match client.take().await.expect("the session is open").0.body {
+            match client.receive().await.expect("the session is open").0.body {
                 ResponseBody::Reject(_) => rejected += 1,
                 ResponseBody::DataIn(head) => served += u32::from(head.status.is_some()),
                 other => panic!("{other:?}"),
@@ -221,7 +221,7 @@ fn data_stuck_at_a_hanging_disk_count_as_held() {
         while seam.now().since(began) < Nanos::from_secs(4) {
             let ping = client.ping(b"").await;
             loop {
-                let (response, _) = client.take().await.expect("the session is open");
+                let (response, _) = client.receive().await.expect("the session is open");
                 match response.body {
                     ResponseBody::ReadyToTransfer { target_tag, offset, len, .. } => {
                         requested += len;

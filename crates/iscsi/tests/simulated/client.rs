@@ -81,7 +81,7 @@ fn cdb10(opcode: u8, sector: u32, count: u16) -> Vec<u8> {
 
 impl Client {
     /// Connects without sending anything.
-    pub async fn silent(seam: &SimSeam) -> Client {
+    pub async fn connect_without_login(seam: &SimSeam) -> Client {
         let (reader, writer) = seam.connect(&address()).await.expect("the server listens").split();
         Client {
             incoming: Incoming::new(reader, 1 << 20),
@@ -110,13 +110,13 @@ impl Client {
 
     /// Logs in. Error: the status of a refusal, or `None` if the server closed the connection.
     pub async fn log_in(seam: &SimSeam, login_spec: &LoginSpec) -> Result<Client, Option<(u8, u8)>> {
-        let mut client = Client::silent(seam).await;
+        let mut client = Client::connect_without_login(seam).await;
         let text = format!(
             "InitiatorName={}\0TargetName={TARGET}\0SessionType={}\0{}",
             login_spec.name, login_spec.session, login_spec.text
         );
         client.send_login(login_spec.isid, 0, &text).await;
-        let (response, data) = client.take().await.ok_or(None)?;
+        let (response, data) = client.receive().await.ok_or(None)?;
         let ResponseBody::Login(login) = response.body else { panic!("no answer to a log-in: {response:?}") };
         if login.status != (0, 0) {
             return Err(Some(login.status));
@@ -183,7 +183,7 @@ impl Client {
     }
 
     /// Receives a PDU and its data; `None` if the server has closed the connection.
-    pub async fn take(&mut self) -> Option<(Response, Vec<u8>)> {
+    pub async fn receive(&mut self) -> Option<(Response, Vec<u8>)> {
         loop {
             let step = match self.framing.decode(self.incoming.bytes()).expect("the PDU is valid") {
                 Step::Got(frame, used) => {
@@ -212,7 +212,7 @@ impl Client {
         }
     }
 
-    /// True if the server has closed the connection and all data were received.
+    /// True if the server has closed the connection and all data was received.
     pub async fn is_closed(&mut self) -> bool {
         self.incoming.bytes().is_empty() && self.incoming.more().await.is_err()
     }
@@ -260,7 +260,7 @@ impl Client {
     pub async fn end(&mut self, tag: u32, data: &[u8]) -> Option<Done> {
         let (mut read, mut data_sn, mut r2t_sn) = (Vec::new(), 0, 0);
         loop {
-            let (response, part) = self.take().await?;
+            let (response, part) = self.receive().await?;
             assert_eq!(response.task_tag, tag, "no other command is in flight: {response:?}");
             match response.body {
                 ResponseBody::DataIn(head) => {
@@ -321,7 +321,7 @@ impl Client {
 
     /// Receives the response to the task management request `tag`.
     pub async fn task_management_response(&mut self, tag: u32) -> TaskResponse {
-        let (response, _) = self.take().await.expect("the server responds");
+        let (response, _) = self.receive().await.expect("the server responds");
         match response.body {
             ResponseBody::TaskManagement(answer) if response.task_tag == tag => answer,
             other => panic!("no response to {tag}: {other:?} to {}", response.task_tag),
@@ -339,7 +339,7 @@ impl Client {
     pub async fn log_out(&mut self) {
         let tag = self.tag();
         self.send_pdu(tag, true, RequestBody::Logout { reason: 0, connection: 0 }, &[]).await;
-        let (response, _) = self.take().await.expect("the server responds");
+        let (response, _) = self.receive().await.expect("the server responds");
         assert_eq!((response.task_tag, response.body), (tag, ResponseBody::Logout { response: 0 }));
         assert!(self.is_closed().await);
     }

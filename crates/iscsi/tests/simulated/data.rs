@@ -44,7 +44,7 @@ fn commands_run_concurrently() {
         let mut data: std::collections::BTreeMap<u32, Vec<u8>> = Default::default();
         let mut outstanding = 32;
         while outstanding > 0 {
-            let (response, part) = client.take().await.expect("the server responds");
+            let (response, part) = client.receive().await.expect("the server responds");
             let ResponseBody::DataIn(head) = response.body else { panic!("{response:?}") };
             data.entry(response.task_tag).or_default().extend(part);
             outstanding -= u32::from(head.status.is_some());
@@ -101,14 +101,14 @@ fn write_with_data_at_a_wrong_offset_fails_alone() {
         let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         let data = counted(1, 256);
         let tag = client.begin(&write_cdb(0, 256), 0, &data).await;
-        let (response, _) = client.take().await.expect("an R2T");
+        let (response, _) = client.receive().await.expect("an R2T");
         let ResponseBody::ReadyToTransfer { target_tag, offset, len, .. } = response.body else {
             panic!("{response:?}")
         };
         let (offset, len) = (offset as usize, len as usize);
         client.send_data(tag, target_tag, offset + 512, &data[offset..][..len]).await;
         let done = loop {
-            let (response, part) = client.take().await.expect("the connection stays open");
+            let (response, part) = client.receive().await.expect("the connection stays open");
             match response.body {
                 ResponseBody::ReadyToTransfer { .. } => (),
                 ResponseBody::Command { status, .. } => break (status, part),
@@ -142,7 +142,7 @@ fn damaged_pdu_ends_the_session_without_effect() {
             let mut bytes = client.pdu(tag, false, RequestBody::Command(command), &data);
             bytes[bit / 8] ^= 1 << (bit % 8);
             client.send(&bytes).await;
-            while let Some((response, _)) = client.take().await {
+            while let Some((response, _)) = client.receive().await {
                 assert!(matches!(response.body, ResponseBody::Reject(_)), "{response:?}");
             }
             assert_eq!(crate::fixture::disk(world).tag(0), 1, "bit {bit}");

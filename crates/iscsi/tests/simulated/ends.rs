@@ -46,13 +46,13 @@ fn stopping_server_asks_for_logouts_and_waits_for_them() {
         let mut stalled = Client::ready(&seam, &LoginSpec { isid: 2, ..LoginSpec::default() }).await;
         let (stopping, before) = (server.clone(), seam.now());
         seam.spawn(async move { stopping.stop(Nanos::from_secs(5)).await });
-        let (response, _) = polite.take().await.expect("a logout request");
+        let (response, _) = polite.receive().await.expect("a logout request");
         assert_eq!(response.body, ResponseBody::Async(AsyncEvent::LogOutWithin(5)));
         polite.write(0, &counted(1, 8)).await;
         polite.log_out().await;
         assert!(seam.now().since(before) < Nanos::from_secs(1));
         assert!(seam.connect(&address()).await.is_err(), "the server does not listen");
-        assert!(matches!(stalled.take().await.expect("a logout request").0.body, ResponseBody::Async(_)));
+        assert!(matches!(stalled.receive().await.expect("a logout request").0.body, ResponseBody::Async(_)));
         assert!(stalled.is_closed().await);
         let waited = seam.now().since(before);
         assert!(waited >= Nanos::from_secs(2) && waited < Nanos::from_secs(3), "the client was idle: {waited}");
@@ -66,7 +66,7 @@ fn silent_initiator_is_pinged_and_disconnected() {
         let _dead = Client::ready(&seam, &LoginSpec { isid: 2, ..LoginSpec::default() }).await;
         let until = seam.now() + Nanos::from_secs(300);
         while seam.now() < until {
-            let (response, _) = alive.take().await.expect("the session stays open");
+            let (response, _) = alive.receive().await.expect("the session stays open");
             let ResponseBody::NopIn { target_tag, lun } = response.body else { panic!("{response:?}") };
             assert!(response.task_tag == NO_TAG && target_tag != NO_TAG);
             alive.send_pdu(NO_TAG, true, RequestBody::NopOut { lun, target_tag }, &[]).await;

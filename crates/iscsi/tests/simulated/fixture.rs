@@ -36,9 +36,9 @@ pub fn disk(world: &World) -> DiskControl {
     world.disk("/disk").expect("the world has this disk")
 }
 
-struct NullKeeper;
+struct NullReservationStore;
 
-impl ReservationStore for NullKeeper {
+impl ReservationStore for NullReservationStore {
     fn store(&self, _: VolumeId, _: Vec<u8>) -> StoreFuture {
         Box::pin(async { Ok(()) })
     }
@@ -46,12 +46,12 @@ impl ReservationStore for NullKeeper {
 
 /// A target with the disk as unit 0, open to all initiators, without write-back caching.
 pub async fn target(seam: &SimSeam) -> Target<SimSeam> {
-    let what = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1000 };
-    let disk = seam.open_disk(&what).await.expect("the disk exists");
+    let open = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1000 };
+    let disk = seam.open_disk(&open).await.expect("the disk exists");
     let core = Core::new(seam.clone(), CoreSpec::default());
     let spec = VolumeSpec { policy: WritePolicy::None, ..VolumeSpec::new("vm1", VolumeId(1)) };
     let volume = core.attach(spec, Backing::plain(disk)).expect("the name is free");
-    let target = Target::new(seam.clone(), TARGET, 1, Rc::new(NullKeeper));
+    let target = Target::new(seam.clone(), TARGET, 1, Rc::new(NullReservationStore));
     let (lun, identity, access) = (Lun::ZERO, Identity::of(1, 1), AccessList::default());
     let unit =
         UnitSpec { lun, volume, identity, access, read_only: false, physical_4k: true, reservation_record: Vec::new() };

@@ -23,7 +23,7 @@ fn pings_and_aborted_reads_are_answered_while_the_disk_hangs() {
         let began = seam.now();
         for _ in 0..50 {
             let tag = client.ping(b"are you there?").await;
-            let (response, data) = client.take().await.expect("the server responds");
+            let (response, data) = client.receive().await.expect("the server responds");
             assert!(matches!(response.body, ResponseBody::NopIn { .. }) && response.task_tag == tag);
             assert_eq!(data, b"are you there?");
         }
@@ -56,7 +56,7 @@ fn command_is_answered_or_aborted_never_both() {
             let abort = client.manage(TaskFunction::AbortTask, tag).await;
             let mut ended = false;
             loop {
-                let (response, _) = client.take().await.expect("the server responds");
+                let (response, _) = client.receive().await.expect("the server responds");
                 match response.body {
                     ResponseBody::TaskManagement(TaskResponse::Complete) => {
                         assert!(!ended, "the command was answered already");
@@ -75,7 +75,7 @@ fn command_is_answered_or_aborted_never_both() {
             }
             // The command sends nothing afterwards.
             let ping = client.ping(b"").await;
-            assert_eq!(client.take().await.expect("the server responds").0.task_tag, ping);
+            assert_eq!(client.receive().await.expect("the server responds").0.task_tag, ping);
         });
     }
     assert!(answered > 5 && aborted > 5, "{answered} answered, {aborted} aborted");
@@ -137,7 +137,7 @@ fn repeated_abort_of_a_write_waits_like_the_first() {
             waiting.push(client.manage(function, write).await);
         }
         for _ in functions {
-            let (response, _) = client.take().await.expect("the server responds");
+            let (response, _) = client.receive().await.expect("the server responds");
             assert_eq!(response.body, ResponseBody::TaskManagement(TaskResponse::Complete));
             assert!(waiting.contains(&response.task_tag));
             assert!(

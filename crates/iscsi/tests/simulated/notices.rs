@@ -12,7 +12,7 @@ use crate::fixture::{disk, with_server};
 
 /// Receives an asynchronous SCSI event: its unit and additional sense code.
 async fn event(client: &mut Client) -> (Option<Lun>, [u8; 2]) {
-    let (response, data) = client.take().await.expect("an event");
+    let (response, data) = client.receive().await.expect("an event");
     let ResponseBody::Async(AsyncEvent::Scsi { lun }) = response.body else { panic!("{response:?}") };
     let (len, sense) = data.split_at(2);
     assert_eq!((usize::from(u16::from_be_bytes([len[0], len[1]])), sense[2] & 0xf), (sense.len(), 6));

@@ -12,7 +12,7 @@ async fn send_targets(client: &mut Client, which: &str) -> String {
     let tag = client.tag();
     let body = RequestBody::Text { is_final: true, continues: false, target_tag: NO_TAG, lun: [0; 8] };
     client.send_pdu(tag, true, body, format!("SendTargets={which}\0").as_bytes()).await;
-    let (response, data) = client.take().await.expect("the server responds");
+    let (response, data) = client.receive().await.expect("the server responds");
     assert!(matches!(response.body, ResponseBody::Text { is_final: true, continues: false, .. }), "{response:?}");
     String::from_utf8(data).expect("text")
 }
@@ -43,7 +43,7 @@ fn discovery_session_rejects_commands() {
         let discovery = LoginSpec { session: "Discovery", ..LoginSpec::default() };
         let mut client = Client::log_in(&seam, &discovery).await.expect("the login succeeds");
         client.begin(&read_cdb(0, 1), 512, &[]).await;
-        let (response, _) = client.take().await.expect("the server responds");
+        let (response, _) = client.receive().await.expect("the server responds");
         assert!(matches!(response.body, ResponseBody::Reject(_)));
     });
 }
@@ -87,9 +87,9 @@ fn second_login_of_initiator_port_replaces_its_session() {
 #[test]
 fn login_to_unknown_session_is_refused() {
     with_server(7, Options::default(), async |seam, _, _| {
-        let mut client = Client::silent(&seam).await;
+        let mut client = Client::connect_without_login(&seam).await;
         client.send_login(1, 99, &format!("InitiatorName=iqn.a\0TargetName={TARGET}\0")).await;
-        let (response, _) = client.take().await.expect("the server responds");
+        let (response, _) = client.receive().await.expect("the server responds");
         let ResponseBody::Login(login) = response.body else { panic!("{response:?}") };
         assert_eq!(login.status, (2, 0x0a));
         assert!(client.is_closed().await);

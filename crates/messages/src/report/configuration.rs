@@ -31,7 +31,7 @@ pub enum TakesEffect {
     Command,
 }
 
-/// All keys that this version knows.
+/// All keys of this version.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ConfigurationReport {
     /// The file.

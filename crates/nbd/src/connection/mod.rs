@@ -100,7 +100,7 @@ impl<S: Seam> Connection<S> {
             || self.is_full_of_payload()
     }
 
-    /// True while no further write data are accepted; implies [`Connection::is_full`].
+    /// True while no further write data is accepted; implies [`Connection::is_full`].
     fn is_full_of_payload(&self) -> bool {
         self.payload_bytes.get() >= self.limits.payload_bytes()
     }

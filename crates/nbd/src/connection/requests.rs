@@ -145,7 +145,7 @@ impl<S: Seam> Connection<S> {
         }
     }
 
-    /// Serves a write whose header has been received; returns true if its data were received directly into blocks.
+    /// Serves a write whose header has been received; returns true if its data was received directly into blocks.
     async fn write<R: StreamReader<S>>(
         self: &Rc<Self>,
         incoming: &mut Incoming<S, R>,
@@ -199,7 +199,7 @@ impl<S: Seam> Connection<S> {
         self.volume.buffers(len / BLOCK_BYTES).map(|blocks| (blocks, guard))
     }
 
-    /// Serves a write whose data are received directly into the blocks that keep them.
+    /// Serves a write whose data is received directly into the blocks that keep it.
     async fn write_into_blocks<R: StreamReader<S>>(
         self: &Rc<Self>,
         incoming: &mut Incoming<S, R>,

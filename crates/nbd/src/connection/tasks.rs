@@ -20,7 +20,7 @@ use crate::options::{EXTENTS_MAX, READ_PIECE_BYTES, WHOLE_READ_BYTES_MAX};
 /// Form of the reply to a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReplyShape {
-    /// One reply, held until the data are complete.
+    /// One reply, held until the data is complete.
     Whole,
     /// Chunks of a structured reply.
     Chunks,
@@ -81,7 +81,7 @@ impl<S: Seam> Connection<S> {
         });
     }
 
-    /// As [`Connection::spawn_write`], with the data in blocks of the engine.
+    /// Like [`Connection::spawn_write`], with the data in blocks of the engine.
     pub(super) fn spawn_write_of_blocks(
         self: &Rc<Self>,
         request: &Request,

@@ -5,7 +5,7 @@ use nbd_protocol::{Command, Request};
 use seam::sim::SimSeam;
 use seam::{Nanos, Seam};
 
-use crate::client::{Client, Part, sectors};
+use crate::client::{Client, ReplyPart, sectors};
 use crate::fixture::{SIZE, connect, listen, plain, serve, with_server, world};
 
 fn write_of(len: u32) -> [u8; 28] {
@@ -68,7 +68,7 @@ fn client_that_reads_no_replies_is_held_to_its_quota() {
         let mut client = stalled.pop().expect("there are four clients");
         let mut answered = 0;
         while answered < 1000 {
-            let (_, _, last) = client.part(0).await.expect("the connection stays open");
+            let (_, _, last) = client.receive_part(0).await.expect("the connection stays open");
             answered += u32::from(last);
         }
     });
@@ -106,9 +106,9 @@ fn unreceived_whole_reads_leave_three_quarters_of_memory_free() {
         let mut client = simple_client(&seam).await;
         let before = seam.now();
         client.send_request(Command::Write, 0, 0, 4096, &sectors(1, 8)).await;
-        assert_eq!(client.part(0).await, Some((1, Part::Done, true)));
+        assert_eq!(client.receive_part(0).await, Some((1, ReplyPart::Done, true)));
         client.send_request(Command::Read, 0, 0, 65_536, b"").await;
-        assert!(matches!(client.part(65_536).await, Some((2, Part::Data(..), true))));
+        assert!(matches!(client.receive_part(65_536).await, Some((2, ReplyPart::Data(..), true))));
         assert!(seam.now().since(before) < Nanos::from_millis(200), "simulated time, equal on every machine");
         drop(stalled);
     });
@@ -119,7 +119,9 @@ fn whole_reads_beyond_the_memory_wait_and_all_complete() {
     with_server(39, Options::default(), async |seam, _| {
         let mut clients = stalled_clients(&seam, 20).await;
         for client in &mut clients {
-            let Some((1, Part::Data(_, data), true)) = client.part(WHOLE as usize).await else { panic!("a reply") };
+            let Some((1, ReplyPart::Data(_, data), true)) = client.receive_part(WHOLE as usize).await else {
+                panic!("a reply")
+            };
             assert_eq!(data.len(), WHOLE as usize);
         }
     });
@@ -132,13 +134,13 @@ fn slow_client_is_disconnected_only_if_others_wait() {
         seam.sleep(Nanos::from_secs(600)).await;
         assert_eq!(server.stats().connections, 1, "no other client waits for its buffers");
         let mut taken = slow.pop().expect("there is one client");
-        assert!(matches!(taken.part(WHOLE as usize).await, Some((1, Part::Data(..), true))));
+        assert!(matches!(taken.receive_part(WHOLE as usize).await, Some((1, ReplyPart::Data(..), true))));
 
         let _stalled = stalled_clients(&seam, 20).await;
         let mut client = simple_client(&seam).await;
         let before = seam.now();
         client.send_request(Command::Read, 0, 0, WHOLE, b"").await;
-        assert!(matches!(client.part(WHOLE as usize).await, Some((1, Part::Data(..), true))));
+        assert!(matches!(client.receive_part(WHOLE as usize).await, Some((1, ReplyPart::Data(..), true))));
         assert!(seam.now().since(before) < Nanos::from_secs(600), "at most one stall time-out per waiting client");
     });
 }
@@ -202,7 +204,7 @@ fn disconnecting_client_still_gets_its_replies() {
         }
         client.send_request(Command::Disconnect, 0, 0, 0, b"").await;
         for _ in 0..10 {
-            assert!(matches!(client.part(0).await, Some((_, Part::Data(..), true))));
+            assert!(matches!(client.receive_part(0).await, Some((_, ReplyPart::Data(..), true))));
         }
         assert!(client.is_closed().await);
     });
@@ -222,8 +224,8 @@ fn stop_answers_requests_in_flight_and_drops_stalled_clients_in_time() {
         seam.sleep(Nanos::from_millis(50)).await;
         server.stop(Nanos::from_secs(2)).await;
         assert_eq!(server.stats().connections, 0);
-        assert_eq!(busy.part(0).await, Some((1, Part::Done, true)));
-        assert_eq!(busy.part(0).await, Some((2, Part::Done, true)));
+        assert_eq!(busy.receive_part(0).await, Some((1, ReplyPart::Done, true)));
+        assert_eq!(busy.receive_part(0).await, Some((2, ReplyPart::Done, true)));
         assert!(busy.is_closed().await);
         assert!(seam.connect(&crate::fixture::address()).await.is_err(), "the server does not listen");
         listen(&seam, &server).await;

@@ -13,7 +13,7 @@ use seam::{Address, ByteStream, Gather, Incoming, Seam, StreamWriter};
 
 /// One part of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum ReplyPart {
     Done,
     Failed(Errno),
     Data(u64, Vec<u8>),
@@ -36,14 +36,14 @@ pub fn sectors(tag: u64, count: usize) -> Vec<u8> {
 impl Client {
     /// Connects and receives the greeting.
     pub async fn connect(seam: &SimSeam, to: &Address) -> Client {
-        let mut client = Client::silent(seam, to).await;
-        let flags = client.take(decode_greeting).await.expect("a greeting");
+        let mut client = Client::connect_without_flags(seam, to).await;
+        let flags = client.receive(decode_greeting).await.expect("a greeting");
         client.send(&client_flags(flags).expect("fixed newstyle")).await;
         client
     }
 
     /// Connects without sending anything.
-    pub async fn silent(seam: &SimSeam, to: &Address) -> Client {
+    pub async fn connect_without_flags(seam: &SimSeam, to: &Address) -> Client {
         let (reader, writer) = seam.connect(to).await.expect("the server listens").split();
         Client { incoming: Incoming::new(reader, 1 << 20), writer, next: 1 }
     }
@@ -56,7 +56,7 @@ impl Client {
     }
 
     /// Receives a value; `None` if the server has closed the connection.
-    pub async fn take<T>(&mut self, decode: impl Fn(&[u8]) -> Decoded<T>) -> Option<T> {
+    pub async fn receive<T>(&mut self, decode: impl Fn(&[u8]) -> Decoded<T>) -> Option<T> {
         loop {
             match decode(self.incoming.bytes()).expect("the message is valid") {
                 Step::Got(value, used) => {
@@ -78,7 +78,7 @@ impl Client {
         Some(payload)
     }
 
-    /// True if the server has closed the connection and all data were received.
+    /// True if the server has closed the connection and all data was received.
     pub async fn is_closed(&mut self) -> bool {
         self.incoming.bytes().is_empty() && self.incoming.more().await.is_err()
     }
@@ -89,7 +89,7 @@ impl Client {
         push_option(&mut bytes, kind, payload);
         self.send(&bytes).await;
         let mut replies = Vec::new();
-        while let Some(header) = self.take(OptionReplyHeader::decode).await {
+        while let Some(header) = self.receive(OptionReplyHeader::decode).await {
             assert_eq!(header.option, kind);
             let Some(payload) = self.payload(header.len as usize).await else { break };
             replies.push((header.kind, payload));
@@ -130,26 +130,26 @@ impl Client {
 
     /// Receives the next part of a reply: cookie, part, and whether it is the last. `None` if the server has closed the
     /// connection. `read_len`: length of reads with simple replies.
-    pub async fn part(&mut self, read_len: usize) -> Option<(u64, Part, bool)> {
-        match self.take(ReplyHeader::decode).await? {
-            ReplyHeader::Simple { cookie, error: Some(error) } => Some((cookie, Part::Failed(error), true)),
+    pub async fn receive_part(&mut self, read_len: usize) -> Option<(u64, ReplyPart, bool)> {
+        match self.receive(ReplyHeader::decode).await? {
+            ReplyHeader::Simple { cookie, error: Some(error) } => Some((cookie, ReplyPart::Failed(error), true)),
             ReplyHeader::Simple { cookie, error: None } if read_len > 0 => {
-                Some((cookie, Part::Data(0, self.payload(read_len).await?), true))
+                Some((cookie, ReplyPart::Data(0, self.payload(read_len).await?), true))
             }
-            ReplyHeader::Simple { cookie, error: None } => Some((cookie, Part::Done, true)),
+            ReplyHeader::Simple { cookie, error: None } => Some((cookie, ReplyPart::Done, true)),
             ReplyHeader::Chunk { cookie, kind, done, len } => {
                 let payload = self.payload(len as usize).await?;
                 let part = match kind {
-                    ChunkKind::None => Part::Done,
+                    ChunkKind::None => ReplyPart::Done,
                     ChunkKind::Data => {
-                        Part::Data(reply::parse_data_offset(&payload).expect("eight bytes"), payload[8..].to_vec())
+                        ReplyPart::Data(reply::parse_data_offset(&payload).expect("eight bytes"), payload[8..].to_vec())
                     }
                     ChunkKind::Hole => {
                         let (at, len) = reply::parse_hole(&payload).expect("a hole");
-                        Part::Hole(at, len)
+                        ReplyPart::Hole(at, len)
                     }
-                    ChunkKind::BlockStatus => Part::Status(reply::parse_status(&payload).expect("extents").1),
-                    _ => Part::Failed(reply::parse_error(&payload).expect("an error").0),
+                    ChunkKind::BlockStatus => ReplyPart::Status(reply::parse_status(&payload).expect("extents").1),
+                    _ => ReplyPart::Failed(reply::parse_error(&payload).expect("an error").0),
                 };
                 Some((cookie, part, done))
             }
@@ -157,10 +157,10 @@ impl Client {
     }
 
     /// Sends a request and receives the whole reply while no other request is in flight.
-    pub async fn call(&mut self, command: Command, flags: u16, offset: u64, len: u32, data: &[u8]) -> Vec<Part> {
+    pub async fn call(&mut self, command: Command, flags: u16, offset: u64, len: u32, data: &[u8]) -> Vec<ReplyPart> {
         let cookie = self.send_request(command, flags, offset, len, data).await;
         let mut parts = Vec::new();
-        while let Some((of, part, last)) = self.part(0).await {
+        while let Some((of, part, last)) = self.receive_part(0).await {
             assert_eq!(of, cookie);
             parts.push(part);
             if last {
@@ -175,9 +175,9 @@ impl Client {
         let mut bytes = vec![0xee; len as usize];
         for part in self.call(Command::Read, 0, offset, len, b"").await {
             match part {
-                Part::Data(at, data) => bytes[(at - offset) as usize..][..data.len()].copy_from_slice(&data),
-                Part::Hole(at, len) => bytes[(at - offset) as usize..][..len as usize].fill(0),
-                Part::Failed(error) => return Err(error),
+                ReplyPart::Data(at, data) => bytes[(at - offset) as usize..][..data.len()].copy_from_slice(&data),
+                ReplyPart::Hole(at, len) => bytes[(at - offset) as usize..][..len as usize].fill(0),
+                ReplyPart::Failed(error) => return Err(error),
                 other => panic!("unexpected reply to a read: {other:?}"),
             }
         }
@@ -187,8 +187,8 @@ impl Client {
     /// Writes and waits for the reply.
     pub async fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), Errno> {
         match &self.call(Command::Write, 0, offset, data.len() as u32, data).await[..] {
-            [Part::Done] => Ok(()),
-            [Part::Failed(error)] => Err(*error),
+            [ReplyPart::Done] => Ok(()),
+            [ReplyPart::Failed(error)] => Err(*error),
             other => panic!("unexpected reply to a write: {other:?}"),
         }
     }

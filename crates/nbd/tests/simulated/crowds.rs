@@ -30,21 +30,21 @@ fn silent_network_connections_lock_no_client_out() {
         let address = listen_on_a_network(&seam, &server).await;
         let mut silent = Vec::new();
         for _ in 0..CROWD {
-            silent.push(Client::silent(&seam, &address).await);
+            silent.push(Client::connect_without_flags(&seam, &address).await);
         }
         let before = seam.now();
         is_served(&mut connect(&seam).await).await;
         is_served(&mut Client::connect(&seam, &address).await).await;
         assert!(seam.now().since(before) < Nanos::from_millis(200), "simulated time, equal on every machine");
-        assert!(silent[0].take(nbd_protocol::greeting::decode_greeting).await.is_some());
+        assert!(silent[0].receive(nbd_protocol::greeting::decode_greeting).await.is_some());
         assert!(silent[0].is_closed().await, "the oldest silent connection is closed");
         let last = silent.last_mut().expect("there are connections");
-        assert!(last.take(nbd_protocol::greeting::decode_greeting).await.is_some());
+        assert!(last.receive(nbd_protocol::greeting::decode_greeting).await.is_some());
         is_served_after_greeting(last).await;
     });
 }
 
-/// As [`is_served`], for a client that has received its greeting and sent nothing.
+/// Like [`is_served`], for a client that has received its greeting and sent nothing.
 async fn is_served_after_greeting(client: &mut Client) {
     client.send(&[0, 0, 0, 3]).await;
     is_served(client).await;
@@ -60,7 +60,7 @@ fn network_clients_leave_places_for_local_clients() {
             client.go("vm1").await;
             remote.push(client);
         }
-        let mut late = Client::silent(&seam, &address).await;
+        let mut late = Client::connect_without_flags(&seam, &address).await;
         assert!(late.is_closed().await);
         let mut local = Vec::new();
         for _ in 0..20 {
@@ -69,7 +69,7 @@ fn network_clients_leave_places_for_local_clients() {
             local.push(client);
         }
         let address = crate::fixture::address();
-        assert!(Client::silent(&seam, &address).await.is_closed().await, "the limit is forty");
+        assert!(Client::connect_without_flags(&seam, &address).await.is_closed().await, "the limit is forty");
         assert_eq!((server.stats().connections, server.stats().refused), (40, 2));
     });
 }
@@ -81,7 +81,7 @@ fn silent_connections_are_counted_and_do_not_delay_a_stop() {
         client.go("vm1").await;
         let mut silent = Vec::new();
         for _ in 0..100 {
-            silent.push(Client::silent(&seam, &crate::fixture::address()).await);
+            silent.push(Client::connect_without_flags(&seam, &crate::fixture::address()).await);
         }
         // Time to accept all connections.
         seam.sleep(Nanos::from_millis(10)).await;

@@ -20,7 +20,7 @@ pub fn world(seed: u64) -> World {
     world_with(SimDiskSpec::new(SIZE), WorldSpec::new(seed))
 }
 
-/// As [`world`], with another disk and the number of buffers in `spec`.
+/// Like [`world`], with another disk and the number of buffers in `spec`.
 pub fn world_with(disk: SimDiskSpec, spec: WorldSpec) -> World {
     let world = World::new(WorldSpec { order: TaskOrder::Seeded, time_max: Nanos::from_secs(3600), ..spec });
     world.set_wires(WireSpec {
@@ -39,8 +39,8 @@ pub fn disk(world: &World) -> DiskControl {
 
 /// An engine with the disk as volume `vm1`.
 pub async fn core(seam: &SimSeam, spec: VolumeSpec) -> Core<SimSeam> {
-    let what = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1000 };
-    let disk = seam.open_disk(&what).await.expect("the disk exists");
+    let open = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1000 };
+    let disk = seam.open_disk(&open).await.expect("the disk exists");
     let core = Core::new(seam.clone(), CoreSpec::default());
     core.attach(spec, Backing::plain(disk)).expect("the name is free");
     core

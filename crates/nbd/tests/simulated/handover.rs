@@ -9,7 +9,7 @@ use nbd_protocol::{Command, Errno, Request};
 use seam::sim::SimSeam;
 use seam::{Nanos, Seam};
 
-use crate::client::{Client, Part, sectors};
+use crate::client::{Client, ReplyPart, sectors};
 use crate::fixture::{SIZE, connect, core, listen, plain, world};
 
 /// Time limit of a handover.
@@ -73,8 +73,8 @@ fn busy_client_gets_each_reply_once_across_handovers() {
                     client.send_request(Command::Write, 0, offset, data.len() as u32, &data).await;
                 }
                 for _ in 0..DEPTH {
-                    let reply = client.part(0).await.map(|(_, part, last)| (part, last));
-                    assert_eq!(reply, Some((Part::Done, true)), "seed {seed} round {round}");
+                    let reply = client.receive_part(0).await.map(|(_, part, last)| (part, last));
+                    assert_eq!(reply, Some((ReplyPart::Done, true)), "seed {seed} round {round}");
                 }
                 for (index, (offset, count)) in (0..DEPTH).zip(SHAPES) {
                     let expected = sectors(round * DEPTH + index, count);
@@ -108,10 +108,10 @@ fn idle_client_is_handed_over_at_once_with_its_terms() {
         client.send_request(Command::Read, 0, 4096, 4096, b"").await;
         seam.sleep(Nanos::from_secs(60)).await;
         handed.into_iter().for_each(|client| second.take_over(client).expect("the volume is served"));
-        assert_eq!(client.part(0).await.map(|(_, part, _)| part), Some(Part::Data(4096, sectors(3, 8))));
+        assert_eq!(client.receive_part(0).await.map(|(_, part, _)| part), Some(ReplyPart::Data(4096, sectors(3, 8))));
         assert_eq!((second.clients_of("vm1"), first.stats().connections), (1, 0));
         let status = client.call(Command::BlockStatus, 0, 0, 4096, b"").await;
-        assert!(matches!(status[..], [Part::Status(_)]), "{status:?}");
+        assert!(matches!(status[..], [ReplyPart::Status(_)]), "{status:?}");
         second.stop(DRAIN_TIMEOUT).await;
         assert!(client.is_closed().await);
     });
@@ -137,7 +137,7 @@ fn begun_request_is_finished_and_a_stalled_client_disconnected() {
         seam.sleep(Nanos::from_secs(1)).await;
         // The first byte of the next request is left to the successor.
         slow.send(&[&bytes[5_000..], &bytes[..1]].concat()).await;
-        assert_eq!(slow.part(0).await, Some((77, Part::Done, true)));
+        assert_eq!(slow.receive_part(0).await, Some((77, ReplyPart::Done, true)));
         seam.sleep(DRAIN_TIMEOUT).await;
         let handed = handed.take().expect("the handover has ended");
         assert_eq!(handed.len(), 1);
@@ -145,7 +145,7 @@ fn begun_request_is_finished_and_a_stalled_client_disconnected() {
         let second = server_of(&seam, &core);
         handed.into_iter().for_each(|client| second.take_over(client).expect("the volume is served"));
         slow.send(&bytes[1..]).await;
-        assert_eq!(slow.part(0).await, Some((77, Part::Done, true)));
+        assert_eq!(slow.receive_part(0).await, Some((77, ReplyPart::Done, true)));
         assert_eq!(slow.read(8192, data.len() as u32).await, Ok(data));
     });
 }
@@ -178,12 +178,12 @@ fn client_is_disconnected_if_its_volume_changed() {
         (NegotiatedTerms { size_bytes: SIZE + 512, ..negotiated }, TakeOverError::Smaller),
         (NegotiatedTerms { read_only: true, ..negotiated }, TakeOverError::ReadOnly),
     ];
-    for (other, why) in others {
+    for (other, reason) in others {
         with_client(623, async |seam, core, first, mut client| {
             let mut handed = first.hand_over(DRAIN_TIMEOUT).await;
             let HandedOverClient { stream, terms } = handed.remove(0);
             assert_eq!(terms, negotiated);
-            assert_eq!(server_of(&seam, &core).take_over(HandedOverClient { stream, terms: other }), Err(why));
+            assert_eq!(server_of(&seam, &core).take_over(HandedOverClient { stream, terms: other }), Err(reason));
             assert!(client.is_closed().await);
         });
     }
@@ -211,15 +211,15 @@ fn loss_is_reported_once_to_each_client_across_servers() {
         unnotified.go("vm1").await;
         notified.go("vm1").await;
         unnotified.write(0, &sectors(1, 8)).await.expect("a plain write does not report the loss");
-        assert_eq!(notified.call(Command::Flush, 0, 0, 0, b"").await, [Part::Failed(Errno::Io)]);
-        assert_eq!(notified.call(Command::Flush, 0, 0, 0, b"").await, [Part::Done]);
+        assert_eq!(notified.call(Command::Flush, 0, 0, 0, b"").await, [ReplyPart::Failed(Errno::Io)]);
+        assert_eq!(notified.call(Command::Flush, 0, 0, 0, b"").await, [ReplyPart::Done]);
         let handed = first.hand_over(DRAIN_TIMEOUT).await;
         assert_eq!(handed.iter().filter(|client| client.terms.unreported_loss).count(), 1);
         let second = server_of(&seam, &core);
         handed.into_iter().for_each(|client| second.take_over(client).expect("the volume is served"));
-        assert_eq!(notified.call(Command::Flush, 0, 0, 0, b"").await, [Part::Done]);
-        assert_eq!(unnotified.call(Command::Flush, 0, 0, 0, b"").await, [Part::Failed(Errno::Io)]);
-        assert_eq!(unnotified.call(Command::Flush, 0, 0, 0, b"").await, [Part::Done]);
+        assert_eq!(notified.call(Command::Flush, 0, 0, 0, b"").await, [ReplyPart::Done]);
+        assert_eq!(unnotified.call(Command::Flush, 0, 0, 0, b"").await, [ReplyPart::Failed(Errno::Io)]);
+        assert_eq!(unnotified.call(Command::Flush, 0, 0, 0, b"").await, [ReplyPart::Done]);
     });
     assert_eq!(world.violations(), Vec::<String>::new());
 }

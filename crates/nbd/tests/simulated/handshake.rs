@@ -27,10 +27,10 @@ fn client_learns_exports_and_their_features() {
         let facts: Vec<Info<'_>> = facts.iter().map(|(_, payload)| Info::parse(payload).expect("valid info")).collect();
         assert!(facts.contains(&Info::Name("vm1")), "the default export reports its name");
         assert!(facts.contains(&Info::BlockSize { min: 512, preferred: 4096, max: 64 << 20 }));
-        let Some(Info::Export { size_bytes: SIZE, flags: can }) = facts.first() else { panic!("{facts:?}") };
+        let Some(Info::Export { size_bytes: SIZE, flags: export_flags }) = facts.first() else { panic!("{facts:?}") };
         let wanted = flags::SEND_FLUSH | flags::SEND_FUA | flags::SEND_TRIM | flags::SEND_WRITE_ZEROES;
         let wanted = wanted | flags::SEND_DF | flags::CAN_MULTI_CONN | flags::SEND_CACHE | flags::SEND_FAST_ZERO;
-        assert_eq!(*can, wanted | flags::HAS_FLAGS);
+        assert_eq!(*export_flags, wanted | flags::HAS_FLAGS);
 
         let go = client.option(OptionKind::Go, &info("vm1")).await;
         assert_eq!(go.last().expect("a reply").0, OptionReplyKind::Ack);
@@ -52,8 +52,8 @@ fn unknown_export_is_refused_and_another_may_be_selected() {
 fn export_name_option_works_with_and_without_zeroes() {
     with_server(3, Options::default(), async |seam, _| {
         for (client_flags, zeroes) in [(3, 0), (1, 124)] {
-            let mut client = crate::client::Client::silent(&seam, &crate::fixture::address()).await;
-            client.take(nbd_protocol::greeting::decode_greeting).await.expect("the greeting arrives");
+            let mut client = crate::client::Client::connect_without_flags(&seam, &crate::fixture::address()).await;
+            client.receive(nbd_protocol::greeting::decode_greeting).await.expect("the greeting arrives");
             client.send(&[0, 0, 0, client_flags]).await;
             let mut bytes = Vec::new();
             nbd_protocol::option::push_option(&mut bytes, OptionKind::ExportName, b"vm1");
@@ -63,10 +63,10 @@ fn export_name_option_works_with_and_without_zeroes() {
                 None => Ok(nbd_protocol::Step::More(len)),
                 Some(reply) => Ok(nbd_protocol::Step::Got(reply.to_vec(), len)),
             };
-            let reply = client.take(reply).await.expect("size and flags arrive");
+            let reply = client.receive(reply).await.expect("size and flags arrive");
             assert_eq!(reply[..8], SIZE.to_be_bytes());
             client.send_request(Command::Read, 0, 0, 512, b"").await;
-            assert!(client.part(512).await.is_some());
+            assert!(client.receive_part(512).await.is_some());
         }
     });
 }
@@ -98,17 +98,17 @@ fn unknown_and_malformed_options_are_refused_and_negotiation_continues() {
 fn metadata_contexts_are_listed_selected_and_reset() {
     with_server(5, Options::default(), async |seam, _| {
         let mut client = connect(&seam).await;
-        let wish = MetaRequest::encode_base_allocation("vm1");
-        assert_eq!(client.option(OptionKind::SetMetaContext, &wish).await[0].0, OptionReplyKind::ErrInvalid);
+        let query = MetaRequest::encode_base_allocation("vm1");
+        assert_eq!(client.option(OptionKind::SetMetaContext, &query).await[0].0, OptionReplyKind::ErrInvalid);
         client.option(OptionKind::StructuredReply, b"").await;
-        let nothing_named = b"\0\0\0\x03vm1\0\0\0\0";
-        let listed = client.option(OptionKind::ListMetaContext, nothing_named).await;
+        let no_queries = b"\0\0\0\x03vm1\0\0\0\0";
+        let listed = client.option(OptionKind::ListMetaContext, no_queries).await;
         assert_eq!(parse_context(&listed[0].1), Ok((0, flags::BASE_ALLOCATION)));
-        assert_eq!(client.option(OptionKind::SetMetaContext, &wish).await[0].0, OptionReplyKind::MetaContext);
-        assert_eq!(client.option(OptionKind::SetMetaContext, nothing_named).await[0].0, OptionReplyKind::Ack);
+        assert_eq!(client.option(OptionKind::SetMetaContext, &query).await[0].0, OptionReplyKind::MetaContext);
+        assert_eq!(client.option(OptionKind::SetMetaContext, no_queries).await[0].0, OptionReplyKind::Ack);
         client.go_simple("vm1").await;
         let status = client.call(Command::BlockStatus, 0, 0, 4096, b"").await;
-        assert_eq!(status, [crate::client::Part::Failed(nbd_protocol::Errno::Inval)]);
+        assert_eq!(status, [crate::client::ReplyPart::Failed(nbd_protocol::Errno::Inval)]);
     });
 }
 
@@ -120,11 +120,11 @@ fn read_only_export_is_announced_and_refuses_writes() {
         let spec = engine::VolumeSpec { read_only: true, ..plain() };
         crate::fixture::serve(&seam, spec, Options::default()).await;
         let mut client = connect(&seam).await;
-        let can = client.go_simple("vm1").await;
-        assert_eq!(can & (flags::READ_ONLY | flags::SEND_TRIM), flags::READ_ONLY);
+        let export_flags = client.go_simple("vm1").await;
+        assert_eq!(export_flags & (flags::READ_ONLY | flags::SEND_TRIM), flags::READ_ONLY);
         assert_eq!(client.write(0, &[0; 512]).await, Err(nbd_protocol::Errno::Perm));
         client.send_request(Command::Read, 0, 0, 512, b"").await;
-        assert!(client.part(512).await.is_some(), "the data of the refused write are skipped");
+        assert!(client.receive_part(512).await.is_some(), "the data of the refused write are skipped");
     });
 }
 
@@ -148,7 +148,7 @@ fn clients_beyond_the_limit_are_refused_until_one_leaves() {
         let (mut first, mut second) = (connect(&seam).await, connect(&seam).await);
         first.go("vm1").await;
         second.go("vm1").await;
-        let mut third = crate::client::Client::silent(&seam, &crate::fixture::address()).await;
+        let mut third = crate::client::Client::connect_without_flags(&seam, &crate::fixture::address()).await;
         assert!(third.is_closed().await);
         assert_eq!(server.stats().refused, 1);
         drop(second);
@@ -164,8 +164,8 @@ fn two_exports_have_no_default() {
     world.add_disk("/other", seam::sim::SimDiskSpec::new(1 << 20));
     world.block_on(async {
         let core = core(&seam, plain()).await;
-        let what = seam::DiskOpen { path: "/other".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
-        let disk = seam.open_disk(&what).await.expect("the disk exists");
+        let open = seam::DiskOpen { path: "/other".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
+        let disk = seam.open_disk(&open).await.expect("the disk exists");
         core.attach(engine::VolumeSpec::new("vm2", VolumeId(2)), engine::Backing::plain(disk))
             .expect("the name is free");
         listen(&seam, &Server::new(seam.clone(), core, Options::default())).await;

@@ -5,7 +5,7 @@ use nbd_protocol::{Command, Errno};
 use seam::BLOCK_BYTES;
 use seam::sim::{Rule, SimDiskSpec, WorldSpec};
 
-use crate::client::{Part, sectors};
+use crate::client::{ReplyPart, sectors};
 use crate::fixture::{SIZE, connect, disk, plain, serve, with_server, world, world_with};
 
 const MIB: u64 = 1 << 20;
@@ -21,11 +21,13 @@ fn simple_reads_of_any_length_fit_a_small_pool() {
         client.go_simple("vm1").await;
         for at in [0, 5 * MIB, 17 * MIB - 4096, 40 * MIB] {
             let cookie = client.send_request(Command::Write, 0, at, 4096, &sectors(at + 1, 8)).await;
-            assert_eq!(client.part(0).await, Some((cookie, Part::Done, true)));
+            assert_eq!(client.receive_part(0).await, Some((cookie, ReplyPart::Done, true)));
         }
         for (offset, len) in [(0, 4 * MIB), (0, 17 * MIB), (4096, 32 * MIB), (0, SIZE)] {
             let cookie = client.send_request(Command::Read, 0, offset, len as u32, b"").await;
-            let Some((of, Part::Data(_, data), true)) = client.part(len as usize).await else { panic!("no data") };
+            let Some((of, ReplyPart::Data(_, data), true)) = client.receive_part(len as usize).await else {
+                panic!("no data")
+            };
             assert_eq!(of, cookie);
             for at in [0, 5 * MIB, 17 * MIB - 4096, 40 * MIB] {
                 if (offset..offset + len).contains(&at) {
@@ -51,9 +53,9 @@ fn other_replies_do_not_interrupt_a_long_simple_read() {
         for cookie in 1..=6 {
             let len = [0, 0, 0, 20 << 20, 0, 18 << 20, 0][cookie as usize];
             // Requests before the long read are answered in any order, but none inside its reply.
-            let (of, part, _) = client.part(len).await.expect("a reply");
+            let (of, part, _) = client.receive_part(len).await.expect("a reply");
             assert!(if cookie < 3 { of < 3 } else { of == cookie }, "{of} instead of {cookie}");
-            if let Part::Data(_, data) = part {
+            if let ReplyPart::Data(_, data) = part {
                 assert_eq!(data[..1024], sectors(6, 2));
                 assert_eq!(data[4096..4608], sectors(if cookie == 3 { 0 } else { 7 }, 1));
             }
@@ -72,9 +74,13 @@ fn error_inside_a_long_simple_read_ends_only_its_connection() {
         other.go("vm1").await;
         disk(&world).add_fault(Rule::medium_error(9 * MIB..9 * MIB + 4096));
         client.send_request(Command::Read, 0, 9 * MIB, 20 << 20, b"").await;
-        assert_eq!(client.part(0).await, Some((1, Part::Failed(Errno::Io), true)), "the error precedes all data");
+        assert_eq!(
+            client.receive_part(0).await,
+            Some((1, ReplyPart::Failed(Errno::Io), true)),
+            "the error precedes all data"
+        );
         client.send_request(Command::Read, 0, 0, 20 << 20, b"").await;
-        assert_eq!(client.part(20 << 20).await, None, "a partial reply cannot be withdrawn");
+        assert_eq!(client.receive_part(20 << 20).await, None, "a partial reply cannot be withdrawn");
         assert_eq!(other.read(0, 512).await, Ok(sectors(0, 1)));
     });
 }

@@ -6,7 +6,7 @@ use nbd_protocol::{Command, Errno, command, flags};
 use seam::sim::{Fault, Ops, Rule, When};
 use seam::{Nanos, Seam};
 
-use crate::client::{Part, sectors};
+use crate::client::{ReplyPart, sectors};
 use crate::fixture::{SIZE, connect, disk, plain, serve, with_server, world};
 
 #[test]
@@ -41,8 +41,8 @@ fn pipelined_long_and_short_writes_reach_their_offsets() {
                     client.send_request(Command::Write, 0, offset, data.len() as u32, &data).await;
                 }
                 for _ in shapes {
-                    let reply = client.part(0).await.map(|(_, part, last)| (part, last));
-                    assert_eq!(reply, Some((Part::Done, true)));
+                    let reply = client.receive_part(0).await.map(|(_, part, last)| (part, last));
+                    assert_eq!(reply, Some((ReplyPart::Done, true)));
                 }
                 for (index, (offset, count)) in (0_u64..).zip(shapes) {
                     let expected = sectors(round * 10 + index, count);
@@ -78,8 +78,11 @@ fn do_not_fragment_gives_one_chunk_or_an_error() {
         client.go("vm1").await;
         client.write(0, &sectors(5, 8)).await.expect("written");
         let parts = client.call(Command::Read, command::DF, 0, 4 << 20, b"").await;
-        assert!(matches!(&parts[..], [Part::Data(0, data)] if data.len() == 4 << 20));
-        assert_eq!(client.call(Command::Read, command::DF, 0, 8 << 20, b"").await, [Part::Failed(Errno::Overflow)]);
+        assert!(matches!(&parts[..], [ReplyPart::Data(0, data)] if data.len() == 4 << 20));
+        assert_eq!(
+            client.call(Command::Read, command::DF, 0, 8 << 20, b"").await,
+            [ReplyPart::Failed(Errno::Overflow)]
+        );
     });
 }
 
@@ -106,7 +109,7 @@ fn invalid_requests_get_errors_and_the_connection_stays_open() {
         ];
         for (command, flags, offset, len, error) in cases {
             let reply = client.call(command, flags, offset, len, b"").await;
-            assert_eq!(reply, [Part::Failed(error)], "{command:?} {flags:#x} {offset}+{len}");
+            assert_eq!(reply, [ReplyPart::Failed(error)], "{command:?} {flags:#x} {offset}+{len}");
         }
         assert_eq!(client.write(end - 512, &[0; 1024]).await, Err(Errno::NoSpace));
         assert_eq!(client.write(end - 1, &[0; 2]).await, Err(Errno::NoSpace));
@@ -126,12 +129,12 @@ fn zero_trim_cache_and_flush_commands_take_effect() {
             (Command::WriteZeroes, command::FUA, 8192),
             (Command::Trim, command::FUA, 12288),
         ] {
-            assert_eq!(client.call(command, flags, at, 4096, b"").await, [Part::Done]);
+            assert_eq!(client.call(command, flags, at, 4096, b"").await, [ReplyPart::Done]);
             assert_eq!(client.read(at, 4096).await, Ok(sectors(0, 8)), "{command:?}");
         }
         assert_eq!(client.read(16384, 4096).await, Ok(sectors(9, 8)));
-        assert_eq!(client.call(Command::Cache, 0, 0, 1 << 20, b"").await, [Part::Done]);
-        assert_eq!(client.call(Command::Flush, 0, 0, 0, b"").await, [Part::Done]);
+        assert_eq!(client.call(Command::Cache, 0, 0, 1 << 20, b"").await, [ReplyPart::Done]);
+        assert_eq!(client.call(Command::Flush, 0, 0, 0, b"").await, [ReplyPart::Done]);
     });
 }
 
@@ -145,13 +148,13 @@ fn data_acknowledged_by_fua_or_any_flush_are_durable() {
         one.go("vm1").await;
         other.go("vm1").await;
         one.write(0, &sectors(1, 8)).await.expect("written");
-        assert_eq!(other.call(Command::Flush, 0, 0, 0, b"").await, [Part::Done]);
+        assert_eq!(other.call(Command::Flush, 0, 0, 0, b"").await, [ReplyPart::Done]);
         assert_eq!(disk(&world).durable_tag(0), 1, "a flush on one connection covers all connections");
         let fua = other.call(Command::Write, command::FUA, 4096, 4096, &sectors(2, 8)).await;
-        assert_eq!((fua, disk(&world).durable_tag(8)), (vec![Part::Done], 2));
+        assert_eq!((fua, disk(&world).durable_tag(8)), (vec![ReplyPart::Done], 2));
         let long = sectors(3, 1024);
         let fua = other.call(Command::Write, command::FUA, 1 << 20, long.len() as u32, &long).await;
-        assert_eq!((fua, disk(&world).durable_tag(2048 + 1023)), (vec![Part::Done], 3));
+        assert_eq!((fua, disk(&world).durable_tag(2048 + 1023)), (vec![ReplyPart::Done], 3));
     });
 }
 
@@ -161,7 +164,7 @@ fn block_status_reports_distinct_extents_and_one_if_requested() {
         let mut client = connect(&seam).await;
         client.go("vm1").await;
         client.write(1 << 20, &sectors(1, 2048)).await.expect("written");
-        let [Part::Status(all)] = &client.call(Command::BlockStatus, 0, 0, 4 << 20, b"").await[..] else {
+        let [ReplyPart::Status(all)] = &client.call(Command::BlockStatus, 0, 0, 4 << 20, b"").await[..] else {
             panic!("no block status");
         };
         assert_eq!(all.iter().map(|(len, _)| len).sum::<u32>(), 4 << 20);
@@ -169,7 +172,7 @@ fn block_status_reports_distinct_extents_and_one_if_requested() {
         let data = all.iter().filter(|(_, state)| *state & (flags::STATE_HOLE | flags::STATE_ZERO) == 0);
         assert_eq!(data.map(|(len, _)| len).sum::<u32>(), 1 << 20);
         let one = client.call(Command::BlockStatus, command::REQ_ONE, 0, 4 << 20, b"").await;
-        assert_eq!(one, [Part::Status(all[..1].to_vec())]);
+        assert_eq!(one, [ReplyPart::Status(all[..1].to_vec())]);
     });
 }
 
@@ -185,7 +188,7 @@ fn error_after_chunks_is_an_error_chunk_and_requests_continue() {
         client.call(Command::Flush, 0, 0, 0, b"").await;
         disk(&world).add_fault(Rule::medium_error(1 << 20..(1 << 20) + 4096));
         let parts = client.call(Command::Read, 0, 0, 2 << 20, b"").await;
-        assert!(parts.last() == Some(&Part::Failed(Errno::Io)));
+        assert!(parts.last() == Some(&ReplyPart::Failed(Errno::Io)));
         assert!(parts.len() > 1, "chunks before the error are sent");
         disk(&world).clear_faults();
         assert!(client.read(0, 2 << 20).await == Ok(sectors(1, 4096)));
@@ -205,8 +208,8 @@ fn slow_request_does_not_delay_later_ones() {
         let late = client.send_request(Command::Read, 0, 0, 4096, b"").await;
         seam.sleep(Nanos::from_millis(10)).await;
         let early = client.send_request(Command::Read, 0, 8192, 4096, b"").await;
-        assert_eq!(client.part(0).await.map(|(cookie, _, _)| cookie), Some(early));
-        assert_eq!(client.part(0).await.map(|(cookie, _, _)| cookie), Some(late));
+        assert_eq!(client.receive_part(0).await.map(|(cookie, _, _)| cookie), Some(early));
+        assert_eq!(client.receive_part(0).await.map(|(cookie, _, _)| cookie), Some(late));
     });
 }
 

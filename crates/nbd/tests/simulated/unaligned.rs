@@ -7,7 +7,7 @@ use nbd_protocol::{Command, Errno, OptionKind, OptionReplyKind, command};
 use seam::sim::{Latency, Rng, SimDiskSpec, TaskOrder, WorldSpec};
 use seam::{Geometry, Nanos};
 
-use crate::client::{Part, sectors};
+use crate::client::{ReplyPart, sectors};
 use crate::fixture::{SIZE, connect, plain, serve, with_server, world_with};
 
 /// Bytes of the area of random requests.
@@ -41,24 +41,24 @@ fn requests_at_any_byte_behave_as_an_array_of_bytes() {
                             let flags = if rng.coin() { command::FUA } else { 0 };
                             let data = vec![number as u8; len];
                             let reply = client.call(Command::Write, flags, at as u64, len as u32, &data).await;
-                            assert_eq!(reply, [Part::Done], "write {at}+{len}");
+                            assert_eq!(reply, [ReplyPart::Done], "write {at}+{len}");
                         }
                         2 => {
                             array[range].fill(0);
                             let flags = if rng.coin() { command::NO_HOLE } else { 0 };
                             let reply = client.call(Command::WriteZeroes, flags, at as u64, len as u32, b"").await;
-                            assert_eq!(reply, [Part::Done], "zeroes {at}+{len}");
+                            assert_eq!(reply, [ReplyPart::Done], "zeroes {at}+{len}");
                         }
                         3 => {
                             // Whole sectors read as zeroes afterwards; partial sectors keep their content.
                             let (first, last) = (at.next_multiple_of(512), (at + len) / 512 * 512);
                             array[first.min(last)..last].fill(0);
                             let reply = client.call(Command::Trim, 0, at as u64, len as u32, b"").await;
-                            assert_eq!(reply, [Part::Done], "trim {at}+{len}");
+                            assert_eq!(reply, [ReplyPart::Done], "trim {at}+{len}");
                         }
                         _ => {
                             let cached = client.call(Command::Cache, 0, at as u64, len as u32, b"").await;
-                            assert_eq!(cached, [Part::Done], "cache {at}+{len}");
+                            assert_eq!(cached, [ReplyPart::Done], "cache {at}+{len}");
                         }
                     }
                     let len = 1 + rng.below(5000) as usize;
@@ -107,10 +107,10 @@ fn partial_sector_writes_by_several_clients_lose_no_byte() {
                     client.send_request(Command::Write, 0, at + 100 * number, 100, &part).await;
                 }
                 for client in &mut clients {
-                    assert_eq!(client.part(0).await.map(|(_, part, _)| part), Some(Part::Done));
+                    assert_eq!(client.receive_part(0).await.map(|(_, part, _)| part), Some(ReplyPart::Done));
                 }
                 for _ in 0..8 {
-                    assert_eq!(flood.part(0).await.map(|(_, part, _)| part), Some(Part::Done));
+                    assert_eq!(flood.receive_part(0).await.map(|(_, part, _)| part), Some(ReplyPart::Done));
                 }
                 let sector = clients[0].read(at, 512).await.expect("the read succeeds");
                 for number in 0..4 {
@@ -136,7 +136,7 @@ fn block_status_with_unaligned_ends_covers_the_requested_bytes() {
         client.go("vm1").await;
         client.write(1 << 20, &sectors(1, 2048)).await.expect("written");
         for (at, len) in [(1, 1), (511, 2), ((1 << 20) - 700, 1400), (3, 4 << 20), ((2 << 20) - 1, 513)] {
-            let [Part::Status(extents)] = &client.call(Command::BlockStatus, 0, at, len, b"").await[..] else {
+            let [ReplyPart::Status(extents)] = &client.call(Command::BlockStatus, 0, at, len, b"").await[..] else {
                 panic!("no block status");
             };
             assert_eq!(extents.iter().map(|(len, _)| len).sum::<u32>(), len, "{at}+{len}: {extents:?}");
@@ -144,7 +144,7 @@ fn block_status_with_unaligned_ends_covers_the_requested_bytes() {
             for (len, state) in extents {
                 let end = here + u64::from(*len);
                 let written = here < 2 << 20 && end > 1 << 20;
-                assert!(!written || *state == 0, "data have state {state:#x} in {here}..{end}");
+                assert!(!written || *state == 0, "data has state {state:#x} in {here}..{end}");
                 here = end;
             }
         }
@@ -161,7 +161,7 @@ fn last_bytes_of_a_volume_are_writable_and_none_beyond() {
         assert_eq!(client.write(SIZE - 3, b"past").await, Err(Errno::NoSpace));
         assert_eq!(client.read(SIZE - 3, 4).await, Err(Errno::Inval));
         let zeroes = client.call(Command::WriteZeroes, 0, SIZE - 3, 4, b"").await;
-        assert_eq!(zeroes, [Part::Failed(Errno::NoSpace)]);
+        assert_eq!(zeroes, [ReplyPart::Failed(Errno::NoSpace)]);
         assert_eq!(client.read(SIZE - 3, 3).await, Ok(b"end".to_vec()));
     });
 }
@@ -195,7 +195,7 @@ fn unaligned_write_waits_for_its_sector_in_fifo_task_order() {
         client.send_request(Command::Write, 0, 10, 5, &first).await;
         client.send_request(Command::Write, 0, 15, 6, &second).await;
         for _ in 0..2 {
-            assert_eq!(client.part(0).await.map(|(_, part, _)| part), Some(Part::Done));
+            assert_eq!(client.receive_part(0).await.map(|(_, part, _)| part), Some(ReplyPart::Done));
         }
         assert_eq!(client.read(9, 13).await, Ok(b"\0firstsecond\0".to_vec()));
     });

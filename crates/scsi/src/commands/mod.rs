@@ -212,7 +212,7 @@ impl<'a, S: Seam, O: DataOut, I: DataIn<S>> Task<'a, S, O, I> {
         if enough { Ok(()) } else { Err(Sense::illegal(Asc::INVALID_FIELD_IN_INFORMATION_UNIT).into()) }
     }
 
-    /// As [`Task::require_data`], for a command with one valid data length: a longer transfer is refused as well.
+    /// Like [`Task::require_data`], for a command with one valid data length: a longer transfer is refused as well.
     fn require_exact_data(&mut self, len: u64) -> Result<(), Failure> {
         self.require_data(len)?;
         let exact = len == self.expected.out_bytes;

@@ -26,10 +26,10 @@ pub fn write_now<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, mut data
     }
     let (at, block) = (extent.offset_bytes(), BLOCK_BYTES as u64);
     // A write within one block is atomic: COMPARE AND WRITE sees all of it or nothing.
-    let within_one = len > 0 && at % block + len <= block;
-    let plain = !unit.writes_through() && (cdb.0.len() == 6 || cdb.u8(1) == 0);
-    let may = within_one && plain && !unit.is_read_only() && unit.locks.is_free(&extent.blocks());
-    let done = may && unit.volume().write_now(at, len as usize, &mut data);
+    let is_within_block = len > 0 && at % block + len <= block;
+    let is_plain = !unit.writes_through() && (cdb.0.len() == 6 || cdb.u8(1) == 0);
+    let is_immediate = is_within_block && is_plain && !unit.is_read_only() && unit.locks.is_free(&extent.blocks());
+    let done = is_immediate && unit.volume().write_now(at, len as usize, &mut data);
     if done {
         unit.volume().record_request(OpKind::Write, at, len);
     }
@@ -75,7 +75,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         flags: WriteFlags,
         data: &mut Vec<u8>,
     ) -> Result<(), Failure> {
-        // The data are complete before the range is locked: a slow initiator does not block other writes.
+        // The data is complete before the range is locked: a slow initiator does not block other writes.
         data.clear();
         self.take(len, data).await?;
         self.write_part(unit, at, data, flags).await

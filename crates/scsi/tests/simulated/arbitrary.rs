@@ -30,7 +30,7 @@ async fn usages(client: &Client) -> Vec<Vec<u8>> {
     usages
 }
 
-/// Operation codes whose data are blocks: in the simulated world a block is a tag.
+/// Operation codes whose data is blocks: in the simulated world a block is a tag.
 const BLOCKS_OUT: [u8; 14] = [0x0a, 0x2a, 0x2e, 0x2f, 0x41, 0x89, 0x8a, 0x8b, 0x8e, 0x8f, 0x93, 0xaa, 0xae, 0xaf];
 
 #[test]

@@ -151,7 +151,7 @@ fn write_and_verify_writes_its_data() {
         let client = Client::new(&fixture, "iqn.a:1").await;
         for (flags, first) in [(0x00, 8), (0x02, 16)] {
             client.send(&cdb10(0x2e, flags, first, 2), 0, &content([8, 9])).await.good();
-            // The data are on the medium at acknowledgement.
+            // The data is on the medium at acknowledgement.
             let disk = crate::fixture::disk(&world, "one");
             assert_eq!((disk.durable_tag(first.into()), disk.durable_tag(u64::from(first) + 1)), (8, 9));
         }

@@ -95,8 +95,8 @@ impl Fixture {
     pub async fn empty(seam: &SimSeam, stored: Rc<RefCell<BTreeMap<VolumeId, Vec<u8>>>>) -> Fixture {
         let core = Core::new(seam.clone(), CoreSpec::default());
         for (name, incarnation) in [("one", VolumeId(11)), ("two", VolumeId(12))] {
-            let what = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 1000 };
-            let disk = seam.open_disk(&what).await.expect("the disk exists");
+            let open = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 1000 };
+            let disk = seam.open_disk(&open).await.expect("the disk exists");
             core.attach(plain(name, incarnation), Backing::plain(disk)).expect("the name is free");
         }
         let records = RecordStore { seam: seam.clone(), stored, fails: Rc::default() };
@@ -121,7 +121,7 @@ pub fn with_target<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Rc<World
     with_target_in(world(seed), test);
 }
 
-/// As [`with_target`], with so little memory that writes wait for memory.
+/// Like [`with_target`], with so little memory that writes wait for memory.
 pub fn with_cramped_target<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Rc<World>, Rc<Fixture>) -> F) {
     with_target_in(world_of(WorldSpec { blocks: 512, ..WorldSpec::new(seed) }), test);
 }

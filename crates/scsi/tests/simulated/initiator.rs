@@ -103,13 +103,13 @@ impl Client {
         self.at(0, cdb, expected_len, out).await
     }
 
-    /// As [`Client::send`], to another unit.
+    /// Like [`Client::send`], to another unit.
     pub async fn at(&self, lun: u16, cdb: &[u8], expected_len: u64, out: &[u8]) -> Response {
         let cancel = Cancel::default();
         self.with(crate::fixture::lun(lun).encode(), cdb, expected_len, out, &cancel).await
     }
 
-    /// As [`Client::send`], with an address and a cancellation.
+    /// Like [`Client::send`], with an address and a cancellation.
     pub async fn with(&self, lun: [u8; 8], cdb: &[u8], expected_len: u64, out: &[u8], cancel: &Cancel) -> Response {
         let expected = Expected { out_bytes: out.len() as u64, in_bytes: expected_len };
         let mut wire = Wire { seam: self.fixture.seam.clone(), out: out.to_vec(), taken: 0 };

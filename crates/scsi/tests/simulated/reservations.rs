@@ -88,18 +88,18 @@ fn each_type_allows_the_access_of_the_standard() {
             out(&holder, REGISTER_AND_IGNORE, 0, 0, 1).await;
             out(&registrant, REGISTER_AND_IGNORE, 0, 0, 2).await;
             assert_eq!(out(&holder, RESERVE, kind, 1, 0).await, Status::Good);
-            for (who, (reads, writes)) in [(&holder, (t, t)), (&registrant, of_registrant), (&other, of_other)] {
-                let may = |allowed| if allowed { Status::Good } else { Status::ReservationConflict };
+            for (initiator, (reads, writes)) in [(&holder, (t, t)), (&registrant, of_registrant), (&other, of_other)] {
+                let expected = |allowed| if allowed { Status::Good } else { Status::ReservationConflict };
                 let block = content([1]);
-                assert_eq!(who.read(0, 0, 1).await.status, may(reads), "type {kind}");
-                assert_eq!(who.write(0, 0, &block).await.status, may(writes), "type {kind}");
-                assert_eq!(who.send(&cdb10(0x35, 0, 0, 0), 0, &[]).await.status, may(writes));
-                assert_eq!(who.send(&cdb10(0x42, 0, 0, 0), 0, &[]).await.status, may(writes));
-                assert_eq!(who.send(&cdb16(0x93, 0, 0, 1), 0, &block).await.status, may(writes));
-                assert_eq!(who.send(&[0x1a, 8, 8, 0, 255, 0], 255, &[]).await.status, may(reads));
+                assert_eq!(initiator.read(0, 0, 1).await.status, expected(reads), "type {kind}");
+                assert_eq!(initiator.write(0, 0, &block).await.status, expected(writes), "type {kind}");
+                assert_eq!(initiator.send(&cdb10(0x35, 0, 0, 0), 0, &[]).await.status, expected(writes));
+                assert_eq!(initiator.send(&cdb10(0x42, 0, 0, 0), 0, &[]).await.status, expected(writes));
+                assert_eq!(initiator.send(&cdb16(0x93, 0, 0, 1), 0, &block).await.status, expected(writes));
+                assert_eq!(initiator.send(&[0x1a, 8, 8, 0, 255, 0], 255, &[]).await.status, expected(reads));
                 // No reservation conflicts with these commands.
-                for free in [&[0; 6][..], &[0x12, 0, 0, 0, 96, 0], &cdb10(0x25, 0, 0, 0), &cdb10(0x5e, 1, 0, 64)] {
-                    assert_eq!(who.send(free, 96, &[]).await.status, Status::Good, "{free:x?}");
+                for cdb in [&[0; 6][..], &[0x12, 0, 0, 0, 96, 0], &cdb10(0x25, 0, 0, 0), &cdb10(0x5e, 1, 0, 64)] {
+                    assert_eq!(initiator.send(cdb, 96, &[]).await.status, Status::Good, "{cdb:x?}");
                 }
             }
             let all = kind >= WRITE_EXCLUSIVE_ALL;

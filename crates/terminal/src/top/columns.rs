@@ -30,7 +30,7 @@ impl Value {
     }
 
     /// Order in the table. Unknown values come last in either direction.
-    pub fn compare(one: &Value, other: &Value, is_down: bool) -> Ordering {
+    pub fn compare(one: &Value, other: &Value, is_descending: bool) -> Ordering {
         let order = match (one, other) {
             (Value::Figure(None, _), Value::Figure(None, _)) => return Ordering::Equal,
             (Value::Figure(None, _), _) => return Ordering::Greater,
@@ -38,7 +38,7 @@ impl Value {
             (Value::Figure(Some(one), _), Value::Figure(Some(other), _)) => one.total_cmp(other),
             (one, other) => one.show().cmp(&other.show()),
         };
-        if is_down { order.reverse() } else { order }
+        if is_descending { order.reverse() } else { order }
     }
 }
 
@@ -74,7 +74,7 @@ pub const COLUMNS: &[Column] = &[
     figure("write p99", 'p', 10, |row| {
         over_interval(row, |volume| quantile_us(&volume.latency_counts.write, 0.99), show_micros)
     }),
-    figure("array/s", 'a', 9, |row| rate(row, |volume| volume.backing_reads + volume.backing_writes, count)),
+    figure("array IO", 'a', 9, |row| rate(row, |volume| volume.backing_reads + volume.backing_writes, count)),
     figure("memory", 'm', 9, |row| current_bytes(row.volume.memory_bytes)),
     figure("flash", 'f', 9, |row| current_bytes(row.volume.flash.cached_bytes)),
     Column { title: "policy", key: 'o', width: 14, is_text: true, value: |row| Value::Text(row.volume.policy.clone()) },

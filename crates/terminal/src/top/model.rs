@@ -40,7 +40,7 @@ pub struct Model {
     bytes: VecDeque<f64>,
     trails: BTreeMap<String, VecDeque<f64>>,
     sorted: usize,
-    is_down: bool,
+    is_descending: bool,
     /// Text that a row must contain.
     pub filter: String,
     /// True while keys edit the filter.
@@ -66,7 +66,7 @@ impl Model {
             trails: BTreeMap::new(),
             // Sorted by reads, the busiest first.
             sorted: 1,
-            is_down: true,
+            is_descending: true,
             filter: String::new(),
             is_typing: false,
             is_help_shown: false,
@@ -78,8 +78,8 @@ impl Model {
     /// Updates the model with the result of a poll.
     pub fn apply(&mut self, result: PollResult, now: Instant) {
         let status = match result {
-            PollResult::NoReply(why) => {
-                self.no_reply_reason = Some(why);
+            PollResult::NoReply(reason) => {
+                self.no_reply_reason = Some(reason);
                 return;
             }
             PollResult::Status(status) => *status,
@@ -143,7 +143,7 @@ impl Model {
 
     /// The sort column, and whether the highest come first.
     pub fn sorted(&self) -> (&'static Column, bool) {
-        (&COLUMNS[self.sorted], self.is_down)
+        (&COLUMNS[self.sorted], self.is_descending)
     }
 
     /// The filtered volumes in sorted order.
@@ -164,9 +164,9 @@ impl Model {
                 trail: self.trails.get(&volume.name).unwrap_or(&NONE),
             })
             .collect();
-        let (column, is_down) = self.sorted();
+        let (column, is_descending) = self.sorted();
         rows.sort_by(|one, other| {
-            let order = Value::compare(&(column.value)(one), &(column.value)(other), is_down);
+            let order = Value::compare(&(column.value)(one), &(column.value)(other), is_descending);
             order.then_with(|| one.volume.name.cmp(&other.volume.name))
         });
         rows
@@ -228,7 +228,7 @@ impl Model {
     /// Sorts by a column, or reverses the order if it is the sort column already. Figures begin with the highest, names
     /// with the first.
     fn sort(&mut self, at: usize) {
-        self.is_down = if at == self.sorted { !self.is_down } else { !COLUMNS[at].is_text };
+        self.is_descending = if at == self.sorted { !self.is_descending } else { !COLUMNS[at].is_text };
         self.sorted = at;
     }
 

@@ -72,8 +72,8 @@ pub fn draw(frame: &mut Frame<'_>, model: &mut Model, palette: Palette, now: Ins
     ])
     .areas(area);
     draw_head(frame, head, model, palette, now);
-    if let Some(why) = model.no_reply_reason() {
-        let text = format!(" no answer from the daemon, retrying: {why}");
+    if let Some(reason) = model.no_reply_reason() {
+        let text = format!(" no answer from the daemon, retrying: {reason}");
         frame.render_widget(Line::styled(text, palette.of(Color::Red).patch(BOLD)), error_line);
     }
     if let Some(status) = model.status() {
@@ -284,9 +284,9 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, model: &mut Model, palette: Pal
     if let Some(selected) = selected {
         first = first.clamp((selected + 1).saturating_sub(rows_max), selected);
     }
-    let (sorted, is_down) = model.sorted();
+    let (sorted, is_descending) = model.sorted();
     let title = |column: &&Column| {
-        let mark = if column.key == sorted.key { if is_down { "▾" } else { "▴" } } else { "" };
+        let mark = if column.key == sorted.key { if is_descending { "▾" } else { "▴" } } else { "" };
         aligned(column, format!("{}{mark}", column.title))
     };
     let trail_title = has_trail.then(|| Cell::from("IOPS"));

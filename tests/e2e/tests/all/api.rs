@@ -169,7 +169,7 @@ fn pin_and_unpin_check_roles_and_ranges() {
     assert_eq!((done.status, &done.json()["flash"]["pinned_pages"]), (200, &3.into()), "{done:?}");
     assert_eq!(pinned().as_deref(), Some("65536..262144"));
     wait_for("its pages", || (http.get("/api/v1/volumes/v").json()["flash"]["pinned_whole_pages"] == 3).then_some(()));
-    for (action, range, status, why) in [
+    for (action, range, status, reason) in [
         ("v/pin", r#"{"from_bytes": 8192, "to_bytes": 4096}"#, 400, "from byte 8192 to byte 4096"),
         ("v/unpin", r#"{"from_bytes": 4096, "to_bytes": 4096}"#, 400, "the range from byte 4096"),
         ("v/pin", r#"{"from_bytes": 33554432}"#, 400, "byte 33554432 is past the end of volume v"),
@@ -180,7 +180,7 @@ fn pin_and_unpin_check_roles_and_ranges() {
         let refused = post(&operate, action, range);
         assert_eq!(refused.status, status, "{range}: {refused:?}");
         assert_eq!(refused.header("content-type"), "application/problem+json");
-        assert!(refused.json()["detail"].as_str().is_some_and(|text| text.contains(why)), "{refused:?}");
+        assert!(refused.json()["detail"].as_str().is_some_and(|text| text.contains(reason)), "{refused:?}");
     }
     let unpinned = post(&operate, "v/unpin", r#"{"from_bytes": 65536, "to_bytes": 131072}"#);
     assert_eq!((unpinned.status, pinned().as_deref()), (200, Some("131072..262144")));
@@ -208,8 +208,8 @@ fn heat_map_counts_requests_by_place_and_time() {
     client.flush().expect("the flush succeeds");
     let map = heat();
     let rows = map["rows"].as_array().expect("a list");
-    let sum = |what: &str, part: usize| rows.iter().map(|row| row[what][part].as_u64().expect("a number")).sum::<u64>();
-    let all = |what: &str| (0..64).map(|part| sum(what, part)).sum::<u64>();
+    let sum = |kind: &str, part: usize| rows.iter().map(|row| row[kind][part].as_u64().expect("a number")).sum::<u64>();
+    let all = |kind: &str| (0..64).map(|part| sum(kind, part)).sum::<u64>();
     assert_eq!((sum("reads", 6), sum("reads", 16), sum("writes", 63)), (5, 1, 2), "{map}");
     assert_eq!((all("reads"), all("writes")), (6, 2), "{map}");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs();

@@ -27,7 +27,7 @@ const BROKEN: [(&str, &str, &[&str]); 17] = [
     ("invalid permissions", "[vhost_user]\nsocket_mode = \"rw\"", &["\"rw\"", "0660"]),
     ("an invalid HTTP address", "[api]\nlisten = \"localhost\"", &["localhost", "127.0.0.1:7400"]),
     ("an invalid host name", "[api]\nnames = [\"a:80\"]", &["a:80", "without a port"]),
-    ("no flash device", "[flash]\ndevices = []", &["0 flash devices", "name two"]),
+    ("no flash device", "[flash]\ndevices = []", &["0 flash devices", "specify two"]),
     ("a filter of an unknown subsystem", "[log]\nfilter = \"flsh=debug\"", &["\"flsh\"", "\"flash\""]),
     ("a filter with an unknown level", "[log]\nfilter = \"flash=lots\"", &["flash=lots", "debug"]),
     ("a wrong type", "[[volume]]\nname = \"a\"\nbacking = \"/x\"\nread_only = \"yes\"", &["read_only", "true"]),
@@ -36,14 +36,14 @@ const BROKEN: [(&str, &str, &[&str]); 17] = [
 #[test]
 fn invalid_configurations_are_refused_with_their_messages() {
     let fixture = Fixture::new();
-    for (what, text, expected) in BROKEN {
+    for (case, text, expected) in BROKEN {
         std::fs::write(fixture.config(), text).expect("the folder can be written");
         for command in [&["check-config"][..], &["serve", "--config"]] {
             let output = hotset(&[command, &[&fixture.config().to_string_lossy()]].concat());
             let message = text_of(&output);
-            assert_eq!(output.status.code(), Some(2), "{what}: {message}");
+            assert_eq!(output.status.code(), Some(2), "{case}: {message}");
             for word in expected {
-                assert!(message.contains(word), "{what}: {word:?} is missing in: {message}");
+                assert!(message.contains(word), "{case}: {word:?} is missing in: {message}");
             }
         }
     }

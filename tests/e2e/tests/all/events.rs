@@ -331,8 +331,8 @@ fn tls_webhook_receives_posts_only_with_a_trusted_certificate() {
     let distrusting = fixture_trusting(&other);
     let daemon = distrusting.start();
     daemon.command(&["volume", "pause", "v"]);
-    let why = wait_for("a refusal", || status(&daemon)["webhook"]["failed"].as_str().map(str::to_owned));
-    assert!(why.contains("an authority that is not trusted here"), "{why}");
+    let reason = wait_for("a refusal", || status(&daemon)["webhook"]["failed"].as_str().map(str::to_owned));
+    assert!(reason.contains("an authority that is not trusted here"), "{reason}");
     assert!(bodies.try_recv().is_err() && !status(&daemon).to_string().contains("s3cret"));
     daemon.stop();
     let trusting = fixture_trusting(&certificate);

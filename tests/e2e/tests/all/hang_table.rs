@@ -174,18 +174,18 @@ struct Probe {
 
 impl Probe {
     fn measure<T>(&self, request: impl FnOnce() -> T) -> T {
-        let begun = Instant::now();
-        self.longest.lock().expect("no probe panics").1 = Some(begun);
+        let started_at = Instant::now();
+        self.longest.lock().expect("no probe panics").1 = Some(started_at);
         let result = request();
         let mut longest = self.longest.lock().expect("no probe panics");
-        *longest = (longest.0.max(begun.elapsed()), None);
+        *longest = (longest.0.max(started_at.elapsed()), None);
         result
     }
 
     /// Cell of the table; for an unanswered request, the time that it has waited.
     fn cell(&self) -> String {
         let (longest, in_flight) = *self.longest.lock().expect("no probe panics");
-        match in_flight.map(|begun| begun.elapsed()).filter(|waited| *waited > longest) {
+        match in_flight.map(|started_at| started_at.elapsed()).filter(|waited| *waited > longest) {
             Some(waited) => format!("no answer in {} s", waited.as_secs()),
             None => seconds(longest),
         }
@@ -245,16 +245,16 @@ impl Probes {
                 }
             });
         });
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let mut detected = None;
-        while begun.elapsed() < PROBE_TIME {
+        while started_at.elapsed() < PROBE_TIME {
             let output = self.status.measure(|| hotset(&["status", "--json", "--socket", &socket]));
             let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
             let kinds = status["active_alerts"].as_array().cloned().unwrap_or_default();
             let is_expected = |alert: &Value| {
                 alert["kind"].as_str().zip(hang.part.alert()).is_some_and(|(is, wanted)| is.starts_with(wanted))
             };
-            detected = detected.or_else(|| kinds.iter().any(is_expected).then(|| begun.elapsed()));
+            detected = detected.or_else(|| kinds.iter().any(is_expected).then(|| started_at.elapsed()));
             std::thread::sleep(Duration::from_millis(250));
         }
         self.ends.store(true, Ordering::Relaxed);
@@ -264,11 +264,11 @@ impl Probes {
 
 /// Time until the daemon has ended or logged its last line: the kernel may keep the process.
 fn wait_for_end(daemon: &mut Daemon) -> String {
-    let begun = Instant::now();
-    while begun.elapsed() < END_TIMEOUT {
+    let started_at = Instant::now();
+    while started_at.elapsed() < END_TIMEOUT {
         let log = daemon.log();
         if !daemon.is_running() || log.contains(" again: ending at once") || log.contains("stopped, but") {
-            return seconds(begun.elapsed());
+            return seconds(started_at.elapsed());
         }
         std::thread::sleep(Duration::from_millis(20));
     }

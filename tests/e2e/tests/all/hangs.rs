@@ -17,11 +17,11 @@ const BLOCK: u64 = 4096;
 const WRITES: u64 = 200;
 
 /// A file system that can be frozen; `None`, with a line on the terminal, where mounting is not possible.
-fn mount_file_system(fixture: &Fixture, what: &str) -> Option<FileSystem> {
+fn mount_file_system(fixture: &Fixture, case: &str) -> Option<FileSystem> {
     let made = FileSystem::mount(&fixture.folder.join("hangs.img"), 256 * MIB, &fixture.folder.join("hangs"));
     if let Err(reason) = &made {
         // Written past the capture of a passing test's output: the reader has to see that nothing was tested.
-        let _ = writeln!(std::io::stderr(), "SKIPPED: {what}: no file system can be mounted ({reason})");
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {case}: no file system can be mounted ({reason})");
     }
     made.ok()
 }

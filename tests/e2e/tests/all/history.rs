@@ -71,11 +71,11 @@ fn history_agrees_with_volume_counters_and_fio() {
     let page = std::fs::read_to_string(page).expect("the file was written");
     assert!(page.contains("reads were served by the cache") && page.contains("<td>v<td>"), "{page}");
     assert!(!page.contains("http:") && !page.contains("<script") && !page.contains("src="), "{page}");
-    for (args, why) in
+    for (args, reason) in
         [(["--from", "-1h", "--to", "-2h"], "must be before"), (["--from", "soon", "--to", "now"], "soon")]
     {
         let refused = daemon.try_command(&[&["report", "--out", "x.html"], args.as_slice()].concat());
-        assert!(!refused.status.success() && text_of(&refused).contains(why), "{refused:?}");
+        assert!(!refused.status.success() && text_of(&refused).contains(reason), "{refused:?}");
     }
     let total = http.get("/api/v1/history?from=-10min&step=1&series=reads,write_latency,volumes").json();
     assert_eq!((sum(&total, "reads"), &total["series"].as_object().map(|series| series.len())), (reads, &Some(2)));

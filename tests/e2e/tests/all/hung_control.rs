@@ -41,14 +41,14 @@ fn hung_state_directory_stalls_no_request_and_no_query() {
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     client.write(0, &[1; 4096]).expect("the write succeeds");
     fuse.hang();
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let refused = daemon.try_command(&["volume", "set", "v", "policy=write-through"]);
-    assert!(begun.elapsed() < STATE_WRITE_TIME_MAX, "it took {:?}", begun.elapsed());
+    assert!(started_at.elapsed() < STATE_WRITE_TIME_MAX, "it took {:?}", started_at.elapsed());
     assert!(!refused.status.success() && text_of(&refused).contains("does not answer"), "{}", text_of(&refused));
     // The next command does not wait for a state directory that is known to hang.
-    let begun = Instant::now();
+    let started_at = Instant::now();
     assert!(!daemon.try_command(&["volume", "set", "v", "policy=none"]).status.success());
-    assert!(begun.elapsed() < STATE_TIMEOUT, "it took {:?}", begun.elapsed());
+    assert!(started_at.elapsed() < STATE_TIMEOUT, "it took {:?}", started_at.elapsed());
     let state_alert = wait_for("the alert", || alert(&daemon, "state-disk"));
     let cause = state_alert["cause"].as_str().expect("a cause");
     assert!(cause.contains(&fuse.path().display().to_string()) && state_alert["severity"] == "critical", "{cause}");
@@ -108,10 +108,10 @@ fn stop_ends_with_a_hung_state_directory() {
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     client.write(0, &[5; 4096]).expect("the write succeeds");
     fuse.hang();
-    let begun = Instant::now();
+    let started_at = Instant::now();
     daemon.signal("TERM");
     let status = daemon.wait();
-    assert!(status.success() && begun.elapsed() < STOP_TIME_MAX, "{status} after {:?}", begun.elapsed());
+    assert!(status.success() && started_at.elapsed() < STOP_TIME_MAX, "{status} after {:?}", started_at.elapsed());
     let backing = std::fs::read(fixture.backing("v")).expect("the file exists");
     assert_eq!(backing[..4096], [5; 4096], "acknowledged writes are on the backing");
     fuse.resume();

@@ -34,9 +34,9 @@ fn ended_jobs(http: &Http) -> Vec<Value> {
 
 /// Starts a flush of `v` without waiting for it.
 fn start_flush(http: &Http, token: &str) -> Value {
-    let begun = http.request_as(token, "POST", "/api/v1/volumes/v/flush", r#"{"wait": false}"#);
-    assert_eq!(begun.status, 202, "{begun:?}");
-    begun.json()
+    let response = http.request_as(token, "POST", "/api/v1/volumes/v/flush", r#"{"wait": false}"#);
+    assert_eq!(response.status, 202, "{response:?}");
+    response.json()
 }
 
 fn dirty_bytes(http: &Http) -> u64 {
@@ -130,8 +130,8 @@ fn flush_beyond_the_limit_is_refused_with_advice() {
     assert!(text.contains("64 flushes are in progress") && text.contains("hotset job cancel"), "{text}");
     assert_eq!(http.request_as(&operate, "DELETE", &format!("/api/v1/jobs/{}", ids[7]), "").status, 204);
     wait_for("room for another", || {
-        let begun = http.request_as(&operate, "POST", "/api/v1/volumes/v/flush", r#"{"wait": false}"#);
-        (begun.status == 202).then_some(())
+        let response = http.request_as(&operate, "POST", "/api/v1/volumes/v/flush", r#"{"wait": false}"#);
+        (response.status == 202).then_some(())
     });
     daemon.kill();
 }

@@ -1,4 +1,4 @@
-//! SIGKILL at any moment, under a writer that knows the flushed and the unflushed writes.
+//! SIGKILL at any moment, under a writer that records the flushed and the unflushed writes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -122,8 +122,8 @@ fn guest_rounds(flash: bool, sabotage: Option<&str>, rounds: u64, seed: u64) -> 
     Vec::new()
 }
 
-/// As [`guest_rounds`], with the daemon of a [`Fixture`] on this machine; its backing's cache is cut when the daemon is
-/// killed.
+/// Like [`guest_rounds`], with the daemon of a [`Fixture`] on this machine; its backing's cache is cut when the daemon
+/// is killed.
 fn backing_rounds(fixture: &mut Fixture, rounds: u64, seed: u64) -> Vec<Fault> {
     let socket = fixture.folder.join("disk");
     let disk = CacheDisk::serve(&socket, BYTES as usize).expect("a socket can be created");

@@ -117,10 +117,10 @@ fn watchdog_needs_running_data_core_and_control_thread() {
             while next_notification(&manager).expect("a watchdog notification") != "WATCHDOG=1" {}
         }
         let Some(stopped) = stop_thread(&daemon) else { return };
-        let begun = Instant::now();
+        let started_at = Instant::now();
         while let Some(text) = next_notification(&manager) {
             assert!(stopped.is_stopped(), "the thread runs and sent {text}");
-            assert!(begun.elapsed() < STALE_NOTIFICATIONS_TIME, "the watchdog is fed by a stopped thread: {text}");
+            assert!(started_at.elapsed() < STALE_NOTIFICATIONS_TIME, "the watchdog is fed by a stopped thread: {text}");
         }
         drop(stopped);
     }

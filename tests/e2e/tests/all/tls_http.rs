@@ -114,7 +114,7 @@ fn reload_applies_only_valid_api_certificates() {
     // The key of another certificate, an empty file, and a missing file.
     fs::write(&key, &first.pem.1).expect("the folder can be written");
     let log = reload(&daemon, "keeps its previous certificate: the key in");
-    assert!(log.contains("name a matching pair"), "{log}");
+    assert!(log.contains("specify a matching pair"), "{log}");
     fs::write(&key, "").expect("the folder can be written");
     reload(&daemon, "holds no private key in PEM form");
     fs::remove_file(&certificate).expect("the file exists");

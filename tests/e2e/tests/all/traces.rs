@@ -17,8 +17,8 @@ struct Recorder(Child);
 impl Recorder {
     fn start(fixture: &Fixture, daemon: &Daemon, out: &Path, options: &[&str]) -> Recorder {
         // An earlier recording may have written the same line.
-        let begun = || daemon.log().matches("recording of requests started").count();
-        let before = begun();
+        let recordings = || daemon.log().matches("recording of requests started").count();
+        let before = recordings();
         let mut command = Command::new(binary());
         command
             .arg("--socket")
@@ -27,7 +27,7 @@ impl Recorder {
             .arg(out)
             .args(options);
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("hotset runs");
-        wait_for("the recorder", || (begun() > before).then_some(()));
+        wait_for("the recorder", || (recordings() > before).then_some(()));
         Recorder(child)
     }
 

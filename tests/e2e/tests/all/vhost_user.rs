@@ -301,20 +301,20 @@ fn rule_violation_stops_its_own_queue_only() {
         }),
         ("an available index past the queue's size", |queue, _| queue.set_available(0x8000)),
     ];
-    for (what, violate) in violations {
+    for (case, violate) in violations {
         let mut guest = Guest::started(&fixture, 2, ALL & !feature::EVENT_IDX);
         let data = guest.queues[0].data(0);
         guest.memory.write(data, &[0; 256]);
-        if what.contains("in another") {
+        if case.contains("in another") {
             let table = [&data.to_le_bytes()[..], &16_u32.to_le_bytes(), &descriptor::INDIRECT.to_le_bytes(), &[0; 2]];
             guest.memory.write(data, &table.concat());
         }
         violate(&mut guest.queues[0], data);
-        assert!(guest.queues[0].has_failed(TIMEOUT).expect("an event"), "{what} was accepted");
+        assert!(guest.queues[0].has_failed(TIMEOUT).expect("an event"), "{case} was accepted");
         // The guest's other queue continues, and the broken queue can be set up again.
-        assert_eq!(guest.request(1, &Request::Write(4096, vec![3; 512])).0, 0, "{what}");
+        assert_eq!(guest.request(1, &Request::Write(4096, vec![3; 512])).0, 0, "{case}");
         guest.front_end.stop_queue(0).expect("stopped");
-        assert_eq!(neighbour.request(0, &Request::Read(4096, 512)), (0, vec![3; 512]), "{what}");
+        assert_eq!(neighbour.request(0, &Request::Read(4096, 512)), (0, vec![3; 512]), "{case}");
     }
     drop(neighbour);
     daemon.stop();
@@ -374,7 +374,7 @@ fn requests_in_flight_at_a_kill_run_once_in_the_next_daemon() {
             for queue in 0..2 {
                 for done in guest.queues[queue].take_completions() {
                     assert_eq!(done.status, 0);
-                    let at = in_flight.iter().position(|one| *one == (queue, done.head));
+                    let at = in_flight.iter().position(|entry| *entry == (queue, done.head));
                     in_flight.swap_remove(at.expect("the request is in flight and completes once"));
                     ended += 1;
                 }
@@ -392,7 +392,7 @@ fn requests_in_flight_at_a_kill_run_once_in_the_next_daemon() {
         for queue in 0..2 {
             for done in guest.queues[queue].take_completions() {
                 assert_eq!(done.status, 0);
-                let at = in_flight.iter().position(|one| *one == (queue, done.head));
+                let at = in_flight.iter().position(|entry| *entry == (queue, done.head));
                 in_flight.swap_remove(at.expect("the request is in flight and completes once"));
             }
         }

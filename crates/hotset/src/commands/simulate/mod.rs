@@ -58,18 +58,18 @@ fn parse_amount(text: &str) -> Result<Amount, String> {
         )
     };
     match text.strip_suffix('%') {
-        Some(percent) => parse_share(percent).map(Amount::OfFootprint).ok_or_else(|| wrong(String::new())),
+        Some(percent) => parse_millipercent(percent).map(Amount::OfFootprint).ok_or_else(|| wrong(String::new())),
         None => parse_size(text).map(Amount::Bytes).map_err(wrong),
     }
 }
 
 fn parse_stage(text: &str) -> Result<u64, String> {
-    let share = text.strip_suffix('%').and_then(parse_share).filter(|share| *share < 100_000);
-    share.ok_or_else(|| format!("\"{text}\" is not a percentage; write it like \"10%\", below 100%"))
+    let stage = text.strip_suffix('%').and_then(parse_millipercent).filter(|millipercent| *millipercent < 100_000);
+    stage.ok_or_else(|| format!("\"{text}\" is not a percentage; write it like \"10%\", below 100%"))
 }
 
-/// Thousandths of a percent in a number with at most three decimals.
-fn parse_share(percent: &str) -> Option<u64> {
+/// Parses a percentage with at most three decimals; returns thousandths of a percent.
+fn parse_millipercent(percent: &str) -> Option<u64> {
     let (whole, fraction) = percent.trim().split_once('.').unwrap_or((percent.trim(), "0"));
     let digits = |text: &str| (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())).then_some(());
     digits(whole).and(digits(fraction))?;

@@ -24,9 +24,11 @@ const ENTRY_MODE: u32 = 0o600;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Missing {
     /// The item.
-    pub what: String,
+    #[serde(rename = "what")]
+    pub item: String,
     /// The reason.
-    pub why: String,
+    #[serde(rename = "why")]
+    pub reason: String,
 }
 
 /// The data collected so far.
@@ -57,8 +59,8 @@ impl Archive {
     }
 
     /// Records an item that could not be collected, and the reason.
-    pub fn add_missing(&mut self, what: &str, why: impl Into<String>) {
-        self.missing.push(Missing { what: what.to_owned(), why: redact::text(&why.into()) });
+    pub fn add_missing(&mut self, item: &str, reason: impl Into<String>) {
+        self.missing.push(Missing { item: item.to_owned(), reason: redact::text(&reason.into()) });
     }
 
     /// Names of the entries.
@@ -104,7 +106,7 @@ impl Archive {
         if !self.missing.is_empty() {
             text += "\nMissing:\n";
         }
-        self.missing.iter().for_each(|missing| text += &format!("{}: {}\n", missing.what, missing.why));
+        self.missing.iter().for_each(|missing| text += &format!("{}: {}\n", missing.item, missing.reason));
         text
     }
 }
@@ -120,7 +122,7 @@ mod tests {
         archive.add("large", "x".repeat(ENTRY_BYTES_MAX + 1));
         (0..4).for_each(|_| archive.add("full", "x".repeat(ENTRY_BYTES_MAX)));
         assert_eq!(archive.names().collect::<Vec<_>>(), ["small", "full", "full", "full"]);
-        let missing: Vec<_> = archive.missing().iter().map(|missing| missing.what.as_str()).collect();
+        let missing: Vec<_> = archive.missing().iter().map(|missing| missing.item.as_str()).collect();
         assert_eq!(missing, ["large", "full"]);
         assert!(archive.contents().contains("large: 16777217 bytes exceed"), "{}", archive.contents());
     }

@@ -87,17 +87,17 @@ impl Daemon {
             Ok(Answer::History(history)) => archive.add_json(name, &history),
             Ok(Answer::Events(page)) => archive.add_json(name, &page),
             Ok(_) => archive.add_missing(name, "unexpected reply from the daemon"),
-            Err(why) => archive.add_missing(name, why),
+            Err(reason) => archive.add_missing(name, reason),
         }
     }
 
     fn status(&mut self, archive: &mut Archive) -> Option<StatusReport> {
-        let why = match self.request(&Request::Status {}) {
+        let reason = match self.request(&Request::Status {}) {
             Ok(Answer::Status(status)) => return Some(*status),
             Ok(_) => "unexpected reply from the daemon".to_owned(),
-            Err(why) => why,
+            Err(reason) => reason,
         };
-        archive.add_missing("data from the daemon", why);
+        archive.add_missing("data from the daemon", reason);
         None
     }
 
@@ -162,7 +162,7 @@ fn add_configuration(file: &Path, archive: &mut Archive) {
     };
     match shown {
         Ok(shown) => archive.add("configuration.toml", shown),
-        Err(why) => archive.add_missing("configuration.toml", format!("{}: {why}", file.display())),
+        Err(reason) => archive.add_missing("configuration.toml", format!("{}: {reason}", file.display())),
     }
 }
 

@@ -31,7 +31,7 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
     let file = options.out.display().to_string();
     // Checked again when the file is written; this early check avoids a useless wait.
     if !options.force && options.out.symlink_metadata().is_ok() {
-        return Err(Failure::failed(format!("{file} exists; name another file, or overwrite it with --force")));
+        return Err(Failure::failed(format!("{file} exists; specify another file, or overwrite it with --force")));
     }
     let archive = collect::collect(socket, options.config.as_deref());
     let bytes = archive.write(&options.out, options.force).map_err(|error| {
@@ -44,6 +44,6 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
         );
     }
     println!("{file}: {}; review it before you pass it on", show_bytes(bytes));
-    archive.missing().iter().for_each(|missing| println!("missing: {}: {}", missing.what, missing.why));
+    archive.missing().iter().for_each(|missing| println!("missing: {}: {}", missing.item, missing.reason));
     Ok(())
 }

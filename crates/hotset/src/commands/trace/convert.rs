@@ -54,7 +54,7 @@ impl Report {
 
     fn print(&self) {
         println!("{} requests read, {} written as {}", show_count(self.read), show_count(self.written), self.format);
-        for (count, what) in [
+        for (count, description) in [
             (self.left_out, "requests left out: the format has no discards and flushes"),
             (self.widened, "requests widened to whole sectors"),
             (self.times_lost, "time stamps dropped: the format has none"),
@@ -62,7 +62,7 @@ impl Report {
             (self.disks_lost, "requests merged onto one disk: the format has no disk numbers"),
         ] {
             if count > 0 {
-                println!("{} {what}", show_count(count));
+                println!("{} {description}", show_count(count));
             }
         }
     }

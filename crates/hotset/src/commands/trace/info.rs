@@ -22,7 +22,7 @@ struct Row {
     count: u64,
 }
 
-/// Counts of a trace. "Request" means reads and writes unless a field says otherwise.
+/// Counts of a trace. "Request" means reads and writes unless a field's description differs.
 #[derive(Serialize)]
 struct Report {
     trace: String,

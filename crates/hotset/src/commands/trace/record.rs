@@ -122,7 +122,7 @@ pub fn run(
     let name = out.display().to_string();
     let mut client = connect(socket)?;
     let (file, format) = (new_file(out)?, Format::of_name(&name).unwrap_or(Format::Hotset));
-    // Recorded traces are compressed unless the name asks for a text format.
+    // Recorded traces are compressed unless the name ends in that of a text format.
     let packed_as = if format == Format::Hotset && !name.ends_with(".gz") && !name.ends_with(".xz") {
         "recorded.zst"
     } else {
@@ -135,14 +135,14 @@ pub fn run(
     let writer = trace::create(packed_as, Box::new(handle), format, header).map_err(write_error)?;
     let opened = ask_on(&mut client, &Request::TraceOpen { name: volume.to_owned() })?;
     let Answer::TraceOpened(TraceOpened { recorder, size_bytes }) = opened else { return Err(unexpected()) };
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let anonymiser = key.map(|key| Anonymiser::new(key, size_bytes));
     let mut recording = Recorder { client: &mut client, volume, recorder, anonymiser, writer, requests: 0, lost: 0 };
-    let result = recording.run(seconds.map(|seconds| begun + Duration::from_secs(seconds)), &stop);
+    let result = recording.run(seconds.map(|seconds| started_at + Duration::from_secs(seconds)), &stop);
     let Recorder { writer, requests, lost, .. } = recording;
     writer.finish().map_err(write_error)?;
     file.persist(out).map_err(|error| Failure::failed(format!("{name}: {}", error.error)))?;
-    let report = Report { volume: volume.to_owned(), requests, lost, seconds: begun.elapsed().as_secs_f64() };
+    let report = Report { volume: volume.to_owned(), requests, lost, seconds: started_at.elapsed().as_secs_f64() };
     if let Err(failure) = result {
         let kept = format!("{}; the {} requests before that are in {name}", failure.message, show_count(requests));
         return Err(Failure { message: kept, code: failure.code });

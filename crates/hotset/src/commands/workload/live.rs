@@ -163,7 +163,7 @@ async fn run_step(seam: &RealSeam, export: &Exports, step: &Step, seed: u64) -> 
     let tallies: Rc<RefCell<(Counters, BTreeMap<String, Counters>)>> = Rc::default();
     let names: Vec<String> = step.jobs.iter().map(|job| job.name.clone()).collect();
     let counted = Rc::clone(&tallies);
-    let begun = seam.now();
+    let started_at = seam.now();
     let jobs = RunningJobs::start(seam, export, &step.jobs, seed, move |completion| {
         let (all, jobs) = &mut *counted.borrow_mut();
         all.record(&completion);
@@ -174,7 +174,7 @@ async fn run_step(seam: &RealSeam, export: &Exports, step: &Step, seed: u64) -> 
     });
     seam.sleep(step.time.expect("each step has a time")).await;
     jobs.stop(seam).await;
-    let seconds = seam.now().since(begun).as_secs_f64();
+    let seconds = seam.now().since(started_at).as_secs_f64();
     let (all, jobs) = tallies.take();
     let jobs = jobs.into_iter().map(|(name, tally)| (name, tally.figures(seconds))).collect();
     StepFigures { name: step.name.clone(), seconds, all: all.figures(seconds), jobs }

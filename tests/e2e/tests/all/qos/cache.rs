@@ -4,20 +4,20 @@ use e2e::daemon::Daemon;
 use e2e::fixture::Fixture;
 use e2e::load::{Done, Job, Log, run};
 
-use super::{figure, seconds, shelf};
+use super::{figure, fixture_on_array, seconds};
 
 const STEADY: [&str; 3] = ["one", "two", "three"];
-/// Small, so that it fills soon, and four times its size is read soon.
+/// Small, so that the fill and a scan of four times the size finish quickly.
 const MEMORY_BYTES: u64 = 16 << 20;
-/// Nearly all requests in the first two MiB of a hundred, the rest anywhere.
+/// 92 % of the requests go to the first 2 MiB of 100 MiB, 8 % to the rest.
 const HOT_READS: &str = "rw=randread bs=4k size=100m random_distribution=zoned:92/2:8/98";
 /// At a rate that leaves the disks idle.
 const STEADY_RATE: &str = "iodepth=4 rate_iops=250";
-/// Seconds until memory is full and the policy knows the repeated blocks.
+/// Seconds until memory is full and the policy has detected the repeated blocks.
 const FILLED_S: u64 = 6;
 /// More than four times the memory, with no block read twice.
 const STREAM: &str = "rw=read bs=256k iodepth=8 size=100g";
-/// The clients with most blocks in memory must see congestion early: fewer requests may be in flight.
+/// Low, because clients that mostly hit memory have few requests in flight, so congestion must be detected early.
 const EARLY_CONGESTION: Option<&str> = Some("congestion_threshold = \"5ms\"");
 /// Four times the memory, again and again.
 const LOOP_SCAN: &str = "rw=read bs=256k iodepth=8 size=64m";
@@ -35,10 +35,11 @@ fn hits_and_reads(daemon: &Daemon) -> (u64, u64) {
     (sum("memory_hits"), sum("reads"))
 }
 
-fn steady(fixture: &Fixture, daemon: &Daemon, neighbour: Option<&str>, time: u64) -> SteadyFigures {
+fn steady(fixture: &Fixture, daemon: &Daemon, neighbour: Option<&str>, duration_s: u64) -> SteadyFigures {
     let options = format!("{HOT_READS} {STEADY_RATE}");
-    let mut jobs: Vec<Job> = STEADY.iter().map(|name| Job::new(name, fixture.uri(name), &options, 0, time)).collect();
-    jobs.extend(neighbour.map(|options| Job::new("neighbour", fixture.uri("neighbour"), options, 0, time)));
+    let mut jobs: Vec<Job> =
+        STEADY.iter().map(|name| Job::new(name, fixture.uri(name), &options, 0, duration_s)).collect();
+    jobs.extend(neighbour.map(|options| Job::new("neighbour", fixture.uri("neighbour"), options, 0, duration_s)));
     let before = hits_and_reads(daemon);
     let logs = run(fixture.folder.path(), &jobs);
     if let Some(log) = logs.get("neighbour") {
@@ -56,26 +57,26 @@ fn steady(fixture: &Fixture, daemon: &Daemon, neighbour: Option<&str>, time: u64
 }
 
 /// Three steady clients alone, then beside a neighbour with each of `loads` in turn.
-fn measure_beside(datastore: Option<&str>, loads: &[&str], time: u64) -> Vec<SteadyFigures> {
+fn measure_beside(datastore: Option<&str>, loads: &[&str], duration_s: u64) -> Vec<SteadyFigures> {
     let volumes: Vec<(&str, &str)> = STEADY.iter().chain(&["neighbour"]).map(|name| (*name, "")).collect();
-    let fixture = shelf(&MEMORY_BYTES.to_string(), datastore, &volumes);
+    let fixture = fixture_on_array(&MEMORY_BYTES.to_string(), datastore, &volumes);
     let daemon = fixture.start();
     let fill = format!("{HOT_READS} iodepth=8");
     run(fixture.folder.path(), &STEADY.map(|name| Job::new(name, fixture.uri(name), &fill, 0, FILLED_S)));
     let each = std::iter::once(None).chain(loads.iter().map(|options| Some(*options)));
-    let seen = each.map(|neighbour| steady(&fixture, &daemon, neighbour, time)).collect();
+    let figures = each.map(|neighbour| steady(&fixture, &daemon, neighbour, duration_s)).collect();
     daemon.stop();
-    seen
+    figures
 }
 
-fn assert_isolation(loads: &[&str], time: u64) {
+fn assert_isolation(loads: &[&str], duration_s: u64) {
     let (with, without) = std::thread::scope(|scope| {
-        let without = scope.spawn(|| measure_beside(None, loads, time));
-        (measure_beside(EARLY_CONGESTION, loads, time), without.join().expect("the thread does not panic"))
+        let without = scope.spawn(|| measure_beside(None, loads, duration_s));
+        (measure_beside(EARLY_CONGESTION, loads, duration_s), without.join().expect("the thread does not panic"))
     });
-    for (name, seen) in [("with", &with), ("without", &without)] {
-        println!("{name} QoS: {:?} alone", seen[0]);
-        loads.iter().zip(&seen[1..]).for_each(|(load, seen)| println!("{name} QoS: {seen:?} beside {load}"));
+    for (name, figures) in [("with", &with), ("without", &without)] {
+        println!("{name} QoS: {:?} alone", figures[0]);
+        loads.iter().zip(&figures[1..]).for_each(|(load, beside)| println!("{name} QoS: {beside:?} beside {load}"));
     }
     let alone = with[0];
     for (load, beside) in loads.iter().zip(&with[1..]) {
@@ -85,13 +86,13 @@ fn assert_isolation(loads: &[&str], time: u64) {
 }
 
 #[test]
-#[ignore = "wants a machine to itself; scripts/torture runs it"]
+#[ignore = "needs an idle machine; scripts/torture runs it"]
 fn stream_does_not_displace_the_hot_set() {
     assert_isolation(&[STREAM, LOOP_SCAN], seconds(6));
 }
 
 #[test]
-#[ignore = "wants a machine to itself; scripts/torture runs it"]
+#[ignore = "needs an idle machine; scripts/torture runs it"]
 fn heavy_writer_does_not_displace_the_hot_set() {
     assert_isolation(&[WRITES], seconds(15));
 }

@@ -29,7 +29,7 @@ fn seconds(default: u64) -> u64 {
 }
 
 /// Volumes (name, further keys) that share five disks, and one datastore where `datastore` has its keys.
-fn shelf(memory: &str, datastore: Option<&str>, volumes: &[(&str, &str)]) -> Fixture {
+fn fixture_on_array(memory: &str, datastore: Option<&str>, volumes: &[(&str, &str)]) -> Fixture {
     let mut fixture = Fixture::new();
     fixture.memory = memory.to_owned();
     fixture.tables = "[[array]]\nname = \"shelf\"\nraid = 5\ndisks = 5\ndisk = \"sas15k\"\n".to_owned();

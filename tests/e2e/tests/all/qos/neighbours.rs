@@ -2,15 +2,15 @@
 
 use e2e::load::{Job, run};
 
-use super::{POOL, RANDOM, SETTLED_MS, seconds, shelf, windows};
+use super::{POOL, RANDOM, SETTLED_MS, fixture_on_array, seconds, windows};
 
 /// Reserved requests per second.
 const RESERVED: u64 = 300;
 
 #[test]
-#[ignore = "wants a machine to itself; scripts/torture runs it"]
+#[ignore = "needs an idle machine; scripts/torture runs it"]
 fn reservation_holds_beside_two_flooding_clients() {
-    let fixture = shelf(
+    let fixture = fixture_on_array(
         "64 MiB",
         POOL,
         &[
@@ -40,9 +40,9 @@ fn reservation_holds_beside_two_flooding_clients() {
 }
 
 #[test]
-#[ignore = "wants a machine to itself; scripts/torture runs it"]
+#[ignore = "needs an idle machine; scripts/torture runs it"]
 fn small_request_latency_at_most_doubles_beside_large_ones() {
-    let fixture = shelf("64 MiB", POOL, &[("small", ""), ("neighbour", "")]);
+    let fixture = fixture_on_array("64 MiB", POOL, &[("small", ""), ("neighbour", "")]);
     let daemon = fixture.start();
     let time = 4 + seconds(5);
     let large = "rw=randread bs=256k iodepth=32";

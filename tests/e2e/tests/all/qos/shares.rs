@@ -6,15 +6,16 @@ use e2e::fixture::Fixture;
 use e2e::load::{Job, run};
 use e2e::server::Nbdkit;
 
-use super::{POOL, RANDOM, SETTLED_MS, assert_shares, seconds, shelf};
+use super::{POOL, RANDOM, SETTLED_MS, assert_shares, fixture_on_array, seconds};
 
 /// Rate limit of the file of this machine, in requests of 4 KiB per second.
 const FILE_IOPS: u64 = 800;
 
 #[test]
-#[ignore = "wants a machine to itself; scripts/torture runs it"]
+#[ignore = "needs an idle machine; scripts/torture runs it"]
 fn idle_client_yields_its_share_and_regains_it() {
-    let fixture = shelf("64 MiB", POOL, &[("a", "shares = 2000"), ("b", "shares = 1000"), ("c", "shares = 500")]);
+    let fixture =
+        fixture_on_array("64 MiB", POOL, &[("a", "shares = 2000"), ("b", "shares = 1000"), ("c", "shares = 500")]);
     let daemon = fixture.start();
     let busy = 4 + seconds(11);
     let back = busy + 5;
@@ -47,7 +48,7 @@ fn idle_client_yields_its_share_and_regains_it() {
 }
 
 #[test]
-#[ignore = "wants a machine to itself; scripts/torture runs it"]
+#[ignore = "needs an idle machine; scripts/torture runs it"]
 fn congested_local_file_is_shared_by_shares() {
     let mut fixture = Fixture::new();
     fixture.memory = "16 MiB".to_owned();
