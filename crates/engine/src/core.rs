@@ -36,8 +36,10 @@ pub enum AttachError {
     /// The volume's persisted memory could not be recovered.
     #[error("the persisted memory of \"{0}\" could not be recovered: {1}; the memory file keeps it")]
     PersistedMemory(String, RequestError),
-    /// An earlier recovery of persisted memory was partial, and the flash log has changed since.
-    #[error("the persisted memory of \"{0}\" was recovered only in part: the memory file keeps it for the next start")]
+    /// An earlier recovery was partial, and the flash log has changed since.
+    #[error(
+        "the dirty data of \"{0}\" was recovered only in part: flash log and memory file keep it for the next start"
+    )]
     PartiallyRecovered(String),
 }
 
@@ -160,17 +162,24 @@ impl<S: Seam> Core<S> {
     ) -> Result<(Volume<S>, u64), AttachError> {
         let volume = self.make_recovered(spec, backing, left).await?;
         let taken = volume.recover_memory(left, source).await.map_err(|error| {
-            if volume.shard().state.borrow().log_tracker.has_records() {
-                self.0.partially_recovered.borrow_mut().insert(volume.spec().incarnation);
-            }
-            volume.abandon();
-            // A later attempt tags the blocks anew. The tags of this attempt would be older, and would restore old
-            // content over writes of that time.
-            volume.shard().drop_all_blocks();
+            self.abandon_recovery(&volume);
             AttachError::PersistedMemory(volume.name().to_owned(), error)
         })?;
         self.register_recovered(&volume);
         Ok((volume, taken))
+    }
+
+    /// Abandons a volume whose recovery failed. Its records are perhaps retired by now, so they cannot be adopted again
+    /// before the next start.
+    fn abandon_recovery(&self, volume: &Volume<S>) {
+        let incarnation = volume.spec().incarnation;
+        if !self.unclaimed_range(incarnation).is_empty() {
+            self.0.partially_recovered.borrow_mut().insert(incarnation);
+        }
+        volume.abandon();
+        // A later attempt tags the blocks anew. The tags of this attempt would be older, and would restore old content
+        // over writes of that time.
+        volume.shard().drop_all_blocks();
     }
 
     /// Makes a volume with its records from the flash log; it cannot be found yet.
@@ -194,7 +203,7 @@ impl<S: Seam> Core<S> {
         let has_past_end = volume.recover(&self.0.unclaimed_records.borrow()[own_range], left);
         if has_past_end {
             volume.discard_past_end().await.map_err(|error| {
-                volume.abandon();
+                self.abandon_recovery(&volume);
                 AttachError::Recovery(volume.name().to_owned(), error)
             })?;
         }

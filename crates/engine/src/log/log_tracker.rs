@@ -66,7 +66,7 @@ pub enum RangeChange {
 pub struct Changes {
     /// Blocks whose newest content was written.
     pub blocks: BTreeSet<BlockNo>,
-    /// Changed ranges by their first block, with the block past the last. The content of their blocks is newer if these
+    /// Changed ranges by their first block, with the block past the last; they do not overlap. The content of their blocks is newer if these
     /// are in `blocks` as well.
     pub ranges: BTreeMap<BlockNo, (BlockNo, RangeChange)>,
     /// True if there were too many changes to list.
@@ -81,13 +81,13 @@ impl Changes {
 
     /// True if any of `blocks` lies in a changed range.
     pub fn overlaps_ranges(&self, blocks: &Range<BlockNo>) -> bool {
-        self.ranges.range(..blocks.end).any(|(_, (end, _))| *end > blocks.start)
+        self.ranges.range(..blocks.end).next_back().is_some_and(|(_, (end, _))| *end > blocks.start)
     }
 
     /// The changed parts of `blocks`.
     fn parts_of(&self, blocks: Range<BlockNo>) -> Vec<Range<BlockNo>> {
         let single = self.blocks.range(blocks.clone()).map(|block| block.single());
-        let ranges = self.ranges.range(..blocks.end).filter(|(_, (end, _))| *end > blocks.start);
+        let ranges = self.ranges.range(..blocks.end).rev().take_while(|(_, (end, _))| *end > blocks.start);
         single.chain(ranges.map(|(start, (end, _))| *start.max(&blocks.start)..*end.min(&blocks.end))).collect()
     }
 

@@ -168,6 +168,27 @@ impl<S: Seam> Shard<S> {
         result
     }
 
+    /// Like [`Shard::append_tombstones_from`] with the first block past the volume's end, before the volume is served.
+    /// It waits neither for space in the log nor for the backing: in a full log, the next flush appends the tombstones.
+    pub async fn discard_past_end(self: &ShardRef<S>) -> Result<(), RequestError> {
+        let past_end = pieces_of(self.end_block()..VOLUME_BLOCKS_MAX).map(|piece| (piece, RecordContent::Tombstone));
+        let pieces: Vec<_> = past_end.collect();
+        let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
+        match store.append_tombstones(self.range_records(&pieces)).await {
+            Ok(positions) => self.with(|state, _| state.log_tracker.record_appends(&pieces, &positions)),
+            Err(StoreError::Full) => {}
+            Err(error) => return Err(disk_error(&error)),
+        }
+        self.retire_records();
+        Ok(())
+    }
+
+    /// Retires all records whose content is durable elsewhere, also those that a flush has yet to replace.
+    pub fn retire_durable_records(&self) {
+        self.with(|state, memory| state.retire_durable_zeroes(memory, self.number));
+        self.retire_records();
+    }
+
     /// Like [`Shard::append_tombstones_from`], but together with the next flush.
     pub fn queue_tombstones_from(&self, first: BlockNo) {
         self.with(|state, _| {
@@ -193,7 +214,7 @@ impl<S: Seam> Shard<S> {
             self.flush_all().await?;
             return self.append_all_tombstones().await;
         }
-        if self.state.borrow().log_tracker.has_many_zero_records() {
+        if !changed.ranges.is_empty() && self.state.borrow().log_tracker.has_many_zero_records() {
             self.flush_zeroes().await?;
             self.with(|state, memory| state.retire_durable_zeroes(memory, self.number));
         }

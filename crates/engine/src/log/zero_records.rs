@@ -2,7 +2,7 @@
 //!
 //! A newer record takes over the blocks that it covers. A record without blocks is retired.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use flash::{BlockNo, Position};
@@ -27,7 +27,7 @@ struct Record {
 pub struct ZeroRecords {
     /// They do not overlap.
     parts: BTreeMap<BlockNo, Part>,
-    records: HashMap<RecordId, Record>,
+    records: BTreeMap<RecordId, Record>,
     next_record: RecordId,
     /// Where the next examination begins.
     cursor: BlockNo,
@@ -90,7 +90,7 @@ impl ZeroRecords {
     /// Removes all records and adds their positions to `retired`.
     pub fn clear(&mut self, retired: &mut Vec<Position>) {
         self.parts.clear();
-        retired.extend(self.records.drain().map(|(_, record)| record.position));
+        retired.extend(std::mem::take(&mut self.records).into_values().map(|record| record.position));
     }
 
     /// True if any record keeps one of these segments in use.
@@ -156,7 +156,8 @@ mod tests {
             let left: BTreeSet<u32> = newest.iter().flatten().copied().collect();
             let mut expected: Vec<u32> = alive.difference(&left).copied().collect();
             let mut found: Vec<u32> = retired.drain(..).map(|position| position.segment()).collect();
-            (expected.sort_unstable(), found.sort_unstable());
+            expected.sort_unstable();
+            found.sort_unstable();
             assert_eq!(found, expected, "step {number}");
             assert!(left.iter().all(|segment| records.are_in_segments(&BTreeSet::from([*segment]))));
             assert_eq!(records.is_empty(), left.is_empty());

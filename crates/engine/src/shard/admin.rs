@@ -117,6 +117,8 @@ impl<S: Seam> Shard<S> {
         if discard_dirty {
             self.drop_past(0);
             self.append_tombstones_from(BlockNo::ZERO).await?;
+        } else {
+            self.queue_tombstones_from(BlockNo::ZERO);
         }
         Ok(dropped)
     }
@@ -222,7 +224,7 @@ impl<S: Seam> Shard<S> {
     fn drop_past(&self, size: u64) {
         let first = BlockNo(size / BLOCK_BYTES as u64);
         let whole = BlockNo(size.div_ceil(BLOCK_BYTES as u64));
-        let waits = self.with(|state, memory| {
+        let (waits, gone) = self.with(|state, memory| {
             state.invalidate_fills(first..BlockNo::MAX, Sectors::ALL);
             for id in 0..memory.slots_used() {
                 let slot = memory.slot(id);
@@ -234,8 +236,11 @@ impl<S: Seam> Shard<S> {
             state.cut_zeroes(whole..BlockNo::MAX);
             // The zeroes of a partly cut last block stay, and are still to be written.
             let last_block_stays = first < whole && state.zeroes.contains(first);
-            state.waits.take(if last_block_stays { whole } else { first }..BlockNo::MAX)
+            let gone = if last_block_stays { whole } else { first };
+            (state.waits.take(gone..BlockNo::MAX), gone)
         });
+        // No flush may append a record of zeroes that are gone.
+        self.queue_tombstones_from(gone);
         waits.iter().for_each(|wait| wait.finish_one(Ok(&())));
         self.progress.notify();
     }

@@ -216,6 +216,7 @@ impl<S: Seam> CoreState<S> {
     /// Reacts to a full log: every shard destages the blocks whose records fill it.
     pub fn destage_to_free_log(&self) {
         for shard in self.shards() {
+            shard.retire_durable_records();
             shard.work.notify();
             let is_idle = {
                 let state = shard.state.borrow();
@@ -354,6 +355,9 @@ impl<S: Seam> CoreState<S> {
                 core_state.repartition_memory_if_due();
                 for shard in core_state.shards() {
                     shard.tick_throttle();
+                    if core_state.log_pressure_percent() == 100 {
+                        shard.retire_durable_records();
+                    }
                     shard.flush_log_if_full();
                     if shard.state.borrow().needs_tick() {
                         shard.work.notify();

@@ -93,6 +93,9 @@ impl<S: Seam> Shard<S> {
         if flags.fua && self.log_matters() {
             self.flush_log().await?;
             trace.record(Step::Log, self.seam().now());
+        } else if logged {
+            // The policy has changed meanwhile.
+            self.flush_all().await?;
         }
         self.counters.write_done(len as u64, self.seam().now().since(started_at));
         Ok(())

@@ -70,6 +70,9 @@ impl<S: Seam> Shard<S> {
         self.await_written(wait, flags.fua, losses).await?;
         if flags.fua && self.log_matters() {
             self.flush_log().await?;
+        } else if logged {
+            // The policy has changed meanwhile.
+            self.flush_all().await?;
         }
         self.counters.add(&self.counters.zeroes, 1);
         Ok(())

@@ -554,8 +554,7 @@ impl<S: Seam> Volume<S> {
     /// Makes tombstones of all records past the volume's end durable. The data was given up when the volume was
     /// attached, so it must not come back when the backing grows, even after a crash (seed 703233).
     pub(crate) async fn discard_past_end(&self) -> Result<(), RequestError> {
-        let shard = &self.0.shard;
-        shard.append_tombstones_from(flash::BlockNo(shard.blocks())).await
+        self.0.shard.discard_past_end().await
     }
 
     /// Recovers the volume's persisted memory after a kill, before the volume is served. `source` provides the content

@@ -217,6 +217,59 @@ fn log_full_of_zero_records_frees_space() {
     assert_eq!(fixture.world.block_on(read(&volume, 0, 512)).unwrap(), content);
 }
 
+/// A discard before the backing was restored by hand must not be recovered over the restored content.
+#[test]
+fn zeroes_given_up_with_cached_data_are_not_logged() {
+    for is_durable in [false, true] {
+        let (fixture, volume) = first_session(56, 16);
+        fixture.world.block_on(async {
+            write(&volume, 0, 160, 7).await.unwrap();
+            volume.destage_all().await.unwrap();
+            write(&volume, 800, 8, 1).await.unwrap();
+            volume.flush().await.unwrap();
+            volume.discard(0, 65_536, WriteFlags::default()).await.unwrap();
+            if is_durable {
+                volume.destage_all().await.unwrap();
+            }
+        });
+        let disk = fixture.world.disk("disk").unwrap();
+        fixture.world.block_on(async {
+            volume.drop_cached_data(!is_durable).await.unwrap();
+            write(&volume, 1_600, 8, 2).await.unwrap();
+            volume.flush().await.unwrap();
+        });
+        let content = durable_tags(&disk, 0, 160);
+        drop(volume);
+        let (fixture, volume) = next_session(fixture, CrashMode::LoseAll, 57, 16);
+        assert_eq!(fixture.world.block_on(read(&volume, 0, 160)).unwrap(), content);
+        fixture.world.block_on(volume.destage_all()).unwrap();
+        assert_eq!(durable_tags(&fixture.world.disk("disk").unwrap(), 0, 160), content);
+    }
+}
+
+/// Records of zeroes of a volume that is idle and clean must not fill the log for the others.
+#[test]
+fn idle_volume_with_many_discards_leaves_the_log() {
+    let (fixture, volume) = first_session(58, 16);
+    fixture.add_disk("other", SimDiskSpec::new(64 * MIB));
+    let other = fixture.attach("other", |spec| spec.incarnation = VolumeId(2)).unwrap();
+    fixture.world.block_on(async {
+        for range in 0..900 {
+            other.discard(range * 65_536, 4_096, WriteFlags::default()).await.unwrap();
+        }
+        other.flush().await.unwrap();
+        other.destage_all().await.unwrap();
+        for round in 0..200 {
+            for block in 0..20 {
+                write(&volume, block * 80, 8, round + 1).await.unwrap();
+            }
+            volume.flush().await.unwrap();
+        }
+    });
+    let logged = volume.stats().flash.logged_bytes;
+    assert_eq!(logged, 200 * 20 * 4_096, "a flush left the log");
+}
+
 /// Two volumes over one log: "disk", and "other", whose backing fails all writes and whose flushed blocks fill the log.
 fn filled_by_another(seed: u64) -> (Fixture, Volume<SimSeam>, Volume<SimSeam>) {
     let (fixture, volume) = first_session(seed, 30);
