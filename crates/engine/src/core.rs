@@ -37,9 +37,7 @@ pub enum AttachError {
     #[error("the persisted memory of \"{0}\" could not be recovered: {1}; the memory file keeps it")]
     PersistedMemory(String, RequestError),
     /// An earlier recovery was partial, and the flash log has changed since.
-    #[error(
-        "the dirty data of \"{0}\" was recovered only in part: flash log and memory file keep it for the next start"
-    )]
+    #[error("the dirty data of \"{0}\" was recovered only in part: it is kept for the next start")]
     PartiallyRecovered(String),
 }
 

@@ -52,7 +52,7 @@ pub enum RecordContent {
     Tombstone,
 }
 
-/// What happened to a changed range.
+/// The kind of a change to a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeChange {
     /// It was zeroed; the backing may release its space if `may_unmap`.
@@ -66,8 +66,8 @@ pub enum RangeChange {
 pub struct Changes {
     /// Blocks whose newest content was written.
     pub blocks: BTreeSet<BlockNo>,
-    /// Changed ranges by their first block, with the block past the last; they do not overlap. The content of their blocks is newer if these
-    /// are in `blocks` as well.
+    /// Changed ranges by their first block, with the block past the last; they do not overlap. The content of their
+    /// blocks is newer if these are in `blocks` as well.
     pub ranges: BTreeMap<BlockNo, (BlockNo, RangeChange)>,
     /// True if there were too many changes to list.
     pub everything: bool,

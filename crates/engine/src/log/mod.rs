@@ -3,8 +3,8 @@
 //! durable on the backing, its log records are retired (`log_tracker.rs`).
 //!
 //! A block that became durable on the backing without a record of its newest content gets a tombstone before the flush
-//! is acknowledged. Otherwise a recovery could restore an older record over it (R8). A zero-range is one record, however
-//! long it is.
+//! is acknowledged. Otherwise a recovery could restore an older record over it (R8). A zero-range of any length is one
+//! record.
 
 pub mod flush_batcher;
 pub mod log_tracker;
@@ -368,8 +368,8 @@ impl<S: Seam> Shard<S> {
         parts.into_iter().filter(|(part, _)| !part.is_empty()).collect()
     }
 
-    /// Makes records of changed ranges durable: of zeroes, or tombstones if a recovery could find records of the volume.
-    /// The content of the ranges with tombstones must be durable on the backing or discarded.
+    /// Makes records of changed ranges durable: of zeroes, or tombstones if a recovery could find records of the
+    /// volume. The content of the ranges with tombstones must be durable on the backing or discarded.
     async fn append_ranges(
         self: &ShardRef<S>,
         ranges: impl IntoIterator<Item = (Range<BlockNo>, RangeChange)>,

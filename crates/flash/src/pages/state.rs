@@ -391,8 +391,8 @@ impl<S: Seam> PageState<S> {
         self.table.counts().suspect > 0 && self.slots_of_region(region).iter().any(suspect)
     }
 
-    /// Drops unproven recent writes, and suspect pages of regions with recent writes. These regions would otherwise stay
-    /// dirty, and the next opening would not trust their recent writes.
+    /// Drops unproven recent writes, and suspect pages of regions with recent writes. These regions would otherwise
+    /// stay dirty, and the next opening would not trust their recent writes.
     pub fn drop_suspects_near_recent_writes(&mut self) {
         for region in self.dirty_regions.settled() {
             let blocks = blocks_of(region);
