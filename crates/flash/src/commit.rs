@@ -42,6 +42,7 @@ enum SpaceSource {
 /// Takes the requests of the next batch, with room for them in the open segment. Returns `None` when no request is
 /// pending: the task ends.
 async fn next_requests<S: Seam>(inner: &Rc<Inner<S>>) -> Option<Vec<Request<S>>> {
+    let mut has_released = false;
     loop {
         let source = {
             let mut guard = inner.state.borrow_mut();
@@ -83,7 +84,11 @@ async fn next_requests<S: Seam>(inner: &Rc<Inner<S>>) -> Option<Vec<Request<S>>>
                 SpaceSource::LentSegment
             }
         };
-        if release_all(inner).await {
+        // Once for each answer: destage keeps retiring records, and a request must not wait for all of them.
+        if matches!(source, SpaceSource::LentSegment)
+            && !std::mem::replace(&mut has_released, true)
+            && release_all(inner).await
+        {
             continue;
         }
         let full = match source {
@@ -91,6 +96,7 @@ async fn next_requests<S: Seam>(inner: &Rc<Inner<S>>) -> Option<Vec<Request<S>>>
             SpaceSource::NewTail => persist_tail(inner).await.is_err() && inner.state.borrow().failed.is_none(),
             SpaceSource::LentSegment => !reclaim_for_log(inner).await,
         };
+        has_released = false;
         if full && let Some(front) = inner.state.borrow_mut().pending.pop_front() {
             front.reply.send(Err(StoreError::Full));
         }

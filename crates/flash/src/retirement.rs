@@ -58,10 +58,14 @@ pub fn release<S: Seam>(inner: &Inner<S>) {
     }
 }
 
-/// Waits until all retired records are released. Returns false if there are none.
+/// Waits until all records that are retired now are released. Returns false if there are none, or if the wait could be
+/// long: a commit of the map journal may wait for the state directory.
 pub async fn release_all<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
-    if inner.state.borrow().retirements.0.is_empty() {
-        return false;
+    {
+        let state = inner.state.borrow();
+        if state.retirements.0.is_empty() || state.unrecorded.is_some() {
+            return false;
+        }
     }
     // If it fails, the map is void and lists no recent writes.
     wait_durable(inner).await;

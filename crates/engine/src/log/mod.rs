@@ -176,7 +176,8 @@ impl<S: Seam> Shard<S> {
         let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
         match store.append_tombstones(self.range_records(&pieces)).await {
             Ok(positions) => self.with(|state, _| state.log_tracker.record_appends(&pieces, &positions)),
-            Err(StoreError::Full) => {}
+            // Nothing is acknowledged that relies on them.
+            Err(StoreError::Full | StoreError::Unrecorded { .. }) => {}
             Err(error) => return Err(disk_error(&error)),
         }
         self.retire_records();

@@ -103,10 +103,12 @@ impl<S: Seam> Shard<S> {
     /// unless `discard_dirty` is set, which drops it too. The caller ensures that no request is served meanwhile.
     /// Returns the bytes dropped from memory.
     pub async fn drop_cached_data(self: &ShardRef<S>, discard_dirty: bool) -> Result<u64, RequestError> {
-        let not_clean = self.state.borrow().not_clean_blocks();
-        if not_clean > 0 && !discard_dirty {
-            return Err(RequestError::Dirty(not_clean * BLOCK_BYTES as u64));
-        }
+        let refuse_dirty = || {
+            let state = self.state.borrow();
+            let dirty = state.not_clean_blocks() + state.log_tracker.spilled_blocks();
+            if dirty > 0 && !discard_dirty { Err(RequestError::Dirty(dirty * BLOCK_BYTES as u64)) } else { Ok(()) }
+        };
+        refuse_dirty()?;
         let _hold = Hold::new(self);
         self.quiesce().await;
         self.flash_tier.suspend();
@@ -114,6 +116,7 @@ impl<S: Seam> Shard<S> {
         let dropped_pages = self.drop_pages().await;
         self.flash_tier.resume();
         dropped_pages?;
+        refuse_dirty()?;
         if discard_dirty {
             self.drop_past(0);
             self.append_tombstones_from(BlockNo::ZERO).await?;

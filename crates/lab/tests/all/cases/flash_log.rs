@@ -247,6 +247,26 @@ fn zeroes_given_up_with_cached_data_are_not_logged() {
     }
 }
 
+/// Blocks whose content only the log has are dirty data, too.
+#[test]
+fn cached_data_is_not_dropped_while_the_log_alone_has_content() {
+    let (fixture, volume) = first_session(59, 16);
+    fixture.world.disk("disk").unwrap().add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
+    fixture.world.block_on(async {
+        write(&volume, 0, 80, 7).await.unwrap();
+        volume.flush().await.unwrap();
+    });
+    drop(volume);
+    let (fixture, volume) = next_session(fixture, CrashMode::LoseAll, 60, 16);
+    fixture.world.block_on(async {
+        let refused = volume.drop_cached_data(false).await;
+        assert_eq!(refused, Err(engine::RequestError::Dirty(10 * 4_096)));
+        write(&volume, 800, 8, 1).await.unwrap();
+        volume.flush().await.unwrap();
+        assert_eq!(read(&volume, 0, 80).await.unwrap(), [7; 80]);
+    });
+}
+
 /// Records of zeroes of a volume that is idle and clean must not fill the log for the others.
 #[test]
 fn idle_volume_with_many_discards_leaves_the_log() {
