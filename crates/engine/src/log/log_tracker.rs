@@ -80,7 +80,7 @@ impl Changes {
     }
 
     /// True if any of `blocks` lies in a changed range.
-    pub fn overlaps_ranges(&self, blocks: &Range<BlockNo>) -> bool {
+    fn overlaps_ranges(&self, blocks: &Range<BlockNo>) -> bool {
         self.ranges.range(..blocks.end).next_back().is_some_and(|(_, (end, _))| *end > blocks.start)
     }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use engine::VolumeId;
-use flash::{RecoveredContent, SuperblockSummary};
+use flash::{BlockNo, SuperblockSummary};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{DiskOpen, Seam};
 use serde_json::json;
@@ -142,11 +142,7 @@ async fn read_inventory(seam: RealSeam, paths: Vec<PathBuf>) -> Result<(StoreInv
     let newest = newest.ok_or("no device has a valid superblock")?;
     let mut dirty_blocks: BTreeMap<VolumeId, u64> = BTreeMap::new();
     for record in &inspection.dirty {
-        let blocks = match record.content {
-            RecoveredContent::Data => 1,
-            RecoveredContent::Zero { blocks, .. } => u64::from(blocks),
-        };
-        *dirty_blocks.entry(record.owner.incarnation).or_default() += blocks;
+        *dirty_blocks.entry(record.owner.incarnation).or_default() += BlockNo::count(&record.blocks());
     }
     let manifest = flash::read_manifest(&seam, &disks, inspection.store).await.map_err(|error| error.to_string())?;
     let inventory = StoreInventory {
