@@ -11,6 +11,9 @@ use super::fields::show_incarnation;
 use super::record::{State, VolumeRecord};
 use super::trust::{Loss, OlderThan, Refusal, Sabotage};
 
+/// Maximum number of displaced records; the oldest one is dropped.
+const DISPLACED_MAX: usize = 1_024;
+
 /// Losses that an administrator has accepted explicitly.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acceptance {
@@ -90,6 +93,17 @@ impl State {
         let by_name = self.volumes.iter().position(|record| record.name == claim.name);
         if let Some(named) = by_name.filter(|named| by_backing != Some(*named)) {
             self.check_backing_change(named, claim)?;
+        }
+        let is_known = |identity: &String| identity == claim.identity || claim.aliases.contains(identity);
+        let displaced = self.displaced(claim.name).filter(|record| !is_known(&record.backing_identity));
+        if let Some(former) = displaced.filter(|_| by_name.is_none() && !claim.accept.adopt) {
+            return Err(Refusal::BackingChanged {
+                name: claim.name.to_owned(),
+                known: former.backing_identity.clone(),
+                found: claim.identity.to_owned(),
+                clean: former.clean,
+                loss: None,
+            });
         }
         let discards = match by_backing {
             Some(found) => self.check_dirty_data(found, claim)?,
@@ -200,6 +214,10 @@ impl State {
         if let Some(former) = &former {
             self.discard_data(former.incarnation, former.dirty_on_flash.as_deref().or(claim.store));
         }
+        self.forget_displaced(claim.name);
+        if let Some(found) = by_backing.filter(|found| self.volumes[*found].name != claim.name) {
+            self.displace(&self.volumes[found].clone());
+        }
         self.revision += 1;
         if !self.unclaimed.is_empty() {
             self.served_beside.insert(claim.identity.to_owned());
@@ -248,6 +266,28 @@ impl State {
             self.volumes.retain(|record| record.incarnation != former.incarnation);
         }
         Admission { incarnation, drops_pages: drops_pages && !sabotage.is(Sabotage::StalePages) }
+    }
+
+    /// Keeps what concerns the name of a record that another name takes over.
+    fn displace(&mut self, record: &VolumeRecord) {
+        let VolumeRecord { name, backing_identity, clean, generation, lost_before, loss, durable_writes, .. } =
+            record.clone();
+        self.displaced.retain(|former| former.name != name);
+        if self.displaced.len() == DISPLACED_MAX {
+            self.displaced.remove(0);
+        }
+        let (incarnation, none) = (VolumeId(0), VolumeRecord::default());
+        self.displaced.push(VolumeRecord {
+            incarnation,
+            name,
+            backing_identity,
+            clean,
+            generation,
+            lost_before,
+            loss,
+            durable_writes,
+            ..none
+        });
     }
 
     fn has_shrunk(&self, incarnation: VolumeId, claim: &Claim<'_>) -> bool {
@@ -344,6 +384,11 @@ impl State {
             stores.iter().for_each(|store| self.discard_data(incarnation, Some(store)));
         }
         drawn
+    }
+
+    /// Removes the former record of a name that was removed.
+    pub fn forget_displaced(&mut self, name: &str) {
+        self.displaced.retain(|record| record.name != name);
     }
 
     /// Removes the record of a removed volume; its incarnation is never used again.

@@ -67,6 +67,10 @@ pub struct State {
     pub boot: Option<BootRecord>,
     /// Volumes that were served at any time and not removed.
     pub volumes: Vec<VolumeRecord>,
+    /// Former records of names whose backing belongs to another name now, oldest first: each name is refused with
+    /// another backing until it is adopted, and its clients are told of a loss (seed 50032488).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub displaced: Vec<VolumeRecord>,
     /// Names of configured volumes that a command has removed, each with its configuration entry at that time. A volume
     /// stays removed until its entry changes.
     pub removed: BTreeMap<String, String>,
@@ -302,6 +306,17 @@ impl State {
     /// comparisons.
     pub fn by_names(&self) -> BTreeMap<&str, &VolumeRecord> {
         self.volumes.iter().map(|record| (record.name.as_str(), record)).collect()
+    }
+
+    /// The former record of a name whose backing belongs to another name now.
+    pub fn displaced(&self, name: &str) -> Option<&VolumeRecord> {
+        self.displaced.iter().find(|record| record.name == name)
+    }
+
+    /// All records that tell of a volume: that of its backing, that of its name, and the former one of its name.
+    pub fn records_of(&self, name: &str, identity: &str) -> impl Iterator<Item = &VolumeRecord> {
+        let by_backing = self.volumes.iter().find(|record| record.backing_identity == identity);
+        [by_backing, self.by_name(name), self.displaced(name)].into_iter().flatten()
     }
 
     /// The record of this incarnation.

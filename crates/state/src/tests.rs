@@ -55,6 +55,25 @@ fn case_16_same_name_on_another_backing_is_refused_until_adopted() {
 }
 
 #[test]
+fn name_whose_record_another_volume_adopted_is_refused_until_adopted() {
+    let mut state = State { generation: 4, ..State::default() };
+    identified(&mut state, "a", "disk-1", 1).expect("new");
+    let other = identified(&mut state, "b", "disk-2", 2).expect("new");
+    // The disks are exchanged, and the first volume is told that this is right.
+    state.generation = 5;
+    identified(&mut state, "a", "disk-2", 3).expect_err("another backing");
+    assert_eq!(adopted(&mut state, "a", "disk-2", 3, None), Ok(other));
+    let refused = identified(&mut state, "b", "disk-1", 4).expect_err("its backing is volume a's now");
+    assert_eq!(refused.code(), "backing-changed");
+    let loss = state.records_of("b", "disk-1").find_map(|record| loss_to_report(&state, record, !record.clean));
+    assert_eq!(loss.map(|loss| loss.generation), Some(5), "the clients of the second volume are told");
+    // Without the adoption, the name gets its own disk back.
+    assert_eq!(identified(&mut state.clone(), "b", "disk-2", 4), Ok(other));
+    adopted(&mut state, "b", "disk-1", 4, None).expect("it is told that this is right");
+    assert!(state.displaced.is_empty());
+}
+
+#[test]
 fn backing_recorded_under_a_former_identity_is_recognised() {
     let mut state = State::default();
     let first = identified(&mut state, "web", "old-1", 7).expect("new");

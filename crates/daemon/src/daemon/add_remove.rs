@@ -98,6 +98,7 @@ impl Daemon {
                 (_, Some(incarnation)) => state.forget(incarnation),
                 _ => {}
             }
+            state.forget_displaced(name);
             if known.from_file {
                 state.removed.insert(name.to_owned(), known.config.entry());
             }

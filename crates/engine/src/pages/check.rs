@@ -112,7 +112,7 @@ impl<S: Seam> Shard<S> {
         let worst = Rc::new(Cell::new(Compared::Same));
         let found = Rc::clone(&worst);
         self.for_each_concurrently(items, async move |shard, item| {
-            if found.get() == Compared::Same {
+            if found.get() == Compared::Same && !shard.stopping.get() {
                 let result = shard.compare_one(item).await;
                 if result != Compared::Same && found.get() != Compared::Different {
                     found.set(result);
@@ -123,7 +123,7 @@ impl<S: Seam> Shard<S> {
         worst.get()
     }
 
-    /// Handles the items with several tasks, until all are done or the volume stops.
+    /// Handles the items with several tasks.
     async fn for_each_concurrently<T: Copy + 'static>(
         self: &ShardRef<S>,
         items: Vec<T>,
@@ -134,7 +134,7 @@ impl<S: Seam> Shard<S> {
             let (shard, shared) = (Rc::clone(self), Rc::clone(&shared));
             self.seam().spawn(async move {
                 let (items, handle, next, left, over) = &*shared;
-                while next.get() < items.len() && !shard.stopping.get() {
+                while next.get() < items.len() {
                     handle(&shard, items[next.replace(next.get() + 1)]).await;
                 }
                 left.set(left.get() - 1);
@@ -165,8 +165,15 @@ impl<S: Seam> Shard<S> {
         if !self.sync().await.is_durable() {
             return false;
         }
-        self.for_each_concurrently(missing, async move |shard, block| shard.list_present_content(&pages, block).await)
-            .await;
+        let listing = pages.clone();
+        self.for_each_concurrently(missing, async move |shard, block| {
+            if !shard.stopping.get() {
+                shard.list_present_content(&pages, block).await;
+            }
+        })
+        .await;
+        // Their regions would otherwise stay dirty on an idle volume, and a second crash make the blocks unproven again.
+        listing.schedule_clearing();
         true
     }
 
@@ -180,9 +187,25 @@ impl<S: Seam> Shard<S> {
         if let Ok([content]) = found.as_deref()
             && guard.invalidated(block) == Sectors::NONE
         {
-            pages.record_destaged(block, content);
+            pages.record_reread(block, content);
         }
         self.state.borrow_mut().release_fill_guard(&guard);
+    }
+
+    /// Reads blocks back of which only a part was written, and records them as destaged: their checksums are not known
+    /// otherwise, and an older copy of the backing could differ in them alone (seed 90015665). All their writes are
+    /// durable on the backing, and no write is in flight.
+    pub async fn record_partial_blocks(self: &ShardRef<S>) {
+        let Some(pages) = self.flash_tier.pages.clone() else { return };
+        let blocks: Vec<BlockNo> = self.flash_tier.partial_blocks.take().into();
+        self.for_each_concurrently(blocks, async move |shard, block| {
+            if block < shard.end_block()
+                && let Ok([content]) = shard.read_backing(block.single()).await.as_deref()
+            {
+                pages.record_destaged(block, content);
+            }
+        })
+        .await;
     }
 
     /// Compares one item. A block written since the attach proves nothing and is skipped.

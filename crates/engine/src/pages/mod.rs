@@ -17,6 +17,7 @@ mod promote;
 mod read;
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -24,7 +25,7 @@ use flash::{CompletionNo, QuotaError, VolumePages, WriteIntent};
 use seam::Seam;
 
 use crate::memory::{BlockNo, PageNo};
-use crate::shard::state::Destaged;
+use crate::shard::state::{Destaged, PARTIAL_MAX};
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 use crate::{CacheMode, FlashQuota, FlashStats, WritePolicy};
@@ -51,6 +52,8 @@ pub struct FlashTier<S: Seam> {
     /// Completion number that a flush of the backing must cover before content read from the backing counts as durable.
     /// An earlier process may have left unflushed writes, and a write may have failed in part.
     settled: Cell<CompletionNo>,
+    /// The last blocks of which only a part was written and destaged, oldest first.
+    partial_blocks: RefCell<VecDeque<BlockNo>>,
     /// Reason why the pages were dropped, as text for users.
     dropped: RefCell<Option<String>>,
     /// Recent load of the backing, which limits page fills.
@@ -76,6 +79,7 @@ impl<S: Seam> FlashTier<S> {
             checked,
             suspended,
             settled: Cell::new(CompletionNo(1)),
+            partial_blocks: RefCell::default(),
             dropped,
             page_fill_budget,
             counters,
@@ -113,6 +117,15 @@ impl<S: Seam> FlashTier<S> {
     /// Reason why the pages were dropped, if they were.
     pub fn dropped(&self) -> Option<String> {
         self.dropped.borrow().clone()
+    }
+
+    /// Adds blocks of which only a part was written and destaged, the newest last.
+    fn add_partial_blocks(&self, blocks: VecDeque<BlockNo>) {
+        let mut partial = self.partial_blocks.borrow_mut();
+        partial.retain(|block| !blocks.contains(block));
+        partial.extend(blocks);
+        let excess = partial.len().saturating_sub(PARTIAL_MAX);
+        partial.drain(..excess);
     }
 
     /// Stops reads from flash and promotions until [`FlashTier::resume`].
@@ -229,6 +242,7 @@ impl<S: Seam> Shard<S> {
                 .last
                 .iter()
                 .for_each(|(block, content)| pages.record_destaged(*block, content.as_ref().unwrap_or(&zeroes)));
+            self.flash_tier.add_partial_blocks(destaged.partial);
         }
     }
 

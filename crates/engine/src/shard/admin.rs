@@ -41,7 +41,9 @@ impl<S: Seam> Shard<S> {
         self.seam().spawn(async move {
             shard.progress.wait_for(|| shard.state.borrow().operations.is_empty().then_some(())).await;
             // The next start detects a failed flush, as after a crash.
-            shard.sync().await;
+            if shard.sync().await.is_durable() {
+                shard.record_partial_blocks().await;
+            }
             over.set(true);
             shard.progress.notify();
         });

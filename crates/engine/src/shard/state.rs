@@ -76,10 +76,14 @@ pub struct Destaged<B> {
     pub last: VecDeque<(BlockNo, Option<B>)>,
     /// The first ones, at most `BLOCKS_MAX`.
     pub blocks: Vec<BlockNo>,
+    /// The last ones of which memory holds only a part, at most [`PARTIAL_MAX`].
+    pub partial: VecDeque<BlockNo>,
 }
 
 /// Maximum number of blocks listed with their content.
 const LAST_MAX: usize = 256;
+/// Maximum number of blocks listed of which memory holds only a part: as many as are compared at a start.
+pub const PARTIAL_MAX: usize = 32;
 /// Maximum number of blocks listed without their content.
 const BLOCKS_MAX: usize = 4_096;
 /// Maximum number of blocks listed of one zero-range, spread over it, so that other blocks fit into the list.
@@ -87,7 +91,7 @@ const OF_RANGE_MAX: u64 = 8;
 
 impl<B> Default for Destaged<B> {
     fn default() -> Self {
-        Destaged { last: VecDeque::new(), blocks: Vec::new() }
+        Destaged { last: VecDeque::new(), blocks: Vec::new(), partial: VecDeque::new() }
     }
 }
 
@@ -97,6 +101,13 @@ impl<B> Destaged<B> {
         if self.blocks.len() < BLOCKS_MAX {
             self.blocks.push(block);
         }
+    }
+
+    fn add_partial(&mut self, block: BlockNo) {
+        if self.partial.len() == PARTIAL_MAX {
+            self.partial.pop_front();
+        }
+        self.partial.push_back(block);
     }
 
     fn add_zeroes(&mut self, blocks: Range<BlockNo>) {
@@ -657,8 +668,10 @@ impl State {
             }
             match unit {
                 WrittenUnit::Block(reference) => {
-                    if let Some((block, content)) = self.clean_block(memory, reference, sequence) {
-                        destaged.add(block, content);
+                    match self.clean_block(memory, reference, sequence) {
+                        Some((block, Some(content))) => destaged.add(block, content),
+                        Some((block, None)) => destaged.add_partial(block),
+                        None => {}
                     }
                 }
                 WrittenUnit::Zeroes(start) => {
@@ -678,13 +691,14 @@ impl State {
         destaged
     }
 
-    /// Marks a block's write as flushed; returns the content if the block is whole and clean now.
+    /// Marks a block's write as flushed. Returns the block if it is clean now, with the content if memory holds all of
+    /// it.
     fn clean_block<S: Seam>(
         &mut self,
         memory: &mut Memory<S>,
         reference: SlotRef,
         sequence: CompletionNo,
-    ) -> Option<(BlockNo, S::Block)> {
+    ) -> Option<(BlockNo, Option<S::Block>)> {
         let id = memory.resolve(reference)?;
         let slot = memory.slot_mut(id);
         if slot.written.is_none_or(|written| written.sequence != sequence) {
@@ -703,7 +717,7 @@ impl State {
         if transit {
             memory.remove(id);
         }
-        content.map(|content| (block, content))
+        Some((block, content))
     }
 
     /// Makes written data dirty again, because the backing may have lost it.

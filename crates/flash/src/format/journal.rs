@@ -102,6 +102,8 @@ pub enum Record {
         block: BlockNo,
         /// The block's checksum with seed 0.
         checksum: u32,
+        /// The checksum comes from a read of the backing after a crash; the block was destaged earlier.
+        was_reread: bool,
     },
     /// The last checksum of a destaged block is no longer valid.
     Undestaged {
@@ -158,8 +160,8 @@ impl Record {
                 put(2, &volume.to_le_bytes());
                 put(8, &region.to_le_bytes());
             }
-            Record::Destaged { volume, block, checksum } => {
-                put(0, &[10, 0]);
+            Record::Destaged { volume, block, checksum, was_reread } => {
+                put(0, &[10, u8::from(was_reread)]);
                 put(2, &volume.to_le_bytes());
                 put(4, &checksum.to_le_bytes());
                 put(8, &block.0.to_le_bytes());
@@ -203,7 +205,12 @@ impl Record {
             }
             8 => Record::MemberGone { member },
             9 => Record::DirtyRegion { volume: u16_at(2), region: u64_at(8), is_dirty: raw[1] != 0 },
-            10 => Record::Destaged { volume: u16_at(2), block: BlockNo(u64_at(8)), checksum: u32_at(4) },
+            10 => Record::Destaged {
+                volume: u16_at(2),
+                block: BlockNo(u64_at(8)),
+                checksum: u32_at(4),
+                was_reread: raw[1] != 0,
+            },
             11 => Record::Undestaged { volume: u16_at(2), block: BlockNo(u64_at(8)) },
             _ => return None,
         })
@@ -310,7 +317,8 @@ mod tests {
             Record::MemberGone { member: 2 },
             Record::DirtyRegion { volume: 2, region: 1 << 40, is_dirty: true },
             Record::DirtyRegion { volume: 2, region: 3, is_dirty: false },
-            Record::Destaged { volume: 8, block: BlockNo(1 << 60), checksum: 0xdead_beef },
+            Record::Destaged { volume: 8, block: BlockNo(1 << 60), checksum: 0xdead_beef, was_reread: false },
+            Record::Destaged { volume: 8, block: BlockNo(3), checksum: 7, was_reread: true },
             Record::Undestaged { volume: 8, block: BlockNo(77) },
         ]
     }

@@ -6,8 +6,9 @@
 //! record. Without one, the next write of the block would make the checksum of the replayed entry wrong. That write
 //! finds no entry to remove, so it writes no record.
 //!
-//! Entries of a region that was dirty at a crash are unproven: the block may have been written again. They are kept
-//! apart until the block has been read from the backing.
+//! Entries of a region that was dirty at a crash are unproven: the block may have been written again. They are not
+//! listed until the block has been read from the backing again, and keep their place in the ring: a comparison takes
+//! the newest entries, and a block that was only read again is not new (seed 60016335).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -21,24 +22,50 @@ pub const ENTRIES_MAX: usize = 256;
 /// written data.
 const ZEROES_MAX: usize = 64;
 
+/// One block of a ring.
+struct Entry {
+    block: BlockNo,
+    checksum: u32,
+    /// A record of the block was taken by a commit.
+    has_record: bool,
+    /// The checksum has no record yet.
+    is_pending: bool,
+    /// The checksum comes from a read of the backing after a crash; the block was destaged earlier.
+    was_reread: bool,
+    /// The region was dirty at a crash, and the block has not been read since.
+    is_unproven: bool,
+}
+
+impl Entry {
+    fn record(&self, volume: u16) -> Record {
+        Record::Destaged { volume, block: self.block, checksum: self.checksum, was_reread: self.was_reread }
+    }
+}
+
 #[derive(Default)]
 struct VolumeRing {
-    blocks: VecDeque<(BlockNo, u32)>,
-    /// Number of entries at the end that have no record yet.
-    unsaved: usize,
+    /// Oldest first.
+    entries: VecDeque<Entry>,
     /// Blocks evicted from the ring that a durable record may still list. The value is true once a commit has taken the
     /// record of the eviction, which is durable when the next commit begins.
     evicted: BTreeMap<BlockNo, bool>,
-    /// Unproven entries, all with a record.
-    unproven: BTreeMap<BlockNo, u32>,
 }
 
 impl VolumeRing {
-    /// True when the block has an entry with a record.
-    fn is_saved(&self, block: BlockNo) -> bool {
-        self.unproven.contains_key(&block)
-            || self.evicted.contains_key(&block)
-            || self.blocks.iter().take(self.blocks.len() - self.unsaved).any(|(saved, _)| *saved == block)
+    /// Removes the entry at this index. A record of it needs a record of the eviction.
+    fn evict(&mut self, index: usize) {
+        let entry = self.entries.remove(index).expect("the index is below the length");
+        if entry.has_record {
+            self.evicted.insert(entry.block, false);
+        }
+    }
+
+    fn entry(&self, block: BlockNo) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.block == block)
+    }
+
+    fn count(&self, checksum: u32) -> usize {
+        self.entries.iter().filter(|entry| entry.checksum == checksum).count()
     }
 }
 
@@ -58,31 +85,51 @@ impl RecentWrites {
         (self.entries_max, self.zeroes) = (entries_max, zeroes);
     }
 
-    /// Adds a destaged block.
+    /// Adds a destaged block as the newest entry.
     pub fn push(&mut self, volume: u16, block: BlockNo, checksum: u32) {
-        let saved = self.volumes.get(&volume).is_some_and(|ring| ring.is_saved(block));
-        self.remove(volume, block.single());
         let ring = self.volumes.entry(volume).or_default();
-        if saved {
-            ring.evicted.insert(block, false);
+        if let Some(index) = ring.entry(block) {
+            ring.evict(index);
+            self.blocks -= 1;
         }
-        if self.blocks >= self.entries_max && ring.blocks.is_empty() {
+        if self.blocks >= self.entries_max && ring.entries.is_empty() {
             return;
         }
-        ring.blocks.push_back((block, checksum));
-        ring.unsaved += 1;
+        let (has_record, was_reread, is_unproven) = (false, false, false);
+        ring.entries.push_back(Entry { block, checksum, has_record, is_pending: true, was_reread, is_unproven });
         self.blocks += 1;
-        let zeroes = |(_, sum): &(BlockNo, u32)| *sum == self.zeroes;
-        let has_many = checksum == self.zeroes && ring.blocks.iter().filter(|entry| zeroes(entry)).count() > ZEROES_MAX;
-        if has_many || ring.blocks.len() > ENTRIES_MAX || self.blocks > self.entries_max {
-            let evicted_at = if has_many { ring.blocks.iter().position(zeroes).unwrap_or(0) } else { 0 };
-            let saved = ring.blocks.len() - ring.unsaved;
-            let (oldest, _) = ring.blocks.remove(evicted_at).expect("an entry was just added");
+        let has_many = checksum == self.zeroes && ring.count(self.zeroes) > ZEROES_MAX;
+        if has_many || ring.entries.len() > ENTRIES_MAX || self.blocks > self.entries_max {
+            let is_zeroes = |entry: &Entry| entry.checksum == self.zeroes;
+            ring.evict(if has_many { ring.entries.iter().position(is_zeroes).unwrap_or(0) } else { 0 });
             self.blocks -= 1;
-            if evicted_at >= saved {
-                ring.unsaved -= 1;
-            } else {
-                ring.evicted.insert(oldest, false);
+        }
+    }
+
+    /// Sets the checksum of a block that was read from the backing again. The entry keeps its age; a block without one
+    /// becomes the oldest entry. Without room for it, the block is not listed.
+    pub fn reread(&mut self, volume: u16, block: BlockNo, checksum: u32) {
+        let ring = self.volumes.entry(volume).or_default();
+        let index = ring.entry(block);
+        let has_many = checksum == self.zeroes && ring.count(self.zeroes) >= ZEROES_MAX;
+        let is_full = self.blocks >= self.entries_max || ring.entries.len() >= ENTRIES_MAX;
+        match index {
+            Some(index) if has_many && ring.entries[index].checksum != checksum => {
+                ring.evict(index);
+                self.blocks -= 1;
+            }
+            Some(index) => {
+                let entry = &mut ring.entries[index];
+                (entry.checksum, entry.is_pending, entry.is_unproven) = (checksum, true, false);
+                // An entry without a record gets its first one at its place.
+                entry.was_reread |= entry.has_record;
+            }
+            None if is_full || has_many => {}
+            None => {
+                let (has_record, is_unproven) = (false, false);
+                let entry = Entry { block, checksum, has_record, is_pending: true, was_reread: true, is_unproven };
+                ring.entries.push_front(entry);
+                self.blocks += 1;
             }
         }
     }
@@ -90,63 +137,57 @@ impl RecentWrites {
     /// True when a durable record may list one of these blocks.
     pub fn may_be_durable(&self, volume: u16, blocks: &Range<BlockNo>) -> bool {
         self.volumes.get(&volume).is_some_and(|ring| {
-            ring.blocks.iter().any(|(block, _)| blocks.contains(block))
+            ring.entries.iter().any(|entry| blocks.contains(&entry.block))
                 || ring.evicted.range(blocks.clone()).next().is_some()
-                || ring.unproven.range(blocks.clone()).next().is_some()
         })
     }
 
     /// Removes the entries of these blocks. Returns the records of the removal.
     pub fn remove(&mut self, volume: u16, blocks: Range<BlockNo>) -> Vec<Record> {
-        let Some(ring) = self.volumes.get_mut(&volume) else { return Vec::new() };
-        let mut records = Vec::new();
-        let mut index = 0;
-        while let Some((block, _)) = ring.blocks.get(index).copied() {
-            if !blocks.contains(&block) {
-                index += 1;
-                continue;
-            }
-            if index >= ring.blocks.len() - ring.unsaved {
-                ring.unsaved -= 1;
-            }
-            ring.blocks.remove(index);
-            self.blocks -= 1;
-            records.push(Record::Undestaged { volume, block });
-        }
-        let evicted: Vec<_> = ring.evicted.range(blocks.clone()).map(|(block, _)| *block).collect();
-        for block in evicted {
-            ring.evicted.remove(&block);
-            records.push(Record::Undestaged { volume, block });
-        }
-        records.extend(self.drop_unproven(volume, &blocks));
+        let mut records = self.remove_entries(volume, |entry| blocks.contains(&entry.block));
+        let Some(ring) = self.volumes.get_mut(&volume) else { return records };
+        let evicted = ring.evicted.extract_if(blocks, |_, _| true);
+        records.extend(evicted.map(|(block, _)| Record::Undestaged { volume, block }));
         records
     }
 
     /// Removes the unproven entries of these blocks. Returns the records of the removal.
     pub fn drop_unproven(&mut self, volume: u16, blocks: &Range<BlockNo>) -> Vec<Record> {
+        self.remove_entries(volume, |entry| entry.is_unproven && blocks.contains(&entry.block))
+    }
+
+    fn remove_entries(&mut self, volume: u16, is_removed: impl Fn(&Entry) -> bool) -> Vec<Record> {
         let Some(ring) = self.volumes.get_mut(&volume) else { return Vec::new() };
-        let unproven: Vec<_> = ring.unproven.range(blocks.clone()).map(|(block, _)| *block).collect();
-        ring.unproven.retain(|block, _| !blocks.contains(block));
-        self.blocks -= unproven.len();
-        unproven.into_iter().map(|block| Record::Undestaged { volume, block }).collect()
+        let mut records = Vec::new();
+        ring.entries.retain(|entry| {
+            if is_removed(entry) {
+                records.push(Record::Undestaged { volume, block: entry.block });
+            }
+            !is_removed(entry)
+        });
+        self.blocks -= records.len();
+        records
     }
 
     /// Marks the entries of these blocks as unproven, after a replay.
     pub fn mark_unproven(&mut self, volume: u16, blocks: &Range<BlockNo>) {
         let Some(ring) = self.volumes.get_mut(&volume) else { return };
-        assert!(ring.unsaved == 0, "replayed entries have records");
-        ring.unproven.extend(ring.blocks.iter().copied().filter(|(block, _)| blocks.contains(block)));
-        ring.blocks.retain(|(block, _)| !blocks.contains(block));
+        for entry in ring.entries.iter_mut().filter(|entry| blocks.contains(&entry.block)) {
+            assert!(!entry.is_pending, "replayed entries have records");
+            entry.is_unproven = true;
+        }
     }
 
     /// True if any of these blocks has an unproven entry.
     pub fn has_unproven(&self, volume: u16, blocks: &Range<BlockNo>) -> bool {
-        self.volumes.get(&volume).is_some_and(|ring| ring.unproven.range(blocks.clone()).next().is_some())
+        let is_unproven = |entry: &Entry| entry.is_unproven && blocks.contains(&entry.block);
+        self.volumes.get(&volume).is_some_and(|ring| ring.entries.iter().any(is_unproven))
     }
 
     /// The blocks with unproven entries.
     pub fn unproven(&self, volume: u16) -> Vec<BlockNo> {
-        self.volumes.get(&volume).map(|ring| ring.unproven.keys().copied().collect()).unwrap_or_default()
+        let Some(ring) = self.volumes.get(&volume) else { return Vec::new() };
+        ring.entries.iter().filter(|entry| entry.is_unproven).map(|entry| entry.block).collect()
     }
 
     /// Takes the pending records, which count as written from now on.
@@ -158,51 +199,59 @@ impl RecentWrites {
                 *recorded = true;
                 records.push(Record::Undestaged { volume: *volume, block: *block });
             }
-            let from = ring.blocks.len() - std::mem::take(&mut ring.unsaved);
-            let record = |(block, checksum): &(BlockNo, u32)| Record::Destaged {
-                volume: *volume,
-                block: *block,
-                checksum: *checksum,
-            };
-            records.extend(ring.blocks.iter().skip(from).map(record));
+            let is_reread = |entry: &&Entry| entry.is_pending && entry.was_reread;
+            let is_new = |entry: &&Entry| entry.is_pending && !entry.was_reread;
+            // A replay puts each block that was read again before the others: the oldest one comes last.
+            records.extend(ring.entries.iter().rev().filter(is_reread).map(|entry| entry.record(*volume)));
+            records.extend(ring.entries.iter().filter(is_new).map(|entry| entry.record(*volume)));
+            for entry in &mut ring.entries {
+                entry.has_record |= std::mem::take(&mut entry.is_pending);
+            }
         }
         records
     }
 
     /// The number of pending records.
     pub fn unsaved(&self) -> usize {
-        self.volumes
-            .values()
-            .map(|ring| ring.unsaved + ring.evicted.values().filter(|recorded| !**recorded).count())
-            .sum()
+        let pending = |ring: &VolumeRing| ring.entries.iter().filter(|entry| entry.is_pending).count();
+        let evicted = |ring: &VolumeRing| ring.evicted.values().filter(|recorded| !**recorded).count();
+        self.volumes.values().map(|ring| pending(ring) + evicted(ring)).sum()
     }
 
-    /// The records of all entries that have one, for a checkpoint. The other entries follow with a commit.
+    /// The records of all entries that have one, for a checkpoint: oldest first, so that a replay in this order gives
+    /// each entry its age. The other entries follow with a commit.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         self.volumes.iter().flat_map(|(volume, ring)| {
-            let saved = ring.blocks.iter().take(ring.blocks.len() - ring.unsaved).copied();
-            let unproven = ring.unproven.iter().map(|(block, checksum)| (*block, *checksum));
-            unproven.chain(saved).map(|(block, checksum)| Record::Destaged { volume: *volume, block, checksum })
+            let recorded = ring.entries.iter().filter(|entry| entry.has_record);
+            recorded.map(|Entry { block, checksum, .. }| Record::Destaged {
+                volume: *volume,
+                block: *block,
+                checksum: *checksum,
+                was_reread: false,
+            })
         })
     }
 
     /// A volume's entries without unproven ones, oldest first.
     pub fn of_volume(&self, volume: u16) -> Vec<(BlockNo, u32)> {
-        self.volumes.get(&volume).map(|ring| ring.blocks.iter().copied().collect()).unwrap_or_default()
+        let Some(ring) = self.volumes.get(&volume) else { return Vec::new() };
+        ring.entries.iter().filter(|entry| !entry.is_unproven).map(|entry| (entry.block, entry.checksum)).collect()
     }
 
     /// Drops the entries of a removed volume.
     pub fn remove_volume(&mut self, volume: u16) {
         if let Some(ring) = self.volumes.remove(&volume) {
-            self.blocks -= ring.blocks.len() + ring.unproven.len();
+            self.blocks -= ring.entries.len();
         }
     }
 
     /// Marks all entries as recorded, after a replay.
     pub fn mark_all_saved(&mut self) {
         for ring in self.volumes.values_mut() {
-            ring.unsaved = 0;
             ring.evicted.clear();
+            for entry in &mut ring.entries {
+                (entry.has_record, entry.is_pending) = (true, false);
+            }
         }
     }
 
@@ -255,18 +304,17 @@ mod tests {
         assert_eq!((listed, recent_writes.records().count(), recent_writes.len()), (vec![0, 5], 6, 6));
         assert!(recent_writes.may_be_durable(3, &BlockNo(2).single()));
         // One block is read from the backing, one is written.
-        recent_writes.push(3, BlockNo(1), 7_001);
+        recent_writes.reread(3, BlockNo(1), 7_001);
         let removed = recent_writes.remove(3, BlockNo(2).single());
         assert_eq!(removed, [Record::Undestaged { volume: 3, block: BlockNo(2) }]);
         assert_eq!(recent_writes.unproven(3), [3, 4].map(BlockNo));
         assert!(
             recent_writes.has_unproven(3, &BlockNo(4).run(9)) && !recent_writes.has_unproven(3, &BlockNo(5).run(9))
         );
-        let expected = [
-            Record::Undestaged { volume: 3, block: BlockNo(1) },
-            Record::Destaged { volume: 3, block: BlockNo(1), checksum: 7_001 },
-        ];
-        assert_eq!((recent_writes.take_unsaved(), recent_writes.len()), (expected.to_vec(), 5));
+        let expected = Record::Destaged { volume: 3, block: BlockNo(1), checksum: 7_001, was_reread: true };
+        assert_eq!((recent_writes.take_unsaved(), recent_writes.len()), (vec![expected], 5));
+        let listed: Vec<_> = recent_writes.of_volume(3).into_iter().map(|(block, _)| block.0).collect();
+        assert_eq!(listed, [0, 1, 5], "the block keeps its age");
         recent_writes.remove_volume(3);
         assert_eq!(recent_writes.len(), 0);
     }
@@ -287,11 +335,15 @@ mod tests {
             match random >> 55 & 63 {
                 0 => records = original.take_unsaved(),
                 1..6 => records = original.remove(3, block.run(4)),
+                6..9 => original.reread(3, block, if random >> 20 & 1 == 0 { ZEROES } else { (random >> 21) as u32 }),
                 _ => original.push(3, block, if random >> 20 & 1 == 0 { ZEROES } else { (random >> 20) as u32 }),
             }
             for record in &records {
                 match record {
-                    Record::Destaged { volume, block, checksum } => replayed.push(*volume, *block, *checksum),
+                    Record::Destaged { volume, block, checksum, was_reread: true } => {
+                        replayed.reread(*volume, *block, *checksum);
+                    }
+                    Record::Destaged { volume, block, checksum, .. } => replayed.push(*volume, *block, *checksum),
                     Record::Undestaged { volume, block } => drop(replayed.remove(*volume, block.single())),
                     other => panic!("{other:?}"),
                 }

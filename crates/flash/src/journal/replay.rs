@@ -97,7 +97,10 @@ impl Replay {
                     self.dirty_regions.remove(&(volume, region));
                 }
             }
-            Record::Destaged { volume, block, checksum } => self.recent_writes.push(volume, block, checksum),
+            Record::Destaged { volume, block, checksum, was_reread: true } => {
+                self.recent_writes.reread(volume, block, checksum);
+            }
+            Record::Destaged { volume, block, checksum, .. } => self.recent_writes.push(volume, block, checksum),
             Record::Undestaged { volume, block } => drop(self.recent_writes.remove(volume, block.single())),
         }
     }
@@ -151,7 +154,7 @@ mod tests {
         assert_eq!(replay.frames.keys().collect::<Vec<_>>(), [&(0, 3)]);
         for at in [BLOCKS_END, BlockNo::MAX] {
             replay.apply(Record::DirtyRegion { volume: 1, region: at.0, is_dirty: true });
-            replay.apply(Record::Destaged { volume: 1, block: at, checksum: 1 });
+            replay.apply(Record::Destaged { volume: 1, block: at, checksum: 1, was_reread: false });
             replay.apply(Record::Undestaged { volume: 1, block: at });
         }
         assert!(replay.dirty_regions.is_empty());

@@ -281,8 +281,30 @@ impl<S: Seam> VolumePages<S> {
         write_soon(&self.inner);
     }
 
+    /// Lists a block with the content that was read from the backing after a crash. A block that was destaged since is
+    /// left as it is.
+    pub fn record_reread(&self, block: BlockNo, content: &S::Block) {
+        {
+            let mut state = self.inner.pages.borrow_mut();
+            if !state.is_ready() {
+                return;
+            }
+            let Some(number) = state.number_of(self.incarnation) else { return };
+            if state.recent_writes.of_volume(number).iter().any(|(listed, _)| *listed == block) {
+                return;
+            }
+            state.recent_writes.reread(number, block, content.checksum(0));
+        }
+        write_soon(&self.inner);
+    }
+
+    /// Clears the regions that are settled, once no write has begun for some seconds.
+    pub fn schedule_clearing(&self) {
+        write_intent::schedule_clearing(&self.inner);
+    }
+
     /// Recent writes in regions that were dirty at a crash: the backing has this content or newer one. The caller reads
-    /// them from the backing and calls [`VolumePages::record_destaged`] or [`VolumePages::drop_recent_write`].
+    /// them from the backing and calls [`VolumePages::record_reread`] or [`VolumePages::drop_recent_write`].
     pub fn unproven_writes(&self) -> Vec<BlockNo> {
         let state = self.inner.pages.borrow();
         state.numbers.get(&self.incarnation).map(|number| state.recent_writes.unproven(*number)).unwrap_or_default()

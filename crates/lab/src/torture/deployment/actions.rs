@@ -267,6 +267,7 @@ impl Deployment {
                 let record = self.state.by_name(&name).filter(|record| record.dirty_on_flash.is_none());
                 let Some(incarnation) = record.map(|record| record.incarnation) else { return false };
                 self.state.forget(incarnation);
+                self.state.forget_displaced(&name);
                 self.backings[index].is_loss_unreported = false;
             }
         }

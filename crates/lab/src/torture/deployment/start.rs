@@ -56,9 +56,10 @@ pub(super) async fn start_daemon(
         let found = collect_evidence(deployment, &seam, &core, &disk, &claim.identity, store.as_deref()).await;
         let known = deployment.state.volumes.iter().find(|record| record.backing_identity == claim.identity);
         let is_other_record = known.is_some_and(|record| record.name != name);
-        let records = [known, deployment.state.by_name(&name)];
-        let loss =
-            records.into_iter().flatten().find_map(|record| loss_to_report(&deployment.state, record, !record.clean));
+        let loss = {
+            let mut records = deployment.state.records_of(&name, &claim.identity);
+            records.find_map(|record| loss_to_report(&deployment.state, record, !record.clean))
+        };
         let mut admission =
             identify_volume(deployment, &claim, &found, &served, store.as_deref(), &Acceptance::default());
         let (mut gives_up, mut discards) = (false, false);
