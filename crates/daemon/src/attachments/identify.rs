@@ -86,8 +86,7 @@ impl Attachments {
                     return Err(refused);
                 }
                 let in_memory = |record: &VolumeRecord| found.waiting.get(&record.incarnation).map(|one| one.in_memory);
-                let drops_memory = accept.give_up.is_some()
-                    && former().filter_map(in_memory).any(|blocks| blocks > 0);
+                let drops_memory = accept.give_up.is_some() && former().filter_map(in_memory).any(|blocks| blocks > 0);
                 let admission = self.identify(state, config, facts, (&found, evidence), accept, &served)?;
                 // The blocks given up were acknowledged by a killed daemon to clients that may still be running.
                 let given_up = LossRecord { generation, remote_clients: false };

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use flash::Epoch;
-use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
+use seam::{BLOCK_BYTES, Block, Disk, Nanos, Seam};
 
 use super::writer::{Target, WriteJob, ZeroJob};
 use crate::WritePolicy;
@@ -25,6 +25,9 @@ const RUN_BLOCKS: u64 = 64;
 const RUN_BLOCKS_MAX: u64 = 256;
 /// Limit of spilled blocks that are being reloaded.
 const RELOAD_BLOCKS_MAX: u64 = 256;
+/// Blocks that a stop destages of a volume that has none listed as destaged: one could have the content that it had
+/// before.
+const EVIDENCE_BLOCKS: usize = 4;
 /// Blocks examined in one step.
 const EXAMINED_BLOCKS_MAX: usize = 4096;
 /// Time without requests after which the clients count as idle.
@@ -440,6 +443,31 @@ impl<S: Seam> Shard<S> {
         }
         let waits = BlockNo::each(&run).map(|block| state.waits.take(block.single())).collect();
         Some(Job::Write(WriteJob { operation, first: run.start, targets, waits }, permit))
+    }
+
+    /// Destages a few blocks of a volume that has none listed as destaged: without one, nothing would prove at the next
+    /// start that the backing is not an older copy (seed 90011153).
+    pub async fn destage_evidence(self: &ShardRef<S>) {
+        if !self.lacks_evidence() {
+            return;
+        }
+        let mut from = BlockNo(0);
+        for _ in 0..EVIDENCE_BLOCKS {
+            let job = self.with(|state, memory| {
+                let is_chosen = |block: BlockNo| {
+                    let slot = memory.slot(memory.find(self.number, block).expect("a dirty block has a slot"));
+                    let has_content = slot.data.as_ref().is_some_and(|data| !data.is_zero(0, BLOCK_BYTES));
+                    slot.present == Sectors::ALL && has_content && self.is_writable(state, memory, block)
+                };
+                let boundary = self.run_boundary();
+                let run = state.order.next_run(from, boundary, EXAMINED_BLOCKS_MAX, is_chosen, |_| false);
+                let run = run.ok().flatten()?;
+                from = run.end;
+                self.start_write(state, memory, run.start.single(), run.start)
+            });
+            let Some(Job::Write(job, permit)) = job else { return };
+            self.write_run(job, permit).await;
+        }
     }
 
     /// A flush of the backing without a client's request, so that written blocks become clean and do not grow old.

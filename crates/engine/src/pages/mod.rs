@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use flash::{CompletionNo, QuotaError, VolumePages, WriteIntent};
-use seam::Seam;
+use seam::{Block, Seam};
 
 use crate::memory::{BlockNo, PageNo};
 use crate::shard::state::{Destaged, PARTIAL_MAX};
@@ -244,6 +244,13 @@ impl<S: Seam> Shard<S> {
                 .for_each(|(block, content)| pages.record_destaged(*block, content.as_ref().unwrap_or(&zeroes)));
             self.flash_tier.add_partial_blocks(destaged.partial);
         }
+    }
+
+    /// True if the map lists no block with content as destaged.
+    pub fn lacks_evidence(&self) -> bool {
+        let zeroes = self.seam().zero_block().checksum(0);
+        let has_content = |(_, checksum): &(BlockNo, u32)| *checksum != zeroes;
+        self.flash_tier.pages.as_ref().is_some_and(|pages| !pages.recent_writes().iter().any(has_content))
     }
 
     /// True if every write that was ever sent to the backing is durable there, apart from writes known to be in flight.

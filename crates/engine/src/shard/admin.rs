@@ -31,15 +31,16 @@ impl<S: Seam> Drop for Hold<'_, S> {
 const DESTAGE_STOP_TIMEOUT: Nanos = Nanos::from_millis(500);
 
 impl<S: Seam> Shard<S> {
-    /// Starts no more writes, waits for the writes in flight, and then flushes the backing. The next start can then
-    /// detect whether the backing was changed meanwhile; regions with writes in flight would prove nothing. The wait
-    /// ends after [`DESTAGE_STOP_TIMEOUT`].
+    /// Stops the pump, waits for the writes in flight, and then flushes the backing. The next start can then detect
+    /// whether the backing was changed meanwhile; regions with writes in flight would prove nothing. The wait ends
+    /// after [`DESTAGE_STOP_TIMEOUT`].
     pub async fn stop_destage_with_timeout(self: &ShardRef<S>) {
         self.destage_held.set(true);
         let is_over = Rc::new(Cell::new(false));
         let (shard, over) = (Rc::clone(self), Rc::clone(&is_over));
         self.seam().spawn(async move {
             shard.progress.wait_for(|| shard.state.borrow().operations.is_empty().then_some(())).await;
+            shard.destage_evidence().await;
             // The next start detects a failed flush, as after a crash.
             if shard.sync().await.is_durable() {
                 shard.record_partial_blocks().await;

@@ -667,13 +667,11 @@ impl State {
                 continue;
             }
             match unit {
-                WrittenUnit::Block(reference) => {
-                    match self.clean_block(memory, reference, sequence) {
-                        Some((block, Some(content))) => destaged.add(block, content),
-                        Some((block, None)) => destaged.add_partial(block),
-                        None => {}
-                    }
-                }
+                WrittenUnit::Block(reference) => match self.clean_block(memory, reference, sequence) {
+                    Some((block, Some(content))) => destaged.add(block, content),
+                    Some((block, None)) => destaged.add_partial(block),
+                    None => {}
+                },
                 WrittenUnit::Zeroes(start) => {
                     self.written_ranges -= 1;
                     let state = self.zeroes.get_mut(start).map(|range| range.state);

@@ -24,6 +24,8 @@ use crate::content::Tag;
 use crate::random::Random;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
+/// Time after which a hung flash device is removed at the latest.
+const FLASH_HANG_MAX: Nanos = Nanos::from_secs(3);
 /// Virtual time after which a session that has not ended is stuck.
 pub(super) const SESSION_TIME_MAX: Nanos = Nanos::from_secs(300);
 /// Lines of a sector's history in a violation.
@@ -232,9 +234,13 @@ impl Run {
                 .filter(|_| session.options.contends());
             let request_time = slowest.map_or(subject.options.latency.1.0, |slowest| slowest.0 * 3);
             let round = Nanos(dirty * 2 * request_time / 4);
+            // A write that needs a mark in the write-intent log waits until a hung flash device is removed.
+            let hangs = session.options.flash.as_ref().is_some_and(|flash| flash.hangs_at.is_some());
+            let hang = if hangs { FLASH_HANG_MAX } else { Nanos::ZERO };
+            let age_max = Nanos(age.0 * 2) + Nanos::from_millis(200) + round + hang;
             match memory_survives {
                 true => model.kill(now),
-                false => model.crash(is_fault_free.then_some(Nanos(age.0 * 2) + Nanos::from_millis(200) + round), now),
+                false => model.crash(is_fault_free.then_some(age_max), now),
             }
             let memory = if memory_survives { ", memory is kept" } else { "" };
             model.event(format!("crash: {mode:?}{memory}"), now);

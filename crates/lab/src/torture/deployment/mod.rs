@@ -8,6 +8,7 @@
 mod actions;
 mod start;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
 
@@ -156,6 +157,8 @@ struct Deployment {
     /// Snapshot from before an action that is undone after one session.
     undo: Option<Snapshot>,
     backings: Vec<BackingState>,
+    /// Indexes of the volumes that were attached in the present session.
+    served: BTreeSet<usize>,
     /// True once an action may justify a refusal.
     has_acted: bool,
     /// True once the store was absent or stale: it can no longer reveal that the records are old.
@@ -194,6 +197,7 @@ pub(super) fn run_sessions(run: &mut Run, options: &DeploymentOptions) -> Result
         snapshots,
         undo,
         backings,
+        served: BTreeSet::new(),
         has_acted: false,
         may_miss_old_state: false,
         numbers_drawn: 0,
@@ -260,7 +264,7 @@ impl Deployment {
                 self.run_until_end(run, &world, &session, &attached, end, &mut random)?
             }
         };
-        self.check_refused_are_unwritten(run, &world, &session)?;
+        self.check_refused_are_unwritten(run, &world)?;
         run.add_to_report(&world, &session);
         let served: Vec<usize> = session.subjects.iter().map(|subject| usize::from(subject.number) - 1).collect();
         drop(session);
@@ -371,9 +375,9 @@ impl Deployment {
     }
 
     /// Checks that no write went to the backing of a refused volume.
-    fn check_refused_are_unwritten(&self, run: &Run, world: &World, session: &Session) -> Result<(), Box<Violation>> {
+    fn check_refused_are_unwritten(&self, run: &Run, world: &World) -> Result<(), Box<Violation>> {
         for index in 0..run.options.volumes.len() {
-            let is_served = session.subjects.iter().any(|subject| usize::from(subject.number) == index + 1);
+            let is_served = self.served.contains(&index);
             let writes = world.disk(disk_name(index)).map_or(0, |disk| disk.counts().writes);
             if !is_served && writes > 0 {
                 let message = format!("volume {} was refused, but {writes} writes went to its backing", index + 1);

@@ -30,6 +30,7 @@ pub(super) async fn start_daemon(
     operations: u64,
 ) -> Result<(Session, Vec<Attached>), String> {
     let options = Rc::clone(&run.options);
+    deployment.served.clear();
     let seam = world.seam();
     let core = Core::new(seam.clone(), run.core_spec());
     let without_volumes = |core| Ok((Session::new(core, Vec::new(), Rc::clone(&options), 0), Vec::new()));
@@ -62,7 +63,7 @@ pub(super) async fn start_daemon(
         };
         let mut admission =
             identify_volume(deployment, &claim, &found, &served, store.as_deref(), &Acceptance::default());
-        let (mut gives_up, mut discards) = (false, false);
+        let (mut gives_up, mut discards, mut takes_other_disk) = (false, false, false);
         if let Err(refusal) = admission.clone() {
             // A disk identified by its path cannot always be proven after a crash.
             let may_be_unproven = !deployment.options.is_unique && matches!(refusal, Refusal::ContentUnproven { .. });
@@ -75,13 +76,9 @@ pub(super) async fn start_daemon(
             if let Some(accept) = acceptance(plan.response, loss) {
                 (gives_up, discards) = (accept.give_up.is_some(), accept.discard_past_end);
                 admission = identify_volume(deployment, &claim, &found, &served, store.as_deref(), &accept);
-                let accepts_other_disk = match refusal {
-                    Refusal::ContentUnproven { .. } => !gives_up,
-                    // The disk of another volume, with dirty data waiting for it.
-                    Refusal::BackingChanged { .. } => found.evidence.blocks_in_log > 0,
-                    _ => false,
-                };
-                if accepts_other_disk && admission.is_ok() && deployment.backings[index].is_changed {
+                let accepts_unproven = matches!(refusal, Refusal::ContentUnproven { .. }) && !gives_up;
+                takes_other_disk = matches!(refusal, Refusal::BackingChanged { .. });
+                if accepts_unproven && admission.is_ok() && deployment.backings[index].is_changed {
                     // The administrator accepted that dirty data is destaged to a changed disk.
                     deployment.is_over = true;
                     return without_volumes(core);
@@ -92,7 +89,7 @@ pub(super) async fn start_daemon(
             run.report.refusals += 1;
             continue;
         };
-        if is_other_record && found.evidence.blocks_in_log > 0 && deployment.backings[index].is_changed {
+        if is_other_record && found.evidence.blocks_in_log > 0 {
             // Another volume's disk has this name now, with its dirty data: the model describes this volume's.
             deployment.is_over = true;
             return without_volumes(core);
@@ -115,11 +112,17 @@ pub(super) async fn start_daemon(
         if deployment.backings[index].is_loss_unreported && unflushed_loss == UnflushedLoss::None {
             return Err(format!("clients of {name} are not notified that unflushed writes may be lost"));
         }
-        run.models[index].borrow_mut().resize(sectors, seam.now());
         // If dirty data waits and the volume is served anyway, log and backing together must be complete.
-        let is_restored =
-            deployment.backings[index].is_changed && found.evidence.blocks_in_log == 0 && unwritten_end == 0;
-        if gives_up || is_restored {
+        let is_restored = found.evidence.blocks_in_log == 0 && unwritten_end == 0;
+        let is_changed = deployment.backings[index].is_changed;
+        let defines_content = gives_up || is_changed && (is_restored || takes_other_disk);
+        if is_changed && !defines_content && sectors > run.models[index].borrow().sectors() {
+            // A copy from before a shrink: the model does not know the content past the old end.
+            deployment.is_over = true;
+            return without_volumes(core);
+        }
+        run.models[index].borrow_mut().resize(sectors, seam.now());
+        if defines_content {
             let mut model = run.models[index].borrow_mut();
             let control = world.disk(&path).expect("an open disk belongs to the world");
             if !model.rebase(|sector| Tag(control.tag(sector)), seam.now()) {
@@ -138,6 +141,7 @@ pub(super) async fn start_daemon(
             continue;
         };
         served.push(name.clone());
+        deployment.served.insert(index);
         let control = world.disk(&path).expect("an open disk belongs to the world");
         let parts = SubjectParts { number: index as u16 + 1, volume: served_volume, disk: disk.clone(), control };
         subjects.push(Subject::new(parts, volume.clone(), Rc::clone(&run.models[index])));
