@@ -241,6 +241,49 @@ fn pages_survive_a_clean_stop_and_a_crash() {
     }
 }
 
+/// A region that was dirty at a crash is clean again once its destaged blocks have been read from the backing, also
+/// without another write or flush: a second crash leaves them proven, and they keep their age.
+#[test]
+fn region_with_blocks_read_again_becomes_clean_without_a_flush() {
+    let world = formatted(1, PAGED);
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        let volume = loaded(&store).await.volume(VolumeId(1));
+        for number in [77, 78, 90_000] {
+            volume.record_destaged(BlockNo(number), &block(&seam, number));
+        }
+        seam.sleep(Nanos::from_secs(2)).await;
+        let intent = volume.begin_write(BlockNo(79)..BlockNo(80)).await;
+        volume.end_write(intent, CompletionNo(1));
+        let intent = volume.begin_write(BlockNo(78)..BlockNo(79)).await;
+        volume.end_write(intent, CompletionNo(2));
+        seam.sleep(Nanos::from_secs(2)).await;
+    });
+    let world = after(2, world.crash(CrashMode::LoseAll));
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        store.pages().load().await;
+        let volume = store.pages().volume(VolumeId(1));
+        assert_eq!(volume.unproven_writes(), [BlockNo(77)]);
+        volume.record_reread(BlockNo(77), &block(&seam, 7));
+        volume.schedule_clearing();
+        seam.sleep(Nanos::from_secs(10)).await;
+    });
+    let world = after(3, world.crash(CrashMode::LoseAll));
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        store.pages().load().await;
+        let volume = store.pages().volume(VolumeId(1));
+        assert_eq!(volume.unproven_writes(), []);
+        let listed = [(BlockNo(77), 7), (BlockNo(90_000), 90_000)];
+        let expected = listed.map(|(at, content)| (at, block(&seam, content).checksum(0)));
+        assert_eq!(volume.recent_writes(), expected, "the block that was read again is the older one");
+    });
+}
+
 #[test]
 fn write_waits_for_lost_devices_until_their_map_is_abandoned_for_good() {
     let world = formatted(1, PAGED);
