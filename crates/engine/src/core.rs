@@ -167,13 +167,8 @@ impl<S: Seam> Core<S> {
         Ok((volume, taken))
     }
 
-    /// Abandons a volume whose recovery failed. Its records are perhaps retired by now, so they cannot be adopted again
-    /// before the next start.
+    /// Abandons a volume whose recovery failed.
     fn abandon_recovery(&self, volume: &Volume<S>) {
-        let incarnation = volume.spec().incarnation;
-        if !self.unclaimed_range(incarnation).is_empty() {
-            self.0.partially_recovered.borrow_mut().insert(incarnation);
-        }
         volume.abandon();
         // A later attempt tags the blocks anew. The tags of this attempt would be older, and would restore old content
         // over writes of that time.
@@ -198,6 +193,9 @@ impl<S: Seam> Core<S> {
             return Err(AttachError::DirtyOnFlash(spec.name));
         }
         let volume = self.make(spec, backing)?;
+        // From here on records may be retired. Unless the volume is registered they cannot be adopted again before the
+        // next start, also if the caller drops the attach.
+        self.0.partially_recovered.borrow_mut().insert(volume.spec().incarnation);
         let has_past_end = volume.recover(&self.0.unclaimed_records.borrow()[own_range], left);
         if has_past_end {
             volume.discard_past_end().await.map_err(|error| {
@@ -210,6 +208,7 @@ impl<S: Seam> Core<S> {
 
     /// Makes a volume findable and drops its unclaimed records.
     fn register_recovered(&self, volume: &Volume<S>) {
+        self.0.partially_recovered.borrow_mut().remove(&volume.spec().incarnation);
         let own_range = self.unclaimed_range(volume.spec().incarnation);
         let mut records = self.0.unclaimed_records.borrow_mut();
         if !own_range.is_empty() {

@@ -33,8 +33,9 @@ pub fn retire<S: Seam>(inner: &Rc<Inner<S>>, positions: &[Position]) {
     release(inner);
     let waits = {
         let state = inner.state.borrow();
-        // A log with plenty of space can wait for the next regular commit.
-        !state.retirements.0.is_empty() && state.segments.ready() * 4 < state.superblock.segments as usize
+        // A log with plenty of space can wait for the next regular commit. Segments with pages are no part of it.
+        let own = state.superblock.segments as usize - state.segments.lent().len();
+        !state.retirements.0.is_empty() && state.segments.ready() * 4 < own
     };
     if waits {
         write_now(inner);
