@@ -13,11 +13,13 @@ use seam::{BLOCK_BYTES, Block, Disk, Nanos, PieceMut, Seam};
 
 use crate::Backing;
 use crate::core::Core;
+use crate::shard::state::PARTIAL_MAX;
 use crate::wait::Signal;
 
 /// Number of recently destaged blocks that are compared with a backing before it is written: the newest with content,
-/// and as many of the newest zeroes.
-const COMPARED_BLOCKS_MAX: usize = 32;
+/// and as many of the newest zeroes. The blocks that a stop reads back are the newest ones, whatever their age: half of
+/// the compared blocks are others.
+const COMPARED_BLOCKS_MAX: usize = 2 * PARTIAL_MAX;
 /// Concurrent reads.
 const READS_MAX: usize = 32;
 /// Pause between attempts to get a buffer.

@@ -215,7 +215,8 @@ impl State {
             self.discard_data(former.incarnation, former.dirty_on_flash.as_deref().or(claim.store));
         }
         self.forget_displaced(claim.name);
-        if let Some(found) = by_backing.filter(|found| self.volumes[*found].name != claim.name) {
+        let is_adopted = |found: &usize| claim.accept.adopt && self.volumes[*found].name != claim.name;
+        if let Some(found) = by_backing.filter(is_adopted) {
             self.displace(&self.volumes[found].clone());
         }
         self.revision += 1;
@@ -268,12 +269,12 @@ impl State {
         Admission { incarnation, drops_pages: drops_pages && !sabotage.is(Sabotage::StalePages) }
     }
 
-    /// Keeps what concerns the name of a record that another name takes over.
+    /// Records the former backing and the possible losses of a name whose record another name adopts.
     fn displace(&mut self, record: &VolumeRecord) {
         let VolumeRecord { name, backing_identity, clean, generation, lost_before, loss, durable_writes, .. } =
             record.clone();
         self.displaced.retain(|former| former.name != name);
-        if self.displaced.len() == DISPLACED_MAX {
+        if self.displaced.len() >= DISPLACED_MAX {
             self.displaced.remove(0);
         }
         let (incarnation, none) = (VolumeId(0), VolumeRecord::default());

@@ -22,6 +22,8 @@ struct Manifest {
     #[serde(default)]
     revision: u64,
     volumes: Vec<VolumeRecord>,
+    #[serde(default)]
+    displaced: Vec<VolumeRecord>,
     stores: Vec<StoreRecord>,
     removed: BTreeMap<String, String>,
     retired_luns: std::collections::BTreeSet<u16>,
@@ -102,6 +104,7 @@ impl State {
         let manifest = Manifest {
             revision: self.revision,
             volumes: self.volumes.iter().map(without_samples).collect(),
+            displaced: self.displaced.clone(),
             stores: self.stores.clone(),
             removed: self.removed.clone(),
             retired_luns: self.retired_luns.clone(),
@@ -195,6 +198,7 @@ pub fn rebuild(current: State, found: &StoreInventory) -> Result<(State, Vec<Hol
         generation: epoch.max(if is_own { current.generation } else { 0 }),
         stores: manifest.stores,
         volumes,
+        displaced: manifest.displaced,
         removed: manifest.removed,
         retired_luns: manifest.retired_luns,
         host: manifest.host,

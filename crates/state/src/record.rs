@@ -67,8 +67,8 @@ pub struct State {
     pub boot: Option<BootRecord>,
     /// Volumes that were served at any time and not removed.
     pub volumes: Vec<VolumeRecord>,
-    /// Former records of names whose backing belongs to another name now, oldest first: each name is refused with
-    /// another backing until it is adopted, and its clients are told of a loss (seed 50032488).
+    /// Former records of names whose backing another name has adopted, oldest first. Such a name is refused with another
+    /// backing until it is adopted, and its clients are notified of a loss (seed 50032488).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub displaced: Vec<VolumeRecord>,
     /// Names of configured volumes that a command has removed, each with its configuration entry at that time. A volume
@@ -308,12 +308,13 @@ impl State {
         self.volumes.iter().map(|record| (record.name.as_str(), record)).collect()
     }
 
-    /// The former record of a name whose backing belongs to another name now.
+    /// The former record of a name whose backing another name has adopted. An earlier version may have served the name
+    /// since: its record counts then.
     pub fn displaced(&self, name: &str) -> Option<&VolumeRecord> {
-        self.displaced.iter().find(|record| record.name == name)
+        self.displaced.iter().find(|record| record.name == name).filter(|_| self.by_name(name).is_none())
     }
 
-    /// All records that tell of a volume: that of its backing, that of its name, and the former one of its name.
+    /// The records of a volume's backing and of its name, and the former record of its name.
     pub fn records_of(&self, name: &str, identity: &str) -> impl Iterator<Item = &VolumeRecord> {
         let by_backing = self.volumes.iter().find(|record| record.backing_identity == identity);
         [by_backing, self.by_name(name), self.displaced(name)].into_iter().flatten()

@@ -76,9 +76,9 @@ impl Attachments {
                 let is_known_intact = |earlier: u64| earlier == generation || self.memory.is_intact(earlier);
                 let is_unclean = known.is_some_and(|record| !record.clean && !is_known_intact(record.generation));
                 // Clients identify the volume by name: a loss under that name counts, whatever the backing is now.
-                let former = || state.records_of(&config.name, &facts.identity);
+                let records = || state.records_of(&config.name, &facts.identity);
                 let may_have_lost = |record: &VolumeRecord| !record.clean && !is_known_intact(record.generation);
-                let loss = former().find_map(|one| state::loss_to_report(state, one, may_have_lost(one)));
+                let loss = records().find_map(|one| state::loss_to_report(state, one, may_have_lost(one)));
                 if let Some(refused) = known
                     .filter(|_| is_unclean && !accept.adopt)
                     .and_then(|one| self.memory.unreadable_image_refusal(one))
@@ -86,7 +86,7 @@ impl Attachments {
                     return Err(refused);
                 }
                 let in_memory = |record: &VolumeRecord| found.waiting.get(&record.incarnation).map(|one| one.in_memory);
-                let drops_memory = accept.give_up.is_some() && former().filter_map(in_memory).any(|blocks| blocks > 0);
+                let drops_memory = accept.give_up.is_some() && records().filter_map(in_memory).any(|blocks| blocks > 0);
                 let admission = self.identify(state, config, facts, (&found, evidence), accept, &served)?;
                 // The blocks given up were acknowledged by a killed daemon to clients that may still be running.
                 let given_up = LossRecord { generation, remote_clients: false };

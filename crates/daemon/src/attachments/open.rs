@@ -81,7 +81,9 @@ impl Attachments {
         };
         let may_create = match &config.backing {
             BackingSpec::Path(path) => {
-                !is_device(path) && (adopt || self.records.view().by_name(&config.name).is_none())
+                let state = self.records.view();
+                let is_known = state.by_name(&config.name).is_some() || state.displaced(&config.name).is_some();
+                !is_device(path) && (adopt || !is_known)
             }
             _ => true,
         };

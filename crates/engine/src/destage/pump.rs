@@ -25,8 +25,7 @@ const RUN_BLOCKS: u64 = 64;
 const RUN_BLOCKS_MAX: u64 = 256;
 /// Limit of spilled blocks that are being reloaded.
 const RELOAD_BLOCKS_MAX: u64 = 256;
-/// Blocks that a stop destages of a volume that has none listed as destaged: one could have the content that it had
-/// before.
+/// Number of blocks that a stop destages as evidence: the content of a single one may equal the former content.
 const EVIDENCE_BLOCKS: usize = 4;
 /// Blocks examined in one step.
 const EXAMINED_BLOCKS_MAX: usize = 4096;
@@ -445,12 +444,13 @@ impl<S: Seam> Shard<S> {
         Some(Job::Write(WriteJob { operation, first: run.start, targets, waits }, permit))
     }
 
-    /// Destages a few blocks of a volume that has none listed as destaged: without one, nothing would prove at the next
-    /// start that the backing is not an older copy (seed 90011153).
+    /// Destages a few blocks of a volume without a listed destaged block, as evidence for the next start: nothing else
+    /// would prove that the backing is not an older copy (seed 90011153).
     pub async fn destage_evidence(self: &ShardRef<S>) {
         if !self.lacks_evidence() {
             return;
         }
+        self.reload_evidence().await;
         let mut from = BlockNo(0);
         for _ in 0..EVIDENCE_BLOCKS {
             let job = self.with(|state, memory| {
@@ -467,6 +467,22 @@ impl<S: Seam> Shard<S> {
             });
             let Some(Job::Write(job, permit)) = job else { return };
             self.write_run(job, permit).await;
+        }
+    }
+
+    /// Reloads a few spilled blocks if memory has no dirty ones: all dirty blocks are spilled after a recovery.
+    async fn reload_evidence(self: &ShardRef<S>) {
+        let reload = self.with(|state, memory| {
+            let free = |block: BlockNo| state.fill_guard_for(block, Sectors::ALL).is_none();
+            let count = EVIDENCE_BLOCKS as u64;
+            let run = state.log_tracker.next_spilled_run(BlockNo::ZERO, self.run_boundary(), count, free);
+            let run = run.filter(|_| state.not_clean_blocks() == 0)?;
+            let buffers: Vec<_> = BlockNo::each(&run).map_while(|_| memory.alloc()).collect();
+            Some((run.start.run(buffers.len() as u64), buffers)).filter(|(run, _)| !run.is_empty())
+        });
+        if let Some((run, buffers)) = reload {
+            // Without them the volume has no evidence, as before.
+            drop(self.reload_into(run, buffers, ReloadReason::Destage).await);
         }
     }
 

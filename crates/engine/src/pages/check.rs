@@ -19,6 +19,7 @@ use seam::{Block, Nanos, Seam};
 
 use super::page_and_index;
 use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors};
+use crate::shard::state::PARTIAL_MAX;
 use crate::shard::{Shard, ShardRef};
 use crate::wait::Signal;
 
@@ -165,20 +166,22 @@ impl<S: Seam> Shard<S> {
         if !self.sync().await.is_durable() {
             return false;
         }
-        let listing = pages.clone();
+        let store_pages = pages.clone();
         self.for_each_concurrently(missing, async move |shard, block| {
             if !shard.stopping.get() {
-                shard.list_present_content(&pages, block).await;
+                shard.list_present_content(&pages, block, false).await;
             }
         })
         .await;
-        // Their regions would otherwise stay dirty on an idle volume, and a second crash make the blocks unproven again.
-        listing.schedule_clearing();
+        // Their regions would otherwise stay dirty on an idle volume, so that a second crash made them unproven again.
+        store_pages.schedule_clearing();
         true
     }
 
-    async fn list_present_content(&self, pages: &VolumePages<S>, block: BlockNo) {
-        if block >= self.end_block() {
+    /// Lists a block with the content that the backing has: as destaged just now, or with the age that it had.
+    async fn list_present_content(&self, pages: &VolumePages<S>, block: BlockNo, is_new: bool) {
+        // A start does not compare a last block that is cut short.
+        if block.next().offset() > self.size_bytes.get() {
             return pages.drop_recent_write(block);
         }
         // A block with newer content is listed when that is destaged.
@@ -187,23 +190,24 @@ impl<S: Seam> Shard<S> {
         if let Ok([content]) = found.as_deref()
             && guard.invalidated(block) == Sectors::NONE
         {
-            pages.record_reread(block, content);
+            match is_new {
+                true => pages.record_destaged(block, content),
+                false => pages.record_reread(block, content),
+            }
         }
         self.state.borrow_mut().release_fill_guard(&guard);
     }
 
-    /// Reads blocks back of which only a part was written, and records them as destaged: their checksums are not known
-    /// otherwise, and an older copy of the backing could differ in them alone (seed 90015665). All their writes are
-    /// durable on the backing, and no write is in flight.
-    pub async fn record_partial_blocks(self: &ShardRef<S>) {
+    /// Reads blocks of the backing whose destaged content is unknown, before a stop: those of which only a part was
+    /// written (an older copy of the backing could differ in them alone, seed 90015665), and those that have not been
+    /// read since a crash. All their writes are durable on the backing.
+    pub async fn record_unknown_blocks(self: &ShardRef<S>) {
         let Some(pages) = self.flash_tier.pages.clone() else { return };
-        let blocks: Vec<BlockNo> = self.flash_tier.partial_blocks.take().into();
-        self.for_each_concurrently(blocks, async move |shard, block| {
-            if block < shard.end_block()
-                && let Ok([content]) = shard.read_backing(block.single()).await.as_deref()
-            {
-                pages.record_destaged(block, content);
-            }
+        let partial = self.flash_tier.partial_blocks.take().into_iter().map(|block| (block, true));
+        let unproven = pages.unproven_writes().into_iter().rev().take(PARTIAL_MAX).map(|block| (block, false));
+        let blocks: Vec<(BlockNo, bool)> = partial.chain(unproven).collect();
+        self.for_each_concurrently(blocks, async move |shard, (block, is_new)| {
+            shard.list_present_content(&pages, block, is_new).await;
         })
         .await;
     }

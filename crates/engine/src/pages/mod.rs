@@ -119,11 +119,12 @@ impl<S: Seam> FlashTier<S> {
         self.dropped.borrow().clone()
     }
 
-    /// Adds blocks of which only a part was written and destaged, the newest last.
-    fn add_partial_blocks(&self, blocks: VecDeque<BlockNo>) {
+    /// Updates the list of blocks of which only a part was written and destaged, the newest last.
+    fn set_partial_blocks<B>(&self, destaged: &Destaged<B>) {
         let mut partial = self.partial_blocks.borrow_mut();
-        partial.retain(|block| !blocks.contains(block));
-        partial.extend(blocks);
+        let is_listed = |block: &BlockNo| destaged.last.iter().any(|(last, _)| last == block);
+        partial.retain(|block| !destaged.partial.contains(block) && !is_listed(block));
+        partial.extend(&destaged.partial);
         let excess = partial.len().saturating_sub(PARTIAL_MAX);
         partial.drain(..excess);
     }
@@ -242,11 +243,11 @@ impl<S: Seam> Shard<S> {
                 .last
                 .iter()
                 .for_each(|(block, content)| pages.record_destaged(*block, content.as_ref().unwrap_or(&zeroes)));
-            self.flash_tier.add_partial_blocks(destaged.partial);
+            self.flash_tier.set_partial_blocks(&destaged);
         }
     }
 
-    /// True if the map lists no block with content as destaged.
+    /// True if the map lists no destaged block with content.
     pub fn lacks_evidence(&self) -> bool {
         let zeroes = self.seam().zero_block().checksum(0);
         let has_content = |(_, checksum): &(BlockNo, u32)| *checksum != zeroes;

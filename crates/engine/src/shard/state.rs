@@ -82,7 +82,7 @@ pub struct Destaged<B> {
 
 /// Maximum number of blocks listed with their content.
 const LAST_MAX: usize = 256;
-/// Maximum number of blocks listed of which memory holds only a part: as many as are compared at a start.
+/// Maximum number of blocks listed of which memory holds only a part.
 pub const PARTIAL_MAX: usize = 32;
 /// Maximum number of blocks listed without their content.
 const BLOCKS_MAX: usize = 4_096;

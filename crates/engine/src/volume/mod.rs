@@ -503,6 +503,7 @@ impl<S: Seam> Volume<S> {
             closed.open_again();
             return Err(error);
         }
+        shard.record_unknown_blocks().await;
         shard.drop_all_blocks();
         shard.stopping.set(true);
         shard.work.notify();

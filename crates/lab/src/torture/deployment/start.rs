@@ -89,7 +89,8 @@ pub(super) async fn start_daemon(
             run.report.refusals += 1;
             continue;
         };
-        if is_other_record && found.evidence.blocks_in_log > 0 {
+        let takes_data = takes_other_disk || deployment.backings[index].is_changed;
+        if is_other_record && found.evidence.blocks_in_log > 0 && takes_data {
             // Another volume's disk has this name now, with its dirty data: the model describes this volume's.
             deployment.is_over = true;
             return without_volumes(core);
