@@ -21,6 +21,8 @@ const LOG_LINES_SHOWN: usize = 40;
 pub struct Daemon {
     child: Child,
     log: PathBuf,
+    /// Length of the log before the start, in bytes.
+    log_before: usize,
     endpoint: Endpoint,
     socket: PathBuf,
 }
@@ -92,6 +94,7 @@ impl Daemon {
     pub fn launch_with(fixture: &Fixture, config: &Path) -> Daemon {
         let log = fixture.folder.join("daemon.log");
         let out = File::options().append(true).create(true).open(&log).expect("the folder can be written");
+        let log_before = out.metadata().expect("the log is open").len() as usize;
         let program = fixture.wrapper.as_ref().unwrap_or(binary());
         let mut command =
             fixture.service_manager.as_ref().map_or_else(|| Command::new(program), |service| service.command(program));
@@ -107,10 +110,11 @@ impl Daemon {
         command.arg("serve").arg("--config").arg(config).stdin(Stdio::null());
         command.stdout(out.try_clone().expect("a descriptor is free")).stderr(out);
         let child = command.spawn().expect("the daemon can be started");
-        Daemon { child, log, endpoint: fixture.endpoint(), socket: fixture.folder.join("control.sock") }
+        Daemon { child, log, log_before, endpoint: fixture.endpoint(), socket: fixture.folder.join("control.sock") }
     }
 
-    /// Waits until the daemon's socket answers.
+    /// Waits until the daemon's socket answers, and for a second at most until its log says so: a thread of its own
+    /// writes the log, and some tests configure a log without that line.
     pub fn wait_until_ready(&mut self) {
         let (endpoint, log) = (self.endpoint.clone(), self.log.clone());
         let child = &mut self.child;
@@ -124,6 +128,13 @@ impl Daemon {
                 Err(error) => (error.kind() == std::io::ErrorKind::InvalidData).then_some(()),
             }
         });
+        let is_logged = || self.log().get(self.log_before..).is_some_and(|text| text.contains("serving "));
+        for _ in 0..200 {
+            if is_logged() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Log of this daemon and of its predecessors in the same folder.
