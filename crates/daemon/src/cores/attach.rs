@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use engine::{CacheMode, Volume, VolumeSpec, WritePolicy};
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join, join_all, select};
 use futures_util::stream::{self, StreamExt};
 use messages::{ErrorKind, Failure};
 use seam::real::RealSeam;
@@ -17,7 +17,7 @@ use super::open::{OpenBacking, OpenFacts, OpenPlan, open_backing};
 use super::{Cores, core_ended};
 use logging::{self as log, VOLUME};
 
-/// Backings that a core opens concurrently.
+/// NBD backings that a core opens concurrently. All others are opened at once: their helper threads are bounded.
 const OPENS_MAX: usize = 32;
 /// Time-out for opening a backing. It is longer than the waits for a file lock and for an NBD server, since disks may
 /// have to spin up.
@@ -113,8 +113,11 @@ async fn open_on_core(local: &Local, plans: Vec<OpenPlan>) -> Vec<OpenResult> {
         }
         opened
     };
-    let opening = stream::iter(by_storage.into_values()).map(open).buffer_unordered(OPENS_MAX);
-    let mut opened: Vec<_> = opening.collect::<Vec<_>>().await.into_iter().flatten().collect();
+    let is_nbd = |plans: &Vec<(usize, OpenPlan)>| matches!(plans[0].1.backing, OpenBacking::Nbd(_));
+    let (exports, others): (Vec<_>, Vec<_>) = by_storage.into_values().partition(is_nbd);
+    let exports = stream::iter(exports).map(open).buffer_unordered(OPENS_MAX).collect::<Vec<_>>();
+    let (exports, others) = join(exports, join_all(others.into_iter().map(open))).await;
+    let mut opened: Vec<_> = exports.into_iter().chain(others).flatten().collect();
     opened.sort_by_key(|(at, _)| *at);
     let mut opened: Vec<_> = opened.into_iter().map(|(_, result)| result).collect();
     resolve_shared_storage(local, &plans, &mut opened).await;
