@@ -11,8 +11,8 @@ use seam::real::{PATH_TIMEOUT, PathCall};
 
 use super::super::cores::{OpenBacking, OpenPlan, Opened};
 use super::super::overlap::{OwnVolumes, check_target};
-use super::super::volumes::WantedVolume;
 use super::super::volumes::open_attempts::remedy;
+use super::super::volumes::{KnownVolume, WantedVolume};
 use super::Attachments;
 use config::{BackingSpec, VolumeConfig, is_device};
 use state::Refusal;
@@ -113,9 +113,7 @@ impl Attachments {
             DiskError::Shared { path, other, on } => (path, other, on),
             _ => return self.unavailable(config, error),
         };
-        // Requests of an earlier attempt are unanswered and hold its handle.
-        let is_refused = |name: &str| self.volumes.find(name).is_some_and(|known| known.refusal().is_some());
-        if path == other && is_at(&config.backing, path) && is_refused(&config.name) {
+        if path == other && self.is_left_by_attempt(config, wanted) {
             return hung(&config.backing);
         }
         let text = format!(
@@ -126,6 +124,16 @@ impl Attachments {
             self.name_of_device(other, wanted)
         );
         Failure::new(ErrorKind::Conflict, text)
+    }
+
+    /// True if nothing serves the storage at the path of a refused volume: an earlier attempt then has opened it, and
+    /// its unanswered requests hold it.
+    fn is_left_by_attempt(&self, config: &VolumeConfig, wanted: &[WantedVolume]) -> bool {
+        let BackingSpec::Path(path) = &config.backing else { return false };
+        let is_refused = self.volumes.find(&config.name).is_some_and(|known| known.refusal().is_some());
+        let serves = |known: &KnownVolume| known.placement().is_some() && is_at(&known.config.backing, path);
+        let is_served = self.volumes.map(serves).contains(&true) || self.flash.devices().contains(path);
+        is_refused && !is_served && wanted.iter().filter(|(other, _)| is_at(&other.backing, path)).count() == 1
     }
 
     /// Name of the volume or flash device at that path.
