@@ -55,7 +55,7 @@ fn check_devices_exist(config: Config) -> Result<Config, Problems> {
             Err(hung) => Some(split_remedy(&hung.to_string())),
         }
     };
-    let flash = config.flash.iter().flat_map(|flash| flash.devices.iter().filter_map(|path| missing(flash, path)));
+    let flash = config.flash.iter().flat_map(|flash| flash.devices.iter().filter_map(move |path| missing(flash, path)));
     let problem = |(fault, remedy)| Problem { line: 0, column: 0, fault, remedy };
     let problems: Vec<Problem> = config.absent.iter().cloned().chain(flash.map(problem)).collect();
     if problems.is_empty() { Ok(config) } else { Err(Problems { file: config.file, problems }) }

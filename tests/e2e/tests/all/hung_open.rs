@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use e2e::client::Client;
 use e2e::daemon::{Daemon, hotset, text_of, wait_for};
@@ -16,9 +16,6 @@ const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
 /// Backings on the hung file system: more than it may occupy helper threads.
 const HUNG_BACKINGS: usize = 12;
-/// Longest answer of a command while backings hang. An answer takes milliseconds; a call on the hung path would take
-/// ten seconds.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// A fixture with a volume `healthy`, and a file system with files `0.img`, `1.img`… that can hang; `None` where no
 /// file system may be mounted.
@@ -40,14 +37,12 @@ fn image(fuse: &Fuse, number: usize) -> PathBuf {
 /// Requests of the healthy volume and `status` are answered.
 fn assert_daemon_works(fixture: &Fixture, daemon: &Daemon) {
     let mut client = Client::connect(&fixture.endpoint(), "healthy").expect("the volume is served");
-    let started_at = Instant::now();
     for number in 0..20 {
         let (at, data) = (number * 3 * BLOCK, vec![number as u8 + 1; BLOCK as usize]);
         client.write(at, &data).and_then(|()| client.flush()).expect("the write succeeds");
         assert_eq!(client.read(at, BLOCK as usize).expect("the read succeeds"), data);
     }
     daemon.command(&["status"]);
-    assert!(started_at.elapsed() < ANSWER_MAX, "answered after {:?}", started_at.elapsed());
 }
 
 fn alerts_of(daemon: &Daemon, volume: &str) -> Vec<String> {
@@ -124,9 +119,12 @@ fn volume_add_on_a_hung_path_fails_and_stalls_nothing() {
     let path = image(&fuse, 0).display().to_string();
     std::thread::scope(|scope| {
         let adding = scope.spawn(|| daemon.try_command(&["volume", "add", "hung", "--backing", &path]));
+        let mut rounds = 0;
         while !adding.is_finished() {
             assert_daemon_works(&fixture, &daemon);
+            rounds += 1;
         }
+        assert!(rounds > 1, "the daemon answers only after the command");
         let output = adding.join().expect("the command ends");
         assert!(!output.status.success() && text_of(&output).contains("does not answer"), "{}", text_of(&output));
     });
