@@ -58,7 +58,10 @@ pub struct PathCall<T> {
 /// State of a call that its helper thread and its caller share.
 pub struct Call {
     path: PathBuf,
+    /// The caller waits no more.
     is_abandoned: AtomicBool,
+    /// The work has ended.
+    is_answered: AtomicBool,
     place: Mutex<Place>,
 }
 
@@ -106,6 +109,17 @@ impl Call {
     pub fn is_abandoned(&self) -> bool {
         self.is_abandoned.load(Ordering::Relaxed)
     }
+
+    /// True if the caller has given up before the work has ended.
+    fn hangs(&self) -> bool {
+        self.is_abandoned() && !self.is_answered.load(Ordering::Relaxed)
+    }
+
+    fn new(path: &Path, domain: &Domain) -> Call {
+        let place = Place { domain: domain.clone(), since: Instant::now(), is_running: false };
+        let (is_abandoned, is_answered) = (AtomicBool::new(false), AtomicBool::new(false));
+        Call { path: path.to_owned(), is_abandoned, is_answered, place: Mutex::new(place) }
+    }
 }
 
 impl<T: Send + 'static> PathCall<T> {
@@ -113,13 +127,17 @@ impl<T: Send + 'static> PathCall<T> {
     pub fn start(path: &Path, work: impl FnOnce(&Call) -> T + Send + 'static) -> PathCall<T> {
         let (walk, domain) = (Walk::new(path), Domain::new());
         let (sender, answer) = oneshot::channel();
-        let place = Place { domain: domain.clone(), since: Instant::now(), is_running: false };
-        let call = Arc::new(Call { path: path.to_owned(), is_abandoned: AtomicBool::new(false), place: place.into() });
+        let call = Arc::new(Call::new(path, &domain));
         let on_thread = call.clone();
-        // The caller may have given up; the result is then dropped on the helper thread, where a close may block.
-        let work = Box::new(move || drop(sender.send(work(&on_thread))));
+        let work = Box::new(move || {
+            let result = work(&on_thread);
+            // Before the caller can see the result, and start its next call on the path.
+            on_thread.is_answered.store(true, Ordering::Relaxed);
+            // The caller may have given up; the result is then dropped here, where a close may block.
+            drop(sender.send(result));
+        });
         let mut calls = lock(&CALLS);
-        if !calls.has_abandoned(path) {
+        if !calls.has_hung(path) {
             calls.queue(domain, Job { call: call.clone(), walk, work });
         }
         PathCall { answer, call }
@@ -208,9 +226,9 @@ impl Wake for Unpark {
 
 impl Calls {
     /// True while a call on `path` runs whose caller has given up.
-    fn has_abandoned(&self, path: &Path) -> bool {
+    fn has_hung(&self, path: &Path) -> bool {
         let mut running = self.domains.values().flat_map(|domain| &domain.running);
-        running.any(|call| call.is_abandoned() && call.path == path)
+        running.any(|call| call.hangs() && call.path == path)
     }
 
     /// Queues a call in a domain, or refuses it by dropping it.
@@ -222,7 +240,7 @@ impl Calls {
             running: Vec::new(),
             answered_at: now,
         });
-        if calls.running.len() == THREADS_PER_DOMAIN && calls.running.iter().all(|call| call.is_abandoned()) {
+        if calls.running.len() == THREADS_PER_DOMAIN && calls.running.iter().all(|call| call.hangs()) {
             return;
         }
         calls.queue.push_back(job);

@@ -21,16 +21,17 @@ fn hang(path: &Path) -> (PathCall<()>, Sender<()>) {
 }
 
 fn is_idle(path: &Path) -> bool {
-    !lock(&CALLS).has_abandoned(path)
+    !lock(&CALLS).has_hung(path)
 }
 
 /// A call in a domain under a name that no mount has, and that no other test uses.
 fn call_in(domain: &str, path: &str, work: impl FnOnce() + Send + 'static) -> PathCall<()> {
     let (sender, answer) = oneshot::channel();
-    let place = Place { domain: domain.to_owned(), since: Instant::now(), is_running: false };
-    let call = Arc::new(Call { path: path.into(), is_abandoned: AtomicBool::new(false), place: place.into() });
+    let call = Arc::new(Call::new(Path::new(path), &domain.to_owned()));
+    let on_thread = call.clone();
     let work = Box::new(move || {
         work();
+        on_thread.is_answered.store(true, Ordering::Relaxed);
         // The test may have given up.
         let _ = sender.send(());
     });
@@ -55,6 +56,14 @@ fn result_of_a_call_is_returned() {
         move |_| !missing.exists()
     });
     assert_eq!(is_missing.wait(LONG), Ok(true), "the call itself finds that the path is missing");
+}
+
+#[test]
+fn path_that_answered_can_be_called_again_at_once() {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    for number in 0..1_000 {
+        assert_eq!(PathCall::start(folder.path(), move |_| number).wait(LONG), Ok(number));
+    }
 }
 
 #[test]
