@@ -322,6 +322,6 @@ impl Config {
 
 /// The daemon's socket: `named`, else the default configuration's, else the default.
 pub fn control_socket(named: Option<&Path>) -> PathBuf {
-    let configured = || Config::load(Path::new(DEFAULT_CONFIG)).ok().map(|config| config.control_socket);
+    let configured = || Config::load_settings(Path::new(DEFAULT_CONFIG)).ok().map(|config| config.control_socket);
     named.map(Path::to_owned).or_else(configured).unwrap_or_else(|| DEFAULT_SOCKET.into())
 }

@@ -27,8 +27,11 @@ struct Found {
 pub struct LookUps(BTreeMap<PathBuf, Option<Found>>);
 
 impl LookUps {
-    /// Looks up all backings and flash devices of a file.
+    /// Looks up all backings and flash devices of a file; none with a limit of zero.
     pub fn of(table: &DeTable<'_>, folder: &Path, limit: Duration) -> LookUps {
+        if limit.is_zero() {
+            return LookUps::default();
+        }
         let start = |path: PathBuf| {
             let call = PathCall::start(&path, {
                 let path = path.clone();
@@ -45,7 +48,7 @@ impl LookUps {
         matches!(self.0.get(path), Some(None))
     }
 
-    /// True if the path exists, or does not answer.
+    /// True if the path exists, does not answer, or was not looked up.
     pub fn exists(&self, path: &Path) -> bool {
         self.0.get(path).is_none_or(|found| found.as_ref().is_none_or(|found| found.exists))
     }
