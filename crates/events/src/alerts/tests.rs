@@ -114,7 +114,8 @@ fn each_kind_is_found_and_a_healthy_daemon_has_none() {
     assert_eq!(names, ["backing-hung v"]);
     assert_eq!(alerts.active()[0].cause, "its backing /x has not answered a request for 12s");
     let hung: fn(&mut VolumeReport) = |volume| {
-        refused(volume);
+        volume.state = VolumeState::Refused;
+        volume.alerts = vec![Notice::new(AlertKind::VolumeRefused, "not served: it does not answer")];
         volume.refusal = Some("backing-hung".to_owned());
     };
     assert_eq!(found(volume(hung)), ["volume-refused v", "backing-hung v"]);
