@@ -35,10 +35,10 @@ impl BackingSpec {
         }
     }
 
-    /// True when the backing has no size of its own.
-    pub fn needs_size(&self) -> bool {
+    /// True when the backing has no size of its own; `exists` finds whether a path does.
+    pub(super) fn needs_size(&self, exists: impl FnOnce(&Path) -> bool) -> bool {
         match self {
-            BackingSpec::Path(path) => !path.exists(),
+            BackingSpec::Path(path) => !exists(path),
             BackingSpec::Nbd(_) => false,
             BackingSpec::Sim(_, size) => size.is_none(),
             BackingSpec::SimArray(_) => true,

@@ -7,6 +7,7 @@ use engine::Threshold;
 use seam::Nanos;
 
 use super::FlashConfig;
+use super::look_up::LookUps;
 use super::problem::Source;
 use super::read::{Located, Rate, Section, Size, Thousandths};
 use units::show_bytes;
@@ -25,7 +26,12 @@ const THRESHOLD: Threshold = Threshold::Latency(Nanos::from_millis(5));
 
 /// Reads the table; `None` if it is absent. Whether a device exists is checked when it is opened: a start without one
 /// of two devices still serves.
-pub(super) fn read_flash(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Option<FlashConfig> {
+pub(super) fn read_flash(
+    section: &Section<'_>,
+    folder: &Path,
+    look_ups: &LookUps,
+    source: &mut Source<'_>,
+) -> Option<FlashConfig> {
     section.is_present().then_some(())?;
     let devices = section.require::<Vec<Located<String>>>("devices", source);
     let size = section.get::<Size>("size", source);
@@ -44,9 +50,8 @@ pub(super) fn read_flash(section: &Section<'_>, folder: &Path, source: &mut Sour
     for Located { value, span } in &list {
         let path = folder.join(value);
         // Symbolic links are resolved if the path exists.
-        let canonical = path.canonicalize().ok();
-        let same =
-            |other: &PathBuf| *other == path || other.canonicalize().ok().is_some_and(|other| Some(other) == canonical);
+        let canonical = look_ups.canonical(&path);
+        let same = |other: &PathBuf| *other == path || canonical.is_some() && look_ups.canonical(other) == canonical;
         if value.is_empty() || devices.iter().any(same) {
             source.problem(span, format!("\"{value}\" is no second device"), "specify two different ones");
         }
@@ -66,7 +71,8 @@ impl FlashConfig {
         self.size_bytes.filter(|_| !device.starts_with("/dev"))
     }
 
-    /// Estimate of the bytes of clean pages that the devices can hold; `None` if the size of one is unknown.
+    /// Estimate of the bytes of clean pages that the devices can hold; `None` if the size of one is unknown. It opens
+    /// the devices, so the caller runs it as a [`PathCall`](seam::real::PathCall).
     pub fn clean_bytes_about(&self) -> Option<u64> {
         let size = |device: &PathBuf| {
             let end = std::fs::File::open(device).and_then(|mut file| file.seek(SeekFrom::End(0)));
@@ -77,7 +83,8 @@ impl FlashConfig {
         sizes.map(|sizes| sizes.iter().map(|bytes| bytes / 10 * 9).sum())
     }
 
-    /// Fault and remedy for a missing device that is not to be created.
+    /// Fault and remedy for a missing device that is not to be created. It looks up the path, so the caller runs it as
+    /// a [`PathCall`](seam::real::PathCall).
     pub fn missing(&self, device: &Path) -> Option<(String, String)> {
         // A crash between the creation of a file and its allocation leaves an empty file.
         let has_content = std::fs::metadata(device).is_ok_and(|meta| !meta.is_file() || meta.len() > 0);

@@ -11,6 +11,7 @@ mod iscsi;
 pub mod keys;
 mod load;
 mod log;
+mod look_up;
 mod names;
 pub mod problem;
 pub mod qos;
@@ -41,6 +42,7 @@ pub use backing::{BackingSpec, is_device};
 pub use history::HistoryConfig;
 pub use iscsi::{IscsiConfig, read_chap, show_portal};
 pub use log::LogConfig;
+pub use look_up::LOOK_UP_LIMIT;
 pub use names::check_name;
 pub use problem::{Problem, Problems};
 pub use qos::{QosRule, RuleValue};
@@ -320,6 +322,6 @@ impl Config {
 
 /// The daemon's socket: `named`, else the default configuration's, else the default.
 pub fn control_socket(named: Option<&Path>) -> PathBuf {
-    let configured = || Config::load(Path::new(DEFAULT_CONFIG)).ok().map(|config| config.control_socket);
+    let configured = || Config::load_settings(Path::new(DEFAULT_CONFIG)).ok().map(|config| config.control_socket);
     named.map(Path::to_owned).or_else(configured).unwrap_or_else(|| DEFAULT_SOCKET.into())
 }

@@ -1,8 +1,10 @@
 //! Parsing of the file's text into a [`Config`] or the list of its problems.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use seam::Address;
+use seam::real::PATH_TIMEOUT;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -13,6 +15,7 @@ use super::flash::read_flash;
 use super::history::read_history;
 use super::iscsi::read_iscsi;
 use super::log::read_log;
+use super::look_up::LookUps;
 use super::problem::Source;
 use super::qos::{read_datastores, read_rules};
 use super::read::{Located, Section, Setting, Size, ValueError, check_tables};
@@ -32,15 +35,30 @@ const DEFAULT_STATE: &str = "/var/lib/hotset";
 impl Config {
     /// Reads and checks `file`.
     pub fn load(file: &Path) -> Result<Config, Problems> {
+        Config::load_within(file, PATH_TIMEOUT)
+    }
+
+    /// Reads `file` without touching the paths in it, for a command that needs only its settings.
+    pub fn load_settings(file: &Path) -> Result<Config, Problems> {
+        Config::load_within(file, Duration::ZERO)
+    }
+
+    /// Reads and checks `file`. A backing or flash device that has not answered for `limit` counts as hung; with a limit
+    /// of zero none is looked up.
+    pub fn load_within(file: &Path, limit: Duration) -> Result<Config, Problems> {
         let text = std::fs::read_to_string(file).map_err(|error| {
             let remedy = "specify a file that exists and that this user may read";
             Problems::of_file(file, format!("cannot be read: {error}"), remedy)
         })?;
-        Config::parse(file, &text)
+        Config::parse_within(file, &text, limit)
     }
 
     /// Parses `text` as the content of `file`; relative paths are relative to the file's folder.
     pub fn parse(file: &Path, text: &str) -> Result<Config, Problems> {
+        Config::parse_within(file, text, PATH_TIMEOUT)
+    }
+
+    fn parse_within(file: &Path, text: &str, limit: Duration) -> Result<Config, Problems> {
         let whole = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
         let folder = whole.parent().unwrap_or(Path::new("/")).to_owned();
         let mut source = Source::new(text);
@@ -53,7 +71,13 @@ impl Config {
                 "correct the line; text values stand in quotes",
             );
         }
-        let config = if errors.is_empty() { read(&root, file, &folder, text, &mut source) } else { None };
+        let config = match errors.is_empty() {
+            true => {
+                let look_ups = LookUps::of(root.get_ref(), &folder, limit);
+                read(&root, file, (&folder, &look_ups), text, &mut source)
+            }
+            false => None,
+        };
         let problems = source.into_problems();
         match config {
             Some(config) if problems.is_empty() => Ok(config),
@@ -70,7 +94,7 @@ impl Config {
 fn read(
     root: &Spanned<DeTable<'_>>,
     file: &Path,
-    folder: &Path,
+    (folder, look_ups): (&Path, &LookUps),
     text: &str,
     source: &mut Source<'_>,
 ) -> Option<Config> {
@@ -81,7 +105,7 @@ fn read(
     let control_socket = path(&Section::single(table, "control", source), "socket", DEFAULT_SOCKET, folder, source);
     let memory = Section::single(table, "memory", source);
     let memory_bytes = read_memory(&memory, source);
-    let flash = read_flash(&Section::single(table, "flash", source), folder, source);
+    let flash = read_flash(&Section::single(table, "flash", source), folder, look_ups, source);
     let keep_in = read_keep_in(&memory, folder, source);
     let api = read_api(&Section::single(table, "api", source), folder, source);
     let history = read_history(&Section::single(table, "history", source), source);
@@ -94,7 +118,7 @@ fn read(
     let datastores = read_datastores(&Section::repeated(table, "datastore", source), source);
     let qos = read_rules(&Section::repeated(table, "qos", source), source);
     let sections = Section::repeated(table, "volume", source);
-    let volumes = read_volumes(&sections, folder, &arrays, (&datastores, &qos), memory_bytes, source);
+    let volumes = read_volumes(&sections, (folder, look_ups), &arrays, (&datastores, &qos), memory_bytes, source);
     let file = file.to_owned();
     let absent = source.take_absent();
     Some(Config {

@@ -12,6 +12,7 @@ use super::array::default_array;
 use super::backing::is_device;
 use super::iscsi::read_acl;
 use super::keys::nearest;
+use super::look_up::LookUps;
 use super::names::{read_name, report_error};
 use super::problem::Source;
 use super::qos::{QosRule, read_qos};
@@ -80,7 +81,7 @@ struct EarlierBacking {
 
 pub(super) fn read_volumes(
     sections: &[Section<'_>],
-    folder: &Path,
+    (folder, look_ups): (&Path, &LookUps),
     arrays: &[ArrayConfig],
     (datastores, rules): (&[DatastoreSpec], &[QosRule]),
     memory_bytes: u64,
@@ -94,9 +95,9 @@ pub(super) fn read_volumes(
     for section in sections {
         let name = read_name(section, &names, source);
         let backing = read_backing(section, folder, arrays, source);
-        let size = read_size(section, backing.as_ref(), source);
+        let size = read_size(section, backing.as_ref(), look_ups, source);
         if let Some(backing) = &backing {
-            check_backing_unused(backing, &mut earlier, source);
+            check_backing_unused(backing, look_ups, &mut earlier, source);
         }
         let policy = section.get::<WritePolicy>("policy", source);
         let defer = section.get::<Duration>("defer", source);
@@ -247,7 +248,12 @@ fn read_backing(
     Some(Located { value: backing, span: text.span })
 }
 
-fn read_size(section: &Section<'_>, backing: Option<&Located<BackingSpec>>, source: &mut Source<'_>) -> Option<u64> {
+fn read_size(
+    section: &Section<'_>,
+    backing: Option<&Located<BackingSpec>>,
+    look_ups: &LookUps,
+    source: &mut Source<'_>,
+) -> Option<u64> {
     let size = section.get::<Size>("size", source);
     if let Some(Located { value: Size(bytes), span }) = &size
         && (*bytes == 0 || !bytes.is_multiple_of(512))
@@ -256,8 +262,13 @@ fn read_size(section: &Section<'_>, backing: Option<&Located<BackingSpec>>, sour
         source.problem(span, fault, "specify a multiple of 512 bytes, above 0");
     }
     let backing = backing?;
+    let needs_size = backing.value.needs_size(|path| look_ups.exists(path));
     match (&backing.value, &size) {
-        (BackingSpec::Path(path), None) if backing.value.needs_size() => {
+        (BackingSpec::Path(path), _) if look_ups.is_hung(path) => {
+            let fault = format!("{} does not answer: its file system or device hangs", path.display());
+            source.absent(&backing.span, fault, "check the file server, the connection to the disk and dmesg");
+        }
+        (BackingSpec::Path(path), None) if needs_size => {
             let fault = format!("{} does not exist, and no size is given", path.display());
             let remedy = match is_device(path) {
                 true => "attach the disk, or correct the path",
@@ -265,11 +276,11 @@ fn read_size(section: &Section<'_>, backing: Option<&Located<BackingSpec>>, sour
             };
             source.absent(&backing.span, fault, remedy);
         }
-        (BackingSpec::Path(path), Some(_)) if is_device(path) && !path.exists() => {
+        (BackingSpec::Path(path), Some(_)) if is_device(path) && !look_ups.exists(path) => {
             let fault = format!("the device {} does not exist", path.display());
             source.absent(&backing.span, fault, "attach the disk, or correct the path");
         }
-        (_, None) if backing.value.needs_size() && !section.has("size") => {
+        (_, None) if needs_size && !section.has("size") => {
             let fault = format!("{} has no size of its own", backing.value);
             source.problem(&backing.span, fault, "add size = \"100 GiB\"");
         }
@@ -290,9 +301,14 @@ fn read_size(section: &Section<'_>, backing: Option<&Located<BackingSpec>>, sour
 /// Reports a backing that an earlier volume has: two volumes would overwrite each other's data. If only symbolic links
 /// lead to the same backing, the problem depends on the machine's present state. A daemon then refuses the second
 /// volume alone, by the backing's identity.
-fn check_backing_unused(backing: &Located<BackingSpec>, earlier: &mut Vec<EarlierBacking>, source: &mut Source<'_>) {
+fn check_backing_unused(
+    backing: &Located<BackingSpec>,
+    look_ups: &LookUps,
+    earlier: &mut Vec<EarlierBacking>,
+    source: &mut Source<'_>,
+) {
     let (written, real) = match &backing.value {
-        BackingSpec::Path(path) => (path.clone(), path.canonicalize().unwrap_or_else(|_| PathBuf::clone(path))),
+        BackingSpec::Path(path) => (path.clone(), look_ups.canonical(path).unwrap_or(path).to_owned()),
         BackingSpec::Nbd(_) => (backing.value.to_string().into(), backing.value.to_string().into()),
         BackingSpec::Sim(..) | BackingSpec::SimArray(_) => return,
     };

@@ -48,7 +48,7 @@ use tokio::task::LocalSet;
 pub use self::daemon::override_reports;
 use self::daemon::serve;
 pub use self::events::FOLDER as EVENTS_FOLDER;
-use config::Config;
+use config::{Config, LOOK_UP_LIMIT};
 use logging::{self as log, CONFIG};
 use terminal::Failure;
 
@@ -59,7 +59,7 @@ const UMASK: u32 = 0o027;
 pub fn run(file: &Path) -> Result<(), Failure> {
     let inherited = handover::inherited();
     signals::start_thread()?;
-    let config = Config::load(file).map_err(|problems| Failure::usage(problems.to_string()))?;
+    let config = Config::load_within(file, LOOK_UP_LIMIT).map_err(|problems| Failure::usage(problems.to_string()))?;
     // After the signal thread has started: the log has a thread.
     let _log = log::start(&config.log.filter, config.log.format)
         .map_err(|error| Failure::failed(format!("the log cannot be started: {error}")))?;

@@ -7,12 +7,13 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use engine::VolumeId;
 use engine::backing::nbd::NbdTarget;
 use messages::{ErrorKind, Failure};
 use seam::Address;
-use seam::real::{NbdUnder, has_client};
+use seam::real::{NbdUnder, PathCall, PathHung, has_client};
 
 use state::State;
 
@@ -55,9 +56,22 @@ fn volume_of(backend: &str) -> Option<VolumeId> {
     u64::from_str_radix(incarnation, 16).ok().map(VolumeId)
 }
 
-/// Refuses an export at an address of `own`, where this daemon listens or will listen.
-pub fn check_target(target: &NbdTarget, own: &[Address]) -> Result<(), Failure> {
-    match own.iter().any(|own| reaches_listener(own, &target.address)) {
+/// Refuses an export at an address of `own`, where this daemon listens or will listen. Fails if the path of its socket
+/// has not answered for `limit`.
+pub async fn check_target(
+    target: &NbdTarget,
+    own: Vec<Address>,
+    limit: Duration,
+) -> Result<Result<(), Failure>, PathHung> {
+    let address = target.address.clone();
+    let is_own = match &target.address {
+        Address::Unix(path) => {
+            let resolving = PathCall::start(path, move |_| own.iter().any(|own| reaches_listener(own, &address)));
+            resolving.answer(limit, tokio::time::sleep).await?
+        }
+        Address::Tcp(..) => own.iter().any(|own| reaches_listener(own, &address)),
+    };
+    Ok(match is_own {
         true => Err(Failure::new(
             ErrorKind::Conflict,
             format!(
@@ -66,7 +80,7 @@ pub fn check_target(target: &NbdTarget, own: &[Address]) -> Result<(), Failure> 
             ),
         )),
         false => Ok(()),
-    }
+    })
 }
 
 /// True when a connection to `target` reaches the listener at `own`. Host names are not resolved; the connection itself

@@ -46,6 +46,9 @@ pub enum DiskError {
     /// The disk cannot be opened in the requested form.
     #[error("{0}")]
     Open(String),
+    /// The path of the disk does not answer.
+    #[error("{0}")]
+    Hung(String),
 }
 
 /// Request to open a disk.

@@ -47,7 +47,7 @@ pub use record::{
 pub use replace::Step;
 pub use store_record::StoreRecord;
 pub use stores::{StoreFound, StoreUse, show_uuid, uuid_of};
-pub use trust::{BACKING_SHRANK, Loss, OlderThan, Refusal, Sabotage, SeenStore};
+pub use trust::{BACKING_HUNG, BACKING_SHRANK, Loss, OlderThan, Refusal, Sabotage, SeenStore};
 pub use units::{UnitError, UnitRecord};
 pub use writer::{Hook, WRITE_TIMEOUT};
 use writer::{WriteError, Writer};

@@ -47,6 +47,9 @@ impl Sabotage {
 /// Code of [`Refusal::BackingShrank`], to which a resize is the answer.
 pub const BACKING_SHRANK: &str = "backing-shrank";
 
+/// Code of [`Refusal::BackingHung`], which is lifted without an administrator's choice.
+pub const BACKING_HUNG: &str = "backing-hung";
+
 /// Reason why a store or a volume is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -174,6 +177,11 @@ pub enum Refusal {
         /// Dirty bytes past the end.
         past_end_bytes: u64,
     },
+    /// The backing does not answer: its file system or device hangs.
+    BackingHung {
+        /// The backing, as configured.
+        backing: String,
+    },
 }
 
 /// Dirty data that a choice would give up.
@@ -255,6 +263,7 @@ codes! {
     ContentDiffers => "content-differs",
     ContentUnproven => "content-unproven",
     BackingShrank => BACKING_SHRANK,
+    BackingHung => BACKING_HUNG,
 }
 
 impl std::error::Error for Refusal {}
@@ -370,6 +379,12 @@ impl fmt::Display for Refusal {
                 f,
                 "its backing has {found_bytes} bytes and had {known_bytes}: {past_end_bytes} bytes of dirty data lie \
                  past its end. Restore its size; or, to discard that data: hotset volume resize {name} --discard-dirty"
+            ),
+            Refusal::BackingHung { backing } => write!(
+                f,
+                "its backing {backing} does not answer: its file system or device hangs. Check the file server, the \
+                 connection to the disk and the kernel's messages (dmesg). The daemon retries automatically, and \
+                 serves the volume when the backing answers"
             ),
         }
     }

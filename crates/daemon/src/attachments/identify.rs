@@ -1,13 +1,15 @@
 //! Identifying volumes on their open backings: its record, its undestaged blocks, and whether it may be served.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use engine::{VolumeId, WritePolicy};
 use messages::{ErrorKind, Failure};
 
-use super::super::cores::{OpenFacts, Opened, Subject};
+use super::super::cores::{Examined, OpenFacts, Opened, Subject, Unexamined};
 use super::super::volumes::WantedVolume;
 use super::Attachments;
+use super::open::hung;
 use config::VolumeConfig;
 use config::keys::set_by_command;
 use logging::{self as log, VOLUME};
@@ -21,12 +23,17 @@ pub struct Findings {
     /// Blocks that wait to be destaged, by incarnation.
     waiting: BTreeMap<VolumeId, UndestagedBlocks>,
     /// Content of each backing; `None` for one that is not open.
-    evidence: Vec<Option<Result<Evidence, Failure>>>,
+    evidence: Vec<Option<Examined>>,
 }
 
 impl Attachments {
     /// The blocks that wait for each open backing, and the backing's content; `None` for one that is not open.
-    pub(super) async fn find_all(&self, opened: &[Result<Opened, Failure>]) -> Result<Findings, Failure> {
+    /// A backing that leaves a read unanswered for `limit` counts as hung.
+    pub(super) async fn find_all(
+        &self,
+        opened: &[Result<Opened, Failure>],
+        limit: Duration,
+    ) -> Result<Findings, Failure> {
         let waiting = self.cores.waiting().await?;
         let subjects: Vec<_> = {
             let (state, store) = (self.records.view(), self.flash.store());
@@ -47,7 +54,7 @@ impl Attachments {
             };
             opened.iter().map(subject).collect()
         };
-        let evidence = self.cores.evidence(&subjects).await;
+        let evidence = self.cores.evidence(&subjects, limit).await;
         Ok(Findings { waiting, evidence })
     }
 
@@ -68,7 +75,10 @@ impl Attachments {
         let identified = self.records.change(|state| {
             let admissions = wanted.iter().zip(opened).zip(&found.evidence).map(|(((config, _), opened), evidence)| {
                 let facts = &opened.as_ref().map_err(Failure::clone)?.facts;
-                let evidence = evidence.as_ref().map(Result::as_ref).transpose().map_err(Failure::clone)?;
+                let evidence = evidence.as_ref().map(Result::as_ref).transpose().map_err(|why| match why {
+                    Unexamined::Hung => hung(&config.backing),
+                    Unexamined::Failed(failure) => failure.clone(),
+                })?;
                 state.rename_backing(&facts.former_identities, &facts.identity);
                 let known = state.volumes.iter().find(|record| record.backing_identity == facts.identity);
                 // This daemon has lost nothing that it acknowledged, however often it attached the volume.

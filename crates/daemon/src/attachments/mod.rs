@@ -5,10 +5,12 @@ mod open;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use control::ProgressSender;
 use engine::{VolumeId, VolumeSpec};
 use messages::Failure;
+use seam::real::PATH_TIMEOUT;
 
 use super::cores::{Attaching, Cores, Opened};
 use super::flash::FlashLog;
@@ -49,14 +51,21 @@ impl Attachments {
 
     /// Attaches a volume, or records why it cannot be served.
     pub async fn attach(&self, config: VolumeConfig, from_file: bool, accept: Acceptance) -> Result<(), Failure> {
-        self.attach_all(vec![(config, from_file)], accept).await.pop().expect("one result per volume")
+        self.attach_all(vec![(config, from_file)], accept, PATH_TIMEOUT).await.pop().expect("one result per volume")
     }
 
     /// As [`Attachments::attach`] for many volumes, with one call per core and one write of the state directory for all
     /// of them. Attaching a thousand volumes one by one takes a minute on a busy processor.
-    pub async fn attach_all(&self, wanted: Vec<WantedVolume>, accept: Acceptance) -> Vec<Result<(), Failure>> {
-        let opened = self.open_all(&wanted, accept.adopt).await;
-        let found = self.find_all(&opened).await;
+    ///
+    /// All wait for the slowest backing. One that has not answered for `limit` refuses its volume, which is retried.
+    pub async fn attach_all(
+        &self,
+        wanted: Vec<WantedVolume>,
+        accept: Acceptance,
+        limit: Duration,
+    ) -> Vec<Result<(), Failure>> {
+        let opened = self.open_all(&wanted, accept.adopt, limit).await;
+        let found = self.find_all(&opened, limit).await;
         let identified = self.identify_all(&wanted, &opened, found, &accept);
         // Before any volume relies on its new record.
         self.flash.save_manifest().await;

@@ -1,23 +1,33 @@
 //! Opening the backings of volumes that are to be attached, and the messages if one cannot be opened.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use futures_util::future::join_all;
 use messages::{ErrorKind, Failure};
 use seam::DiskError;
+use seam::real::{PATH_TIMEOUT, PathCall};
 
 use super::super::cores::{OpenBacking, OpenPlan, Opened};
 use super::super::overlap::{OwnVolumes, check_target};
-use super::super::volumes::WantedVolume;
 use super::super::volumes::open_attempts::remedy;
+use super::super::volumes::{KnownVolume, WantedVolume};
 use super::Attachments;
 use config::{BackingSpec, VolumeConfig, is_device};
+use state::Refusal;
 
 impl Attachments {
-    /// Opens all backings, each on its volume's home core.
-    pub(super) async fn open_all(&self, wanted: &[WantedVolume], adopt: bool) -> Vec<Result<Opened, Failure>> {
+    /// Opens all backings, each on its volume's home core. A path that has not answered for `limit` counts as hung.
+    pub(super) async fn open_all(
+        &self,
+        wanted: &[WantedVolume],
+        adopt: bool,
+        limit: Duration,
+    ) -> Vec<Result<Opened, Failure>> {
         let homes = self.volumes.choose_cores(wanted, self.cores.count());
-        let mut opened: Vec<_> = wanted.iter().map(|(config, _)| self.open_plan(config, adopt).map(Some)).collect();
+        let plans = join_all(wanted.iter().map(|(config, _)| self.open_plan(config, adopt, limit))).await;
+        let mut opened: Vec<_> = plans.into_iter().map(|plan| plan.map(Some)).collect();
         let mut results: BTreeMap<usize, Result<Opened, Failure>> = BTreeMap::new();
         for core in self.cores.iter() {
             let on_core = opened.iter_mut().enumerate().filter(|(at, _)| homes[*at] == core.index());
@@ -49,23 +59,19 @@ impl Attachments {
     /// The plan for opening a volume's backing. A missing file is created only if a size is given and no volume of that
     /// name was ever served. Otherwise the file may be on a file system that is not mounted, and an empty file would be
     /// served in its place.
-    fn open_plan(&self, config: &VolumeConfig, adopt: bool) -> Result<OpenPlan, Failure> {
-        let content_file = || {
-            let folder = self.records.folder().join("sim");
-            let made = std::fs::create_dir_all(&folder);
-            made.map_err(|error| Failure::new(ErrorKind::Failed, format!("{}: {error}", folder.display())))?;
-            Ok(folder.join(format!("{}.img", config.name)))
-        };
+    async fn open_plan(&self, config: &VolumeConfig, adopt: bool, limit: Duration) -> Result<OpenPlan, Failure> {
+        let content_file = || content_file(self.records.folder().join("sim"), &config.name);
         let backing = match &config.backing {
             BackingSpec::Path(path) => OpenBacking::Path(path.clone()),
             BackingSpec::Nbd(target) => {
-                check_target(target, &self.settings.current().nbd.listen)?;
+                let own = self.settings.current().nbd.listen.clone();
+                check_target(target, own, limit).await.map_err(|_| hung(&config.backing))??;
                 OpenBacking::Nbd(target.clone())
             }
-            BackingSpec::Sim(array, _) => OpenBacking::OwnArray { array: *array, content: content_file()? },
+            BackingSpec::Sim(array, _) => OpenBacking::OwnArray { array: *array, content: content_file().await? },
             BackingSpec::SimArray(name) => {
-                let arrays = &self.settings.current().arrays;
-                let array = arrays.iter().find(|array| array.name == *name).map(|array| array.spec);
+                let settings = self.settings.current();
+                let array = settings.arrays.iter().find(|array| array.name == *name).map(|array| array.spec);
                 let none = || {
                     Failure::new(
                         ErrorKind::Invalid,
@@ -75,7 +81,7 @@ impl Attachments {
                 OpenBacking::SharedArray {
                     name: name.clone(),
                     array: array.ok_or_else(none)?,
-                    content: content_file()?,
+                    content: content_file().await?,
                 }
             }
         };
@@ -88,7 +94,7 @@ impl Attachments {
             _ => true,
         };
         let size_bytes = config.size_bytes.filter(|_| may_create);
-        Ok(OpenPlan { backing, size_bytes, read_only: config.read_only })
+        Ok(OpenPlan { backing, size_bytes, read_only: config.read_only, limit })
     }
 
     /// The reason why a backing could not be opened, and the remedy.
@@ -104,7 +110,14 @@ impl Attachments {
 
     /// The reason why a backing cannot be opened, with the name of the present holder of its storage.
     fn open_failure(&self, config: &VolumeConfig, error: &DiskError, wanted: &[WantedVolume]) -> Failure {
-        let DiskError::Shared { path, other, on } = error else { return self.unavailable(config, error) };
+        let (path, other, on) = match error {
+            DiskError::Hung(_) => return hung(&config.backing),
+            DiskError::Shared { path, other, on } => (path, other, on),
+            _ => return self.unavailable(config, error),
+        };
+        if path == other && self.is_left_by_attempt(config, wanted) {
+            return hung(&config.backing);
+        }
         let text = format!(
             "its backing {} lies on the same storage as {} ({on}), which {} uses; two writers destroy the data: give \
              it a backing of its own",
@@ -113,6 +126,16 @@ impl Attachments {
             self.name_of_device(other, wanted)
         );
         Failure::new(ErrorKind::Conflict, text)
+    }
+
+    /// True if nothing serves the storage at the path of a refused volume: an earlier attempt then has opened it, and
+    /// its unanswered requests hold it.
+    fn is_left_by_attempt(&self, config: &VolumeConfig, wanted: &[WantedVolume]) -> bool {
+        let BackingSpec::Path(path) = &config.backing else { return false };
+        let is_refused = self.volumes.find(&config.name).is_some_and(|known| known.refusal().is_some());
+        let serves = |known: &KnownVolume| known.placement().is_some() && is_at(&known.config.backing, path);
+        let is_served = self.volumes.map(serves).contains(&true) || self.flash.devices().contains(path);
+        is_refused && !is_served && wanted.iter().filter(|(other, _)| is_at(&other.backing, path)).count() == 1
     }
 
     /// Name of the volume or flash device at that path.
@@ -127,6 +150,28 @@ impl Attachments {
         let holder = self.volumes.name_at_path(path).or_else(starting);
         holder.map_or_else(|| "this daemon".to_owned(), |name| format!("volume {name}"))
     }
+}
+
+/// The failure of a volume whose backing does not answer. It is retried.
+pub(super) fn hung(backing: &BackingSpec) -> Failure {
+    let refusal = Refusal::BackingHung { backing: backing.to_string() };
+    Failure { kind: ErrorKind::Unavailable, ..Failure::refused(refusal.code(), refusal.to_string()) }
+}
+
+/// The file with the content of a modelled array, in a folder that is created.
+async fn content_file(folder: PathBuf, volume: &str) -> Result<PathBuf, Failure> {
+    let create = PathCall::start(&folder, {
+        let folder = folder.clone();
+        move |_| std::fs::create_dir_all(folder)
+    });
+    let failed =
+        |error: &dyn std::fmt::Display| Failure::new(ErrorKind::Failed, format!("{}: {error}", folder.display()));
+    create
+        .answer(PATH_TIMEOUT, tokio::time::sleep)
+        .await
+        .map_err(|hung| failed(&hung))?
+        .map_err(|error| failed(&error))?;
+    Ok(folder.join(format!("{volume}.img")))
 }
 
 fn is_at(backing: &BackingSpec, other: &Path) -> bool {

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use engine::{CacheMode, Volume, VolumeSpec, WritePolicy};
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join, join_all, select};
 use futures_util::stream::{self, StreamExt};
 use messages::{ErrorKind, Failure};
 use seam::real::RealSeam;
@@ -17,10 +17,10 @@ use super::open::{OpenBacking, OpenFacts, OpenPlan, open_backing};
 use super::{Cores, core_ended};
 use logging::{self as log, VOLUME};
 
-/// Backings that a core opens concurrently.
+/// NBD backings that a core opens concurrently. All others are opened at once: their helper threads are bounded.
 const OPENS_MAX: usize = 32;
-/// Time-out for opening a backing. It is longer than the waits for a file lock and for an NBD server, since disks may
-/// have to spin up.
+/// Time-out for connecting an NBD backing. It is longer than the wait for its server. Calls on paths have limits of
+/// their own.
 const OPEN_TIMEOUT: Nanos = Nanos::from_secs(60);
 
 /// An open backing that is not attached to a volume yet.
@@ -106,18 +106,24 @@ async fn open_on_core(local: &Local, plans: Vec<OpenPlan>) -> Vec<OpenResult> {
     for (at, plan) in plans.iter().cloned().enumerate() {
         by_storage.entry(plan.backing.to_string()).or_default().push((at, plan));
     }
-    let open = async |plans: Vec<(usize, OpenPlan)>| {
-        let mut opened = Vec::with_capacity(plans.len());
-        for (at, plan) in plans {
-            opened.push((at, open_with_timeout(local, &plan).await));
-        }
-        opened
-    };
-    let opening = stream::iter(by_storage.into_values()).map(open).buffer_unordered(OPENS_MAX);
-    let mut opened: Vec<_> = opening.collect::<Vec<_>>().await.into_iter().flatten().collect();
+    let is_nbd = |plans: &Vec<(usize, OpenPlan)>| matches!(plans[0].1.backing, OpenBacking::Nbd(_));
+    let (exports, others): (Vec<_>, Vec<_>) = by_storage.into_values().partition(is_nbd);
+    let exports =
+        stream::iter(exports).map(|plans| open_in_turn(local, plans)).buffer_unordered(OPENS_MAX).collect::<Vec<_>>();
+    let (exports, others) = join(exports, join_all(others.into_iter().map(|plans| open_in_turn(local, plans)))).await;
+    let mut opened: Vec<_> = exports.into_iter().chain(others).flatten().collect();
     opened.sort_by_key(|(at, _)| *at);
     let mut opened: Vec<_> = opened.into_iter().map(|(_, result)| result).collect();
     resolve_shared_storage(local, &plans, &mut opened).await;
+    opened
+}
+
+/// Opens plans for the same storage one after the other.
+async fn open_in_turn(local: &Local, plans: Vec<(usize, OpenPlan)>) -> Vec<(usize, OpenResult)> {
+    let mut opened = Vec::with_capacity(plans.len());
+    for (at, plan) in plans {
+        opened.push((at, open_with_timeout(local, &plan).await));
+    }
     opened
 }
 
@@ -139,12 +145,13 @@ async fn resolve_shared_storage(local: &Local, plans: &[OpenPlan], opened: &mut 
 }
 
 async fn open_with_timeout(local: &Local, plan: &OpenPlan) -> OpenResult {
+    let limit = if matches!(plan.backing, OpenBacking::Nbd(_)) { OPEN_TIMEOUT } else { Nanos::MAX };
     let opening = pin!(open_backing(local, plan));
-    let timeout = pin!(local.seam.sleep(OPEN_TIMEOUT));
+    let timeout = pin!(local.seam.sleep(limit));
     let (backing, facts) = match select(opening, timeout).await {
         Either::Left((opened, _)) => opened?,
         Either::Right(_) => {
-            let text = format!("{} was not open within {OPEN_TIMEOUT}", plan.backing);
+            let text = format!("{} was not open within {limit}", plan.backing);
             return Err(DiskError::Open(text));
         }
     };

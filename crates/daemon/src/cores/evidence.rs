@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
 
+use engine::backing::AnyDisk;
 use engine::evidence::{DestagedComparison, WaitingBlocks, content_ids, samples_at, waiting_in_memory};
 use engine::{Backing, BlockNo, VolumeId};
 use futures_util::future::{Either, select};
@@ -21,6 +23,20 @@ use super::{Cores, core_ended};
 const EXAMINED_MAX: usize = 32;
 /// Time-out for reading a backing and the map of clean pages.
 const TIMEOUT: Nanos = Nanos::from_secs(60);
+/// Interval at which the oldest unanswered request of a backing is checked.
+const HANG_CHECK_PAUSE: Nanos = Nanos::from_millis(250);
+
+/// Reason why a backing was not examined.
+#[derive(Clone, Debug)]
+pub enum Unexamined {
+    /// It does not answer.
+    Hung,
+    /// Any other reason.
+    Failed(Failure),
+}
+
+/// The content of a backing, or why it is not known.
+pub type Examined = Result<Evidence, Unexamined>;
 
 /// A volume whose backing is open.
 #[derive(Clone, Copy, Debug)]
@@ -60,9 +76,11 @@ impl Cores {
         Ok(all)
     }
 
-    /// Examines the content of these backings, in their order.
-    pub async fn evidence(&self, subjects: &[Option<Subject>]) -> Vec<Option<Result<Evidence, Failure>>> {
-        let mut results: Vec<Option<Result<Evidence, Failure>>> = subjects.iter().map(|_| None).collect();
+    /// Examines the content of these backings, in their order. A backing that leaves a read unanswered for `limit`
+    /// counts as hung.
+    pub async fn evidence(&self, subjects: &[Option<Subject>], limit: Duration) -> Vec<Option<Examined>> {
+        let limit = Nanos(limit.as_nanos() as u64);
+        let mut results: Vec<Option<Examined>> = subjects.iter().map(|_| None).collect();
         for core in self.iter() {
             let on_core = subjects.iter().enumerate().filter_map(|(at, subject)| Some((at, (*subject)?)));
             let (places, on_core): (Vec<usize>, Vec<Subject>) =
@@ -71,14 +89,14 @@ impl Cores {
                 continue;
             }
             let examine_all = async move |local: Rc<Local>| {
-                let each = on_core.into_iter().map(|subject| examine_with_timeout(local.clone(), subject));
+                let each = on_core.into_iter().map(|subject| examine_within(local.clone(), subject, limit));
                 stream::iter(each).buffered(EXAMINED_MAX).collect::<Vec<_>>().await
             };
             match core.call(examine_all).await {
                 Ok(each) => places.into_iter().zip(each).for_each(|(at, one)| results[at] = Some(one)),
                 Err(error) => {
                     let failure = core_ended(error);
-                    places.into_iter().for_each(|at| results[at] = Some(Err(failure.clone())));
+                    places.into_iter().for_each(|at| results[at] = Some(Err(Unexamined::Failed(failure.clone()))));
                 }
             }
         }
@@ -93,22 +111,33 @@ fn in_memory(local: &Local, incarnation: VolumeId, end: BlockNo) -> WaitingBlock
     left.map_or_else(WaitingBlocks::default, |left| waiting_in_memory(&left, end))
 }
 
-async fn examine_with_timeout(local: Rc<Local>, subject: Subject) -> Result<Evidence, Failure> {
+async fn examine_within(local: Rc<Local>, subject: Subject, limit: Nanos) -> Examined {
     let Some(backing) =
         local.opened.borrow().get(&subject.number).map(|backing| Backing { disk: backing.disk.clone() })
     else {
-        return Err(Failure::new(ErrorKind::Failed, "the backing was closed meanwhile"));
+        let text = "the backing was closed meanwhile";
+        return Err(Unexamined::Failed(Failure::new(ErrorKind::Failed, text)));
     };
-    let name = backing.disk.identity();
+    let disk = backing.disk.clone();
     let examining = pin!(examine(&local, backing, subject));
-    let timeout = pin!(local.seam.sleep(TIMEOUT));
-    match select(examining, timeout).await {
+    let waiting = pin!(wait_for_hang(&local, &disk, limit));
+    match select(examining, waiting).await {
         Either::Left((evidence, _)) => Ok(evidence),
-        Either::Right(_) => {
-            let text = format!("its backing ({name}) does not answer: its content could not be read within {TIMEOUT}");
-            Err(Failure::new(ErrorKind::Failed, text))
+        Either::Right((why, _)) => Err(why),
+    }
+}
+
+/// Returns when a request of the disk has been unanswered for `limit`, or [`TIMEOUT`] has passed.
+async fn wait_for_hang(local: &Local, disk: &AnyDisk<RealSeam>, limit: Nanos) -> Unexamined {
+    let started_at = local.seam.now();
+    while local.seam.now().since(started_at) < TIMEOUT {
+        local.seam.sleep(HANG_CHECK_PAUSE).await;
+        if disk.oldest_unanswered().is_some_and(|oldest| local.seam.now().since(oldest) >= limit) {
+            return Unexamined::Hung;
         }
     }
+    let text = format!("its backing ({}) could not be examined within {TIMEOUT}", disk.identity());
+    Unexamined::Failed(Failure::new(ErrorKind::Failed, text))
 }
 
 async fn examine(local: &Local, backing: Backing<RealSeam>, subject: Subject) -> Evidence {

@@ -19,7 +19,7 @@ use messages::{ErrorKind, Failure};
 pub use self::attach::{Attaching, Opened};
 pub use self::data_core::{CoreEnded, DataCore, DataCoreSpec, Local};
 pub use self::detach::CLIENTS_TIMEOUT;
-pub use self::evidence::Subject;
+pub use self::evidence::{Examined, Subject, Unexamined};
 pub use self::open::{OpenBacking, OpenFacts, OpenPlan};
 
 /// Time-out for a core's answer to a report; a core that exceeds it is reported as silent.

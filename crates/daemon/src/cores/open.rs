@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use engine::Backing;
 use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
 use seam::model::{ArraySpec, ModelledDisk, SharedArray};
 use seam::real::{NbdUnder, RealDisk, RealSeam};
-use seam::{Disk, DiskError, DiskOpen, Geometry, Seam};
+use seam::{Disk, DiskError, DiskOpen, Geometry};
 
 use super::data_core::Local;
 
@@ -23,6 +24,8 @@ pub struct OpenPlan {
     pub size_bytes: Option<u64>,
     /// Open read-only.
     pub read_only: bool,
+    /// Time without an answer after which the storage counts as hung.
+    pub limit: Duration,
 }
 
 /// The storage to open.
@@ -121,7 +124,8 @@ pub async fn open_backing(local: &Local, plan: &OpenPlan) -> Result<(Backing<Rea
 
 async fn open_path(seam: &RealSeam, plan: &OpenPlan, path: PathBuf) -> Result<RealDisk, DiskError> {
     let (create_bytes, read_only) = (plan.size_bytes, plan.read_only);
-    seam.open_disk(&DiskOpen { path, create_bytes, read_only, lock_wait_ms: LOCK_WAIT_MS }).await
+    RealDisk::open_within(seam, &DiskOpen { path, create_bytes, read_only, lock_wait_ms: LOCK_WAIT_MS }, plan.limit)
+        .await
 }
 
 fn on_array(array: &SharedArray<RealSeam>, content: RealDisk) -> Result<Backing<RealSeam>, DiskError> {

@@ -1,20 +1,22 @@
 //! Reload of the configuration: changes are applied live or reported as needing a restart, and errors keep the old
 //! configuration.
 
+use std::path::PathBuf;
+
 use control::ProgressSender;
 use messages::{ErrorKind, Failure};
+use seam::real::{PATH_TIMEOUT, PathCall};
 
 use super::super::reload_outcome::ReloadOutcome;
 use super::super::volumes::VolumeStatus;
 use super::Daemon;
-use config::{Config, LogConfig, VolumeConfig};
+use config::{Config, LOOK_UP_LIMIT, LogConfig, VolumeConfig};
 use logging::{self as log, CONFIG};
 
 impl Daemon {
     /// SIGHUP and `reload`: returns one outcome per changed setting: applied, or needs a restart.
     pub async fn reload(&self) -> Result<Vec<ReloadOutcome>, Failure> {
-        let file = self.settings.current().file.clone();
-        let fresh = Config::load(&file).map_err(|problems| {
+        let fresh = load_configuration(self.settings.current().file.clone()).await.map_err(|problems| {
             let text = format!("{problems}\nnothing was changed; the previous configuration stays in effect");
             Failure::new(ErrorKind::Invalid, text)
         })?;
@@ -142,6 +144,16 @@ impl Daemon {
             Err(failure) => ReloadOutcome::Failed(now.name.clone(), failure),
         }
     }
+}
+
+/// Reads and checks the file on a helper thread: it and the paths in it may not answer.
+async fn load_configuration(file: PathBuf) -> Result<Config, String> {
+    let load = PathCall::start(&file, {
+        let file = file.clone();
+        move |_| Config::load_within(&file, LOOK_UP_LIMIT)
+    });
+    let loaded = load.answer(PATH_TIMEOUT, tokio::time::sleep).await.map_err(|hung| hung.to_string())?;
+    loaded.map_err(|problems| problems.to_string())
 }
 
 /// Messages about changed settings that need a restart.

@@ -3,6 +3,8 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use seam::real::PATH_TIMEOUT;
+
 use super::Daemon;
 use logging::{self as log, VOLUME};
 
@@ -31,7 +33,7 @@ impl Daemon {
             before.push((known.config.name.clone(), known.refusal().cloned()));
             wanted.push((known.config, known.from_file));
         }
-        let results = self.attachments.attach_all(wanted, state::Acceptance::default()).await;
+        let results = self.attachments.attach_all(wanted, state::Acceptance::default(), PATH_TIMEOUT).await;
         for ((name, refusal), result) in before.into_iter().zip(results) {
             match result {
                 Ok(()) => log::info!(

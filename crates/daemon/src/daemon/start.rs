@@ -28,6 +28,9 @@ use terminal::{EXIT_FAILED, Failure};
 const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time-out for writing the last log lines: standard error may be stuck.
 const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time without an answer after which the start goes on without a backing. The first retry follows in a second, so a
+/// disk that spins up is served a little later than the others.
+const START_LIMIT: Duration = Duration::from_secs(2);
 /// Time for the last replies to leave the control socket.
 const REPLY_GRACE: Duration = Duration::from_millis(50);
 
@@ -180,7 +183,7 @@ async fn start_serving(
     daemon.cores.set_datastores(&datastores).await.map_err(|failure| Failure::failed(failure.message))?;
     daemon.notifier.status(&format!("opening volumes: {}", wanted.len()));
     let names: Vec<String> = wanted.iter().map(|(config, _)| config.name.clone()).collect();
-    let attached = daemon.attachments.attach_all(wanted, Acceptance::default()).await;
+    let attached = daemon.attachments.attach_all(wanted, Acceptance::default(), START_LIMIT).await;
     drop(starting);
     let mut failed_count = 0;
     for (name, failure) in names.into_iter().zip(attached).filter_map(|(name, result)| Some((name, result.err()?))) {

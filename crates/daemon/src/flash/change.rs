@@ -7,10 +7,11 @@ use std::rc::Rc;
 
 use control::ProgressSender;
 use flash::{JobKind, JobReport, MemberReport, Store, StoreError};
+use futures_util::future::{join, join_all};
 use messages::report::{self, FlashJobReport, JobOutcome};
 use messages::{ErrorKind, Failure};
 use seam::Disk;
-use seam::real::RealSeam;
+use seam::real::{PATH_TIMEOUT, PathCall, RealSeam};
 
 use super::super::cores::{Local, core_ended};
 use super::super::overlap::OwnVolumes;
@@ -43,8 +44,22 @@ fn absolute(path: &str) -> Result<PathBuf, Failure> {
     }
 }
 
-fn is_same_path(a: &Path, b: &Path) -> bool {
-    a == b || a.canonicalize().ok().is_some_and(|a| b.canonicalize().ok() == Some(a))
+/// True for each of `paths` that is `path` itself or leads to the same place.
+async fn are_same(paths: &[PathBuf], path: &Path) -> Vec<bool> {
+    let (canonical, each) = join(canonical(path), join_all(paths.iter().map(|other| canonical(other)))).await;
+    let is_same = |(other, resolved): (&PathBuf, &Option<PathBuf>)| {
+        other == path || canonical.is_some() && *resolved == canonical
+    };
+    paths.iter().zip(&each).map(is_same).collect()
+}
+
+/// A path with symbolic links resolved; `None` if it does not exist, or does not answer.
+async fn canonical(path: &Path) -> Option<PathBuf> {
+    let resolve = PathCall::start(path, {
+        let path = path.to_owned();
+        move |_| path.canonicalize().ok()
+    });
+    resolve.answer(PATH_TIMEOUT, tokio::time::sleep).await.ok().flatten()
 }
 
 impl FlashLog {
@@ -65,17 +80,26 @@ impl FlashLog {
         self.records.change(|state| state.flash_devices = held)
     }
 
-    fn add_to_list(&self, path: &Path) -> Result<(), Failure> {
+    async fn add_to_list(&self, path: &Path) -> Result<(), Failure> {
+        let same = self.devices_at(path).await;
         let mut devices = self.devices();
-        if !devices.iter().any(|device| is_same_path(device, path)) {
+        if !devices.iter().any(|device| device == path || same.contains(device)) {
             devices.push(path.to_owned());
         }
         self.save_devices(devices)
     }
 
-    fn remove_from_list(&self, path: &Path) -> Result<(), Failure> {
-        let devices = self.devices().into_iter().filter(|device| !is_same_path(device, path)).collect();
+    async fn remove_from_list(&self, path: &Path) -> Result<(), Failure> {
+        let same = self.devices_at(path).await;
+        let devices = self.devices().into_iter().filter(|device| !same.contains(device)).collect();
         self.save_devices(devices)
+    }
+
+    /// The devices in the list that are at `path`. The list may change meanwhile.
+    async fn devices_at(&self, path: &Path) -> Vec<PathBuf> {
+        let devices = self.devices();
+        let is_same = are_same(&devices, path).await;
+        devices.into_iter().zip(is_same).filter(|(_, is_same)| *is_same).map(|(device, _)| device).collect()
     }
 
     fn opened_flash(&self) -> Result<(Opened, FlashConfig), Failure> {
@@ -95,7 +119,7 @@ impl FlashLog {
         let before = self.devices();
         let text = format!("adding {}", path.display());
         let change = async move |store: Store<RealSeam>, disk| store.add(disk, force).await;
-        self.add_to_list(&path)?;
+        self.add_to_list(&path).await?;
         if let Err(failure) = self.change_with_device(&path, JobKind::Add, &text, change, progress).await {
             self.save_devices(before)?;
             return Err(failure);
@@ -111,13 +135,13 @@ impl FlashLog {
         let (member, old_path) = self.member_of(old).await?;
         let text = format!("replacing {old} by {}", new.display());
         let change = async move |store: Store<RealSeam>, disk| store.replace(member, disk, force).await;
-        self.add_to_list(&new)?;
+        self.add_to_list(&new).await?;
         if let Err(failure) = self.change_with_device(&new, JobKind::Replace, &text, change, progress).await {
             self.save_devices(before)?;
             return Err(failure);
         }
         if let Some(path) = old_path {
-            self.remove_from_list(&path)?;
+            self.remove_from_list(&path).await?;
         }
         log::info!(
             target: FLASH, device = old, by = %new.display(),
@@ -141,7 +165,7 @@ impl FlashLog {
         let shown = path.as_ref().map_or_else(|| which.to_owned(), |path| path.display().to_string());
         self.record_end(JobKind::Remove, &shown, result, |text| opened.names.show(text))?;
         if let Some(path) = path {
-            self.remove_from_list(&path)?;
+            self.remove_from_list(&path).await?;
         }
         log::info!(target: FLASH, device = which, "flash device {which} was removed by command");
         self.save_generation().await
@@ -171,10 +195,13 @@ impl FlashLog {
         let (opened, _) = self.opened_flash()?;
         let read = async |local: Rc<Local>| local.engine.log().map(|log| log.members()).unwrap_or_default();
         let members = self.core().call(read).await.map_err(core_ended)?;
-        for member in members {
-            let path = member.device.as_deref().map(|device| PathBuf::from(opened.names.show(device)));
-            let is_match = path.as_deref().is_some_and(|path| is_same_path(path, Path::new(which)));
-            if is_match || which.parse() == Ok(member.member) {
+        let path_of = |member: &MemberReport| Some(PathBuf::from(opened.names.show(member.device.as_deref()?)));
+        let paths: Vec<Option<PathBuf>> = members.iter().map(path_of).collect();
+        // An absent device has no path.
+        let known: Vec<PathBuf> = paths.iter().map(|path| path.clone().unwrap_or_default()).collect();
+        let is_same = are_same(&known, Path::new(which)).await;
+        for ((member, path), is_same) in members.into_iter().zip(paths).zip(is_same) {
+            if is_same && path.is_some() || which.parse() == Ok(member.member) {
                 return Ok((member.member, path));
             }
         }

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use messages::report::DriveReport;
 use messages::unix_time;
+use seam::real::{PATH_TIMEOUT, PathCall};
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
-use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, timeout};
 
 use super::{FlashLog, smart};
@@ -125,13 +125,10 @@ async fn read_output(child: &mut Child) -> Result<Vec<u8>, String> {
     }
 }
 
-/// [`drive_of`] on a thread of its own: the look-up may hang, and the end of the daemon waits for threads of its
-/// runtime.
+/// [`drive_of`] on a helper thread.
 async fn find_drive(device: PathBuf) -> Option<String> {
-    let (sender, receiver) = oneshot::channel();
-    let find = move || drop(sender.send(drive_of(&device)));
-    std::thread::Builder::new().name("drive".to_owned()).spawn(find).ok()?;
-    receiver.await.ok().flatten()
+    let find = PathCall::start(&device.clone(), move |_| drive_of(&device));
+    find.answer(PATH_TIMEOUT, tokio::time::sleep).await.ok().flatten()
 }
 
 /// The whole drive of a block device or partition; `None` for a file.

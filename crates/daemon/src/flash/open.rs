@@ -1,10 +1,11 @@
 //! Opening the flash log on the data core: finding the devices and the store, and the messages if that fails.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use flash::{FormatOptions, OpenOptions, Ownership, Sequence, Store, StoreError, StoreGeneration, StoreIdentity};
-use seam::real::{RealDisk, RealSeam};
-use seam::{Disk, DiskOpen, Seam};
+use seam::real::{PATH_TIMEOUT, PathCall, RealDisk, RealSeam};
+use seam::{Disk, DiskOpen, Nanos, Seam};
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::cores::Local;
@@ -201,11 +202,18 @@ pub async fn open_device(
     own: &OwnVolumes,
 ) -> Result<RealDisk, String> {
     let shown = path.display().to_string();
-    if let Some((what, remedy)) = config.missing(&path) {
+    let probe = PathCall::start(&path, {
+        let (config, path) = (config.clone(), path.clone());
+        move |_| {
+            let existed = std::fs::metadata(&path).is_ok_and(|meta| !meta.is_file() || meta.len() > 0);
+            (config.missing(&path), existed)
+        }
+    });
+    let (missing, existed) = answer(local, probe).await?;
+    if let Some((what, remedy)) = missing {
         return Err(format!("{what}; {remedy}"));
     }
     let create_bytes = config.create_bytes(&path);
-    let existed = std::fs::metadata(&path).is_ok_and(|meta| !meta.is_file() || meta.len() > 0);
     let opened =
         local.seam.open_disk(&DiskOpen { path, create_bytes, read_only: false, lock_wait_ms: LOCK_WAIT_MS }).await;
     let disk = opened.map_err(|error| error.to_string())?;
@@ -216,7 +224,8 @@ pub async fn open_device(
     {
         if !existed {
             // The file was created just now and is empty. If it cannot be removed, the next start refuses it as well.
-            let _ = std::fs::remove_file(&shown);
+            let file = PathBuf::from(&shown);
+            let _ = answer(local, PathCall::start(Path::new(&shown), move |_| std::fs::remove_file(file))).await;
         }
         return Err(error.to_string());
     }
@@ -224,6 +233,12 @@ pub async fn open_device(
         Some(ssd) => disk.with_time_of(ssd),
         None => disk,
     })
+}
+
+/// Waits for a call on a device's path.
+async fn answer<T: Send + 'static>(local: &Local, call: PathCall<T>) -> Result<T, String> {
+    let sleep = async |time: Duration| local.seam.sleep(Nanos(time.as_nanos() as u64)).await;
+    call.answer(PATH_TIMEOUT, sleep).await.map_err(|hung| hung.to_string())
 }
 
 /// Identifies the store, or creates it on empty devices; the flag is true if it was created. Devices that are not part

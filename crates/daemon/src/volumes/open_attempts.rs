@@ -1,14 +1,13 @@
 //! Planned attempts at volumes whose backing could not be opened, with growing pauses, until each is served.
 //!
 //! A helper thread checks that a path exists before it is opened. While such a check hangs, no further attempt is made
-//! for that path: a dead network mount must not block a thread with every attempt.
+//! for that path.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
-use tokio::task::JoinHandle;
+use seam::real::PathCall;
 
 use config::{BackingSpec, is_device};
 
@@ -22,7 +21,7 @@ struct OpenAttempt {
     due: Instant,
     pause: Duration,
     /// The check that the path exists; only for backings that are paths.
-    path_check: Option<JoinHandle<bool>>,
+    path_check: Option<PathCall<bool>>,
 }
 
 /// Planned attempts, by volume name.
@@ -54,22 +53,15 @@ impl OpenAttempts {
             return false;
         }
         let Some(path) = path else { return true };
-        match &attempt.path_check {
-            Some(path_check) if !path_check.is_finished() => false,
-            Some(_) => {
-                let exists = attempt.path_check.take().and_then(FutureExt::now_or_never);
-                let exists = matches!(exists, Some(Ok(true)));
-                if !exists {
-                    attempt.pause = (attempt.pause * 2).min(PAUSE_MAX);
-                    attempt.due = now + attempt.pause;
-                }
-                exists
-            }
-            None => {
-                attempt.path_check = Some(tokio::task::spawn_blocking(move || path.metadata().is_ok()));
-                false
-            }
+        let check = || PathCall::start(&path.clone(), move |_| path.metadata().is_ok());
+        let Some(answer) = attempt.path_check.get_or_insert_with(check).try_answer() else { return false };
+        attempt.path_check = None;
+        let exists = answer == Ok(true);
+        if !exists {
+            attempt.pause = (attempt.pause * 2).min(PAUSE_MAX);
+            attempt.due = now + attempt.pause;
         }
+        exists
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use messages::report::{AlertKind, CertificateReport, Notice};
+use messages::report::{AlertKind, CertificateReport, Notice, VolumeReport};
 use messages::{VolumeState, unix_time};
 
 use super::context::{AlertContext, Cause, notices};
@@ -178,16 +178,24 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     },
     Kind {
         kind: AlertKind::BackingHung,
-        when: "the backing of a volume has not answered a request for ten seconds",
-        effect: "Reads that miss the cache wait, and destage stops. Other volumes are not affected.",
+        when: "the backing of a volume has not answered a request for ten seconds, or does not answer when it is \
+               opened",
+        effect: "Reads that miss the cache wait, and destage stops; a volume whose backing cannot be opened is not \
+                 served. Other volumes are not affected.",
         remedy: "Check the backing and the path to it for a frozen file system, an unreachable server, or a drive in \
-                 reset. Outstanding requests complete when the backing responds.",
+                 reset. When the backing responds, outstanding requests complete, and a refused volume is served.",
         delay_ms: 0,
         has_notice: false,
         find: |context, found| {
             for volume in context.served().filter(|volume| volume.backing_unanswered_ms >= HUNG_MS) {
                 let since = Duration::from_secs(volume.backing_unanswered_ms / 1000);
                 let cause = format!("its backing {} has not answered a request for {since:?}", volume.backing);
+                found.push((Some(volume.name.clone()), cause));
+            }
+            // The refusal has the code of the alert.
+            let is_hung = |volume: &&VolumeReport| volume.refusal.as_deref() == Some(AlertKind::BackingHung.name());
+            for volume in context.status.volumes.iter().filter(is_hung) {
+                let cause = format!("its backing {} does not answer, so it cannot be opened", volume.backing);
                 found.push((Some(volume.name.clone()), cause));
             }
         },

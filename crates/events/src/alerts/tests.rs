@@ -113,6 +113,12 @@ fn each_kind_is_found_and_a_healthy_daemon_has_none() {
     let (alerts, names) = alerts_after(volume(|volume| volume.backing_unanswered_ms = 12_000));
     assert_eq!(names, ["backing-hung v"]);
     assert_eq!(alerts.active()[0].cause, "its backing /x has not answered a request for 12s");
+    let hung: fn(&mut VolumeReport) = |volume| {
+        volume.state = VolumeState::Refused;
+        volume.alerts = vec![Notice::new(AlertKind::VolumeRefused, "not served: it does not answer")];
+        volume.refusal = Some("backing-hung".to_owned());
+    };
+    assert_eq!(found(volume(hung)), ["volume-refused v", "backing-hung v"]);
     assert_eq!(found(flash(|flash| flash.devices[1].unanswered_ms = 10_000)), ["flash-hung /dev/f1"]);
     assert_eq!(found(volume(|volume| volume.state = VolumeState::Frozen)), ["cache-paused v"]);
     let slow: fn(&mut VolumeReport) = |volume| {

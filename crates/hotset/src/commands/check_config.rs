@@ -7,8 +7,9 @@ use messages::report::OverrideReport;
 use serde::Serialize;
 use serde_json::json;
 
-use config::{Config, Problem, Problems, RuleValue, read_chap};
+use config::{Config, FlashConfig, Problem, Problems, RuleValue, read_chap};
 use daemon::override_reports;
+use seam::real::{PATH_TIMEOUT, PathCall};
 use state::StateDir;
 use terminal::{EXIT_USAGE, Failure};
 use units::show_bytes;
@@ -47,7 +48,14 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
 
 /// Reports absent flash devices and backings, which a daemon would start without.
 fn check_devices_exist(config: Config) -> Result<Config, Problems> {
-    let flash = config.flash.iter().flat_map(|flash| flash.devices.iter().filter_map(|device| flash.missing(device)));
+    let missing = |flash: &FlashConfig, device: &Path| {
+        let (flash, path) = (flash.clone(), device.to_owned());
+        match PathCall::start(device, move |_| flash.missing(&path)).wait(PATH_TIMEOUT) {
+            Ok(missing) => missing,
+            Err(hung) => Some(split_remedy(&hung.to_string())),
+        }
+    };
+    let flash = config.flash.iter().flat_map(|flash| flash.devices.iter().filter_map(move |path| missing(flash, path)));
     let problem = |(fault, remedy)| Problem { line: 0, column: 0, fault, remedy };
     let problems: Vec<Problem> = config.absent.iter().cloned().chain(flash.map(problem)).collect();
     if problems.is_empty() { Ok(config) } else { Err(Problems { file: config.file, problems }) }
@@ -55,7 +63,11 @@ fn check_devices_exist(config: Config) -> Result<Config, Problems> {
 
 /// Requires the sum of `flash_min` to fit on the devices. A daemon would reduce each.
 fn check_flash_minima(config: Config) -> Result<Config, Problems> {
-    let Some(all) = config.flash.as_ref().and_then(|flash| flash.clean_bytes_about()) else { return Ok(config) };
+    let bytes = |flash: &FlashConfig| {
+        let (path, flash) = (flash.devices.first()?.clone(), flash.clone());
+        PathCall::start(&path, move |_| flash.clean_bytes_about()).wait(PATH_TIMEOUT).ok().flatten()
+    };
+    let Some(all) = config.flash.as_ref().and_then(bytes) else { return Ok(config) };
     let promised = config.volumes.iter().filter(|volume| volume.flash);
     let sum = promised.fold(0_u64, |sum, volume| sum.saturating_add(volume.flash_min.of(all)));
     if sum <= all {
@@ -73,9 +85,15 @@ fn check_flash_minima(config: Config) -> Result<Config, Problems> {
 /// Requires the CHAP secrets to be readable. Without them initiators cannot log in and the daemon does not start.
 fn check_secrets(config: Config) -> Result<Config, Problems> {
     let Some(Err(error)) = config.iscsi.as_ref().map(|iscsi| read_chap(&iscsi.chap)) else { return Ok(config) };
-    let (fault, remedy) = error.split_once("; ").expect("the error names a remedy");
-    let problem = Problem { line: 0, column: 0, fault: fault.to_owned(), remedy: remedy.to_owned() };
+    let (fault, remedy) = split_remedy(&error);
+    let problem = Problem { line: 0, column: 0, fault, remedy };
     Err(Problems { file: config.file, problems: vec![problem] })
+}
+
+/// Fault and remedy of an error.
+fn split_remedy(error: &str) -> (String, String) {
+    let (fault, remedy) = error.split_once("; ").expect("the error names a remedy");
+    (fault.to_owned(), remedy.to_owned())
 }
 
 /// Settings changed by command, from the state directory; none if it cannot be read.

@@ -85,7 +85,7 @@ fn locate(socket: Option<&Path>, options: &Options) -> Result<Location, Failure>
         }
         return Ok(Location { directory: directory.clone(), socket: named(Path::new(DEFAULT_SOCKET)) });
     }
-    let load = |file: &Path| Config::load(file).map_err(|problems| Failure::usage(problems.to_string()));
+    let load = |file: &Path| Config::load_settings(file).map_err(|problems| Failure::usage(problems.to_string()));
     match (&options.config, socket) {
         (Some(file), _) => {
             let config = load(file)?;
@@ -108,7 +108,7 @@ fn locate_by_socket(socket: &Path) -> Result<Location, Failure> {
             "the daemon is of an older version and does not report its state directory; specify it with --state",
         )),
         Err(failure) => {
-            let config = Config::load(Path::new(DEFAULT_CONFIG)).ok();
+            let config = Config::load_settings(Path::new(DEFAULT_CONFIG)).ok();
             let config = config.filter(|config| config.control_socket == socket).ok_or_else(|| {
                 let text = failure.message;
                 Failure::failed(format!(

@@ -4,14 +4,9 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use super::footprint::{Footprint, NbdUnder};
 use crate::{DiskError, DiskResult};
-
-/// Longest wait for a disk that is being closed: its requests in flight hold its claim.
-const CLOSING_TIMEOUT: Duration = Duration::from_secs(2);
-const PAUSE: Duration = Duration::from_millis(10);
 
 struct OpenDisk {
     number: u64,
@@ -40,30 +35,18 @@ fn open_disks() -> MutexGuard<'static, (Vec<OpenDisk>, u64)> {
     OPEN_DISKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Claims the storage of the disk at `path`. An overlapping disk may be closing, so the call retries for a short time,
-/// at most until `deadline`. Disks opened read-only may overlap each other.
-pub(super) fn claim(path: &Path, footprint: Footprint, read_only: bool, deadline: Instant) -> DiskResult<Claim> {
-    let end = deadline.min(Instant::now() + CLOSING_TIMEOUT);
-    loop {
-        {
-            let mut disks = open_disks();
-            let conflicts = |other: &&OpenDisk| !(read_only && other.read_only);
-            let overlaps =
-                |other: &OpenDisk| footprint.overlap(&other.footprint).map(|on| (other.path.clone(), on.to_owned()));
-            match disks.0.iter().filter(conflicts).find_map(overlaps) {
-                None => {
-                    disks.1 += 1;
-                    let number = disks.1;
-                    let nbd = footprint.nbd.clone();
-                    disks.0.push(OpenDisk { number, path: path.to_owned(), read_only, footprint });
-                    return Ok(Claim { number, nbd });
-                }
-                Some((other, on)) if Instant::now() >= end => {
-                    return Err(DiskError::Shared { path: path.to_owned(), other, on });
-                }
-                Some(_) => {}
-            }
-        }
-        std::thread::sleep(PAUSE);
+/// Claims the storage of the disk at `path`, unless an open disk overlaps it. Disks opened read-only may overlap each
+/// other.
+pub(super) fn claim(path: &Path, footprint: Footprint, read_only: bool) -> DiskResult<Claim> {
+    let mut disks = open_disks();
+    let conflicts = |other: &&OpenDisk| !(read_only && other.read_only);
+    let overlaps = |other: &OpenDisk| footprint.overlap(&other.footprint).map(|on| (other.path.clone(), on.to_owned()));
+    if let Some((other, on)) = disks.0.iter().filter(conflicts).find_map(overlaps) {
+        return Err(DiskError::Shared { path: path.to_owned(), other, on });
     }
+    disks.1 += 1;
+    let number = disks.1;
+    let nbd = footprint.nbd.clone();
+    disks.0.push(OpenDisk { number, path: path.to_owned(), read_only, footprint });
+    Ok(Claim { number, nbd })
 }

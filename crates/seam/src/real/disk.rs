@@ -9,14 +9,16 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use compio::runtime::Runtime;
 
 use super::claims::Claim;
 use super::core::Core;
-use super::disk_open::{Kind, Opened, failed, open_blocking, size_of_file};
+use super::disk_open::{CLOSING_TIMEOUT, Kind, LOCK_PAUSE_MAX, LOCK_PAUSE_MIN, Opened, failed, size_of_file, try_open};
 use super::footprint::NbdUnder;
 use super::op::{Action, IOV_MAX, Operation, submit_detached};
+use super::path_call::PathCall;
 use super::preallocate::preallocate;
 use super::submitter::Submitter;
 use super::{RealBlock, RealBlockMut, RealSeam};
@@ -54,11 +56,30 @@ pub(super) fn helper_failed<E>(_: E) -> DiskError {
 }
 
 impl RealDisk {
-    pub(super) async fn open(seam: &RealSeam, spec: &DiskOpen) -> DiskResult<RealDisk> {
-        let spec = spec.clone();
-        let opened = compio::runtime::spawn_blocking(move || open_blocking(&spec));
-        let Opened { file, kind, device, identities, is_unique, instance, open_warning, geometry, claim } =
-            opened.await.map_err(helper_failed)??;
+    /// Opens a disk as [`Seam::open_disk`] does. Fails with [`DiskError::Hung`] when its path has not answered for
+    /// `limit`.
+    pub async fn open_within(seam: &RealSeam, spec: &DiskOpen, limit: Duration) -> DiskResult<RealDisk> {
+        let lock_deadline = Instant::now() + Duration::from_millis(spec.lock_wait_ms);
+        let closing_deadline = lock_deadline.min(Instant::now() + CLOSING_TIMEOUT);
+        let sleep = async |time: Duration| seam.sleep(Nanos(time.as_nanos() as u64)).await;
+        let mut pause = LOCK_PAUSE_MIN;
+        let opened = loop {
+            let attempt = spec.clone();
+            let call = PathCall::start(&spec.path, move |call| try_open(&attempt, call));
+            let opened = call.answer(limit, sleep).await.map_err(|hung| DiskError::Hung(hung.to_string()))?;
+            let retries_until = match &opened {
+                Err(DiskError::Busy(_)) => lock_deadline,
+                // The requests in flight of a disk that is being closed hold its claim.
+                Err(DiskError::Shared { .. }) => closing_deadline,
+                _ => break opened?,
+            };
+            if Instant::now() >= retries_until {
+                break opened?;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LOCK_PAUSE_MAX);
+        };
+        let Opened { file, kind, device, identities, is_unique, instance, open_warning, geometry, claim } = opened;
         let ring = Runtime::with_current(|runtime| runtime.as_raw_fd());
         let submitter = Rc::new(Submitter::new(seam.core.domains.get_or_create(device, ring)));
         let geometry = Cell::new(geometry);

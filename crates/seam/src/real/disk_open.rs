@@ -1,5 +1,5 @@
 //! Opening a file or block device: direct I/O, the lock, and its properties as known by the kernel. Every step may
-//! block, so all run on a helper thread.
+//! hang with the path, so all run as a [`PathCall`](super::path_call::PathCall).
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -8,15 +8,20 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::claims::{Claim, claim};
 use super::file_identity::file_identities;
 use super::footprint::Footprint;
+use super::path_call::Call;
 use crate::{DiskError, DiskOpen, DiskResult, Geometry, SECTOR_BYTES};
 
-/// Pause between two attempts at a lock.
-const LOCK_PAUSE: Duration = Duration::from_millis(10);
+/// First pause between two attempts at a disk that another holder has; it doubles.
+pub(super) const LOCK_PAUSE_MIN: Duration = Duration::from_millis(10);
+/// The longest pause between two attempts.
+pub(super) const LOCK_PAUSE_MAX: Duration = Duration::from_millis(160);
+/// Longest wait for a disk of this process that is being closed.
+pub(super) const CLOSING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Queue depth of a disk that reports none.
 const USUAL_DEPTH: u32 = 32;
 
@@ -56,29 +61,20 @@ pub(super) fn failed(error: &io::Error) -> DiskError {
     }
 }
 
-/// Opens the disk described by `spec`; waits for its lock.
-pub(super) fn open_blocking(spec: &DiskOpen) -> DiskResult<Opened> {
+/// Opens the disk described by `spec`, or fails if another holder has it. Changes nothing once `call` is abandoned.
+pub(super) fn try_open(spec: &DiskOpen, call: &Call) -> DiskResult<Opened> {
     let path = &spec.path;
     let refused = |text: String| DiskError::Open(format!("{}: {text}", path.display()));
-    let deadline = Instant::now() + Duration::from_millis(spec.lock_wait_ms);
     if let Some(bytes) = spec.create_bytes {
-        create(path, bytes).map_err(|error| refused(format!("cannot create it with {bytes} bytes ({error})")))?;
+        create(path, bytes, call).map_err(|error| refused(format!("cannot create it with {bytes} bytes ({error})")))?;
     }
-    let (file, open_warning) = loop {
-        match open_direct(path, spec.read_only) {
-            Ok(opened) => break opened,
-            // EBUSY: the device is mounted, or another program has opened it exclusively.
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                if Instant::now() >= deadline {
-                    return Err(DiskError::Busy(format!(
-                        "{} is mounted or claimed by another program",
-                        path.display()
-                    )));
-                }
-                std::thread::sleep(LOCK_PAUSE);
-            }
-            Err(error) => return Err(refused(open_text(&error))),
+    let (file, open_warning) = match open_direct(path, spec.read_only) {
+        Ok(opened) => opened,
+        // EBUSY: the device is mounted, or another program has opened it exclusively.
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+            return Err(DiskError::Busy(format!("{} is mounted or claimed by another program", path.display())));
         }
+        Err(error) => return Err(refused(open_text(&error))),
     };
     let meta = file.metadata().map_err(|error| refused(error.to_string()))?;
     let kind = match meta.file_type() {
@@ -90,8 +86,8 @@ pub(super) fn open_blocking(spec: &DiskOpen) -> DiskResult<Opened> {
         Kind::File => meta.dev(),
         Kind::Device => meta.rdev(),
     };
-    let claim = claim(path, Footprint::of(&file), spec.read_only, deadline)?;
-    lock(&file, spec, deadline)?;
+    let claim = claim(path, Footprint::of(&file), spec.read_only)?;
+    lock(&file, spec)?;
     let stat = statx(&file).map_err(|error| refused(error.to_string()))?;
     let size_bytes = size_of_file(&file, kind).map_err(|error| refused(error.to_string()))?;
     let queue = Queue::of(match kind {
@@ -144,12 +140,15 @@ pub(super) fn open_blocking(spec: &DiskOpen) -> DiskResult<Opened> {
 }
 
 /// Creates a sparse file. An empty file counts as missing: a crash between creation and sizing leaves one.
-fn create(path: &Path, bytes: u64) -> io::Result<()> {
+fn create(path: &Path, bytes: u64, call: &Call) -> io::Result<()> {
     match std::fs::metadata(path) {
         Ok(meta) if !meta.is_file() || meta.len() > 0 => return Ok(()),
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
+    }
+    if call.is_abandoned() {
+        return Err(io::ErrorKind::TimedOut.into());
     }
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
     file.set_len(bytes)?;
@@ -190,7 +189,7 @@ fn open_text(error: &io::Error) -> String {
 
 /// Locks the open file description, so that the lock lives as long as its last user, including I/O in flight of a
 /// killed process.
-fn lock(file: &File, spec: &DiskOpen, deadline: Instant) -> DiskResult<()> {
+fn lock(file: &File, spec: &DiskOpen) -> DiskResult<()> {
     let mode = if spec.read_only { libc::LOCK_SH } else { libc::LOCK_EX };
     loop {
         // SAFETY: a system call on an open descriptor.
@@ -200,7 +199,6 @@ fn lock(file: &File, spec: &DiskOpen, deadline: Instant) -> DiskResult<()> {
         let error = io::Error::last_os_error();
         match error.kind() {
             io::ErrorKind::Interrupted => {}
-            io::ErrorKind::WouldBlock if Instant::now() < deadline => std::thread::sleep(LOCK_PAUSE),
             io::ErrorKind::WouldBlock => {
                 let holder = file.metadata().ok().and_then(|meta| lock_holder(&meta));
                 let holder = holder.map_or("its pid is not known".into(), |pid| format!("pid {pid}"));

@@ -17,6 +17,7 @@ mod footprint;
 mod inherited;
 mod listen;
 mod op;
+mod path_call;
 mod permits;
 mod persist;
 mod pool;
@@ -39,6 +40,7 @@ pub use self::fault::{FaultFlag, FaultGuard, GUARDS_MAX};
 pub use self::footprint::NbdUnder;
 pub use self::inherited::inherited;
 pub use self::listen::RealListener;
+pub use self::path_call::{Call, PATH_TIMEOUT, PathCall, PathHung};
 pub use self::persist::{PersistFile, PersistedPool, PersistedPoolError, tmpfs_free_bytes};
 pub use self::self_connection::has_client;
 pub use self::shortage::{count_accept_error, shortages};
@@ -205,7 +207,7 @@ impl Seam for RealSeam {
     }
 
     async fn open_disk(&self, spec: &DiskOpen) -> DiskResult<RealDisk> {
-        RealDisk::open(self, spec).await
+        RealDisk::open_within(self, spec, PATH_TIMEOUT).await
     }
 
     async fn connect(&self, to: &Address) -> io::Result<RealStream> {

@@ -12,6 +12,7 @@ use compio::BufResult;
 use compio::runtime::Runtime;
 
 use super::op::{Action, IOV_MAX, Operation, submit};
+use super::path_call::{PATH_TIMEOUT, PathCall};
 use super::self_connection::connects_to_self;
 use super::{RealBlockMut, RealSeam};
 use crate::{Address, ByteStream, Gather, Part, PieceMut, StreamReader, StreamWriter};
@@ -81,18 +82,26 @@ impl ByteStream<RealSeam> for RealStream {
     }
 }
 
-/// Connects on a helper thread, because name resolution and a full backlog block.
+/// Connects on a helper thread, because name resolution, a full backlog and the path of a socket block.
 pub(super) async fn connect(to: &Address) -> io::Result<RealStream> {
-    let to = to.clone();
-    let connected = compio::runtime::spawn_blocking(move || -> io::Result<(OwnedFd, bool)> {
-        let socket = match to {
-            Address::Unix(path) => std::os::unix::net::UnixStream::connect(path)?.into(),
-            Address::Tcp(host, port) => std::net::TcpStream::connect((host.as_str(), port))?.into(),
-        };
+    let connected = |socket: OwnedFd| {
         let connects_to_self = connects_to_self(&socket);
-        Ok((socket, connects_to_self))
-    });
-    let (socket, connects_to_self) = connected.await??;
+        (socket, connects_to_self)
+    };
+    let (socket, connects_to_self) = match to.clone() {
+        Address::Unix(path) => {
+            let call = PathCall::start(&path.clone(), move |_| {
+                std::os::unix::net::UnixStream::connect(path).map(|socket| connected(socket.into()))
+            });
+            call.answer(PATH_TIMEOUT, compio::runtime::time::sleep).await??
+        }
+        Address::Tcp(host, port) => {
+            let connecting = compio::runtime::spawn_blocking(move || {
+                std::net::TcpStream::connect((host.as_str(), port)).map(|socket| connected(socket.into()))
+            });
+            connecting.await??
+        }
+    };
     Ok(RealStream { connects_to_self, ..RealStream::from_fd(socket) })
 }
 

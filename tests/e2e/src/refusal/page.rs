@@ -22,8 +22,8 @@ const MESSAGES: &str = "
 
 `NAME` stands for the volume, `OTHER` for another one, `STORE` and `DIRECTORY` for the identity of a
 flash store and of a state directory (32 hexadecimal digits), `DATA` for that of the data which may
-be lost (16), `BACKING` for the identity of a backing, `DEVICE` for the path of a flash device, `N`
-for a number. The daemon breaks no lines.
+be lost (16), `BACKING` for the identity of a backing, `DEVICE` for the path of a flash device or of
+a backing, `N` for a number. The daemon breaks no lines.
 ";
 /// Start of a refusal's first row, and of its further rows.
 const FIRST: &str = "| [`";

@@ -41,6 +41,7 @@ enum Part {
     BothMirrors,
     OneBacking,
     NineBackings,
+    BackingsAtStart,
     StateDirectory,
     HistoryDisk,
     GuestMemory,
@@ -48,12 +49,13 @@ enum Part {
 }
 
 impl Part {
-    const ALL: [Part; 9] = [
+    const ALL: [Part; 10] = [
         Part::Nothing,
         Part::OneMirror,
         Part::BothMirrors,
         Part::OneBacking,
         Part::NineBackings,
+        Part::BackingsAtStart,
         Part::StateDirectory,
         Part::HistoryDisk,
         Part::GuestMemory,
@@ -67,6 +69,7 @@ impl Part {
             Part::BothMirrors => "both flash mirrors",
             Part::OneBacking => "one backing",
             Part::NineBackings => "nine backings",
+            Part::BackingsAtStart => "nine backings, from before the start",
             Part::StateDirectory => "the state directory",
             Part::HistoryDisk => "the history's disk",
             Part::GuestMemory => "a guest's memory (cut short)",
@@ -78,7 +81,7 @@ impl Part {
     fn alert(self) -> Option<&'static str> {
         match self {
             Part::OneMirror | Part::BothMirrors => Some("flash"),
-            Part::OneBacking | Part::NineBackings => Some("backing-hung"),
+            Part::OneBacking | Part::NineBackings | Part::BackingsAtStart => Some("backing-hung"),
             Part::StateDirectory => Some("state-disk"),
             Part::HistoryDisk => Some("history"),
             Part::Nothing | Part::GuestMemory | Part::ControlThread => None,
@@ -116,7 +119,7 @@ impl HangFixture {
                 let names: Vec<String> = devices.iter().map(|path| format!("\"{}\"", path.display())).collect();
                 fixture.tables = format!("[flash]\ndevices = [{}]\nsize = \"64 MiB\"\n", names.join(", "));
             }
-            Part::OneBacking | Part::NineBackings => {
+            Part::OneBacking | Part::NineBackings | Part::BackingsAtStart => {
                 for number in 0..if part == Part::OneBacking { 1 } else { HUNG_BACKINGS } {
                     mounts.push(mount(&fixture, &format!("mount{number}"))?);
                     let backing = mounts[number].path().join("hung.img");
@@ -138,8 +141,22 @@ impl HangFixture {
         Some(HangFixture { part, fixture, mounts, hung_volumes, memory })
     }
 
+    /// Starts the daemon; a component that hangs from before the start hangs already.
+    fn start(&self) -> Daemon {
+        if self.part == Part::BackingsAtStart {
+            self.mounts.iter().for_each(Fuse::hang);
+        }
+        let started_at = Instant::now();
+        let daemon = self.fixture.start();
+        println!("{}: the daemon served after {}", self.part.name(), seconds(started_at.elapsed()));
+        daemon
+    }
+
     /// Makes the component hang under load; dropping the returned value resumes a stopped thread.
     fn hang(&self, daemon: &Daemon) -> Option<Box<dyn Any>> {
+        if self.part == Part::BackingsAtStart {
+            return Some(Box::new(()));
+        }
         if self.part == Part::ControlThread {
             return Some(Box::new(stopped_thread::stop_control(daemon)?));
         }
@@ -279,7 +296,7 @@ fn measure_row(part: Part) -> Option<String> {
     // Threads of unanswered probes survive the row.
     let hang: &'static HangFixture = Box::leak(Box::new(HangFixture::new(part)?));
     let probes: &'static Probes = Box::leak(Box::default());
-    let mut daemon = hang.fixture.start();
+    let mut daemon = hang.start();
     let hung = hang.hang(&daemon)?;
     let detected = probes.run(hang, hang.fixture.folder.join("control.sock").display().to_string());
     daemon.signal("TERM");
@@ -289,7 +306,7 @@ fn measure_row(part: Part) -> Option<String> {
     drop(daemon);
 
     let again = HangFixture::new(part)?;
-    let mut daemon = again.fixture.start();
+    let mut daemon = again.start();
     let hung = again.hang(&daemon)?;
     std::thread::sleep(Duration::from_secs(1));
     daemon.signal("TERM");

@@ -25,6 +25,7 @@ mod hangs;
 mod history;
 mod hostile;
 mod hung_control;
+mod hung_open;
 mod init;
 mod integrations;
 mod iscsi;

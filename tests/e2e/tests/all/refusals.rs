@@ -5,8 +5,9 @@ use std::fs;
 
 use e2e::blocks::{BLOCK_BYTES, BLOCKS, VOLUME_BYTES, block, count, count_some, offset_of, read};
 use e2e::client::Client;
-use e2e::daemon::{Daemon, hotset, text_of};
+use e2e::daemon::{Daemon, hotset, text_of, wait_for};
 use e2e::fixture::Fixture;
+use e2e::fuse::Fuse;
 use e2e::refusal::page::{Entry, check_codes};
 use e2e::refusal::scenes::{
     DEVICES, EXPORTED_BLOCKS, ExportedDisk, MEMORY_FORMAT, STATE, UNFLUSHED, UNFLUSHED_BYTES, backing, cloned_backing,
@@ -564,5 +565,29 @@ fn backing_shrunk_under_dirty_data_is_refused_as_documented() {
         inside.for_each(|number| assert_eq!(at(number), block(number, 2), "block {number}"));
         destage(daemon);
     });
+    entry.check();
+}
+
+#[test]
+fn backing_that_hangs_is_refused_as_documented() {
+    let mut fixture = Fixture::new();
+    let Some(fuse) = Fuse::mount(&fixture.folder.join("hangs")) else { return };
+    let backing = fuse.path().join("v.img");
+    fs::File::create(&backing).and_then(|file| file.set_len(VOLUME_BYTES)).expect("the file system can be written");
+    fixture.add_volume_on("v", &backing.to_string_lossy(), "");
+    fuse.hang();
+    let daemon = fixture.start();
+    let mut entry = Entry::new(
+        "backing-hung",
+        "the backing does not answer when it is opened",
+        "its data cannot be read; other volumes would wait for it",
+    );
+    entry.message("", &volume_refusal(&fixture, &daemon, "backing-hung"));
+    entry.choice("let the backing answer: a retry serves the volume", NOTHING_LOST, || {
+        fuse.resume();
+        wait_for("the volume", || Client::connect(&fixture.endpoint(), "v").ok());
+        assert_served(&daemon, "v");
+    });
+    daemon.stop();
     entry.check();
 }

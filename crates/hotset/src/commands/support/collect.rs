@@ -31,7 +31,7 @@ const CONFIG_BYTES_MAX: u64 = 4 << 20;
 /// Collects all available data.
 pub fn collect(named: Option<&Path>, config: Option<&Path>) -> Archive {
     let mut archive = Archive::default();
-    let read = config.and_then(|file| Config::load(file).ok());
+    let read = config.and_then(|file| Config::load_settings(file).ok());
     let socket = match (&read, named) {
         (Some(read), None) => read.control_socket.clone(),
         _ => control_socket(named),
@@ -43,7 +43,7 @@ pub fn collect(named: Option<&Path>, config: Option<&Path>) -> Archive {
     }
     let file = config.map(Path::to_owned).or_else(|| status.as_ref().map(|status| status.configuration.clone().into()));
     let file = file.unwrap_or_else(|| DEFAULT_CONFIG.into());
-    let read = read.or_else(|| Config::load(&file).ok());
+    let read = read.or_else(|| Config::load_settings(&file).ok());
     add_configuration(&file, &mut archive);
     match &read {
         Some(read) => add_state(&read.state_directory, status.is_none(), &mut archive),

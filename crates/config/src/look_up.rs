@@ -1,0 +1,105 @@
+//! Look-ups of the paths in a configuration: whether each exists, and where it leads.
+//!
+//! All run concurrently before the file is checked, with a time limit: a path on a hung file system delays the check
+//! once, and is reported.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use seam::real::PathCall;
+use toml::de::{DeTable, DeValue};
+
+use super::backing::BackingSpec;
+
+/// Time without an answer after which a daemon goes on without a look-up: it is needed for messages only.
+pub const LOOK_UP_LIMIT: Duration = Duration::from_secs(2);
+
+/// Result of one look-up.
+#[derive(Clone, Debug)]
+struct Found {
+    exists: bool,
+    canonical: Option<PathBuf>,
+}
+
+/// The paths of backings and flash devices, each with its look-up; `None` if it does not answer.
+#[derive(Debug, Default)]
+pub struct LookUps(BTreeMap<PathBuf, Option<Found>>);
+
+impl LookUps {
+    /// Looks up all backings and flash devices of a file; none with a limit of zero.
+    pub fn of(table: &DeTable<'_>, folder: &Path, limit: Duration) -> LookUps {
+        if limit.is_zero() {
+            return LookUps::default();
+        }
+        let start = |path: PathBuf| {
+            let call = PathCall::start(&path, {
+                let path = path.clone();
+                move |_| Found { exists: path.exists(), canonical: path.canonicalize().ok() }
+            });
+            (path, call)
+        };
+        let calls: Vec<_> = paths(table, folder).into_iter().map(start).collect();
+        LookUps(calls.into_iter().map(|(path, call)| (path, call.wait(limit).ok())).collect())
+    }
+
+    /// True if the path does not answer.
+    pub fn is_hung(&self, path: &Path) -> bool {
+        matches!(self.0.get(path), Some(None))
+    }
+
+    /// True if the path exists, does not answer, or was not looked up.
+    pub fn exists(&self, path: &Path) -> bool {
+        self.0.get(path).is_none_or(|found| found.as_ref().is_none_or(|found| found.exists))
+    }
+
+    /// The path with symbolic links resolved, if it exists and answers.
+    pub fn canonical(&self, path: &Path) -> Option<&Path> {
+        self.0.get(path)?.as_ref()?.canonical.as_deref()
+    }
+}
+
+/// The paths of backings and flash devices in a file, as far as they can be read.
+fn paths(table: &DeTable<'_>, folder: &Path) -> BTreeSet<PathBuf> {
+    let mut paths = BTreeSet::new();
+    let volumes = table.get("volume").and_then(|volumes| volumes.get_ref().as_array());
+    for volume in volumes.into_iter().flat_map(|volumes| volumes.iter()) {
+        let backing = volume.get_ref().as_table().and_then(|volume| volume.get("backing")?.get_ref().as_str());
+        if let Some(Ok(BackingSpec::Path(path))) = backing.map(|text| BackingSpec::parse(text, folder)) {
+            paths.insert(path);
+        }
+    }
+    let flash = table.get("flash").and_then(|flash| flash.get_ref().as_table());
+    let devices = flash.and_then(|flash| flash.get("devices")?.get_ref().as_array());
+    let devices = devices.into_iter().flat_map(|devices| devices.iter());
+    paths.extend(devices.filter_map(|device| Some(folder.join(DeValue::as_str(device.get_ref())?))));
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_volumes_and_flash_are_looked_up() {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let [file, link, missing] = ["file", "link", "missing"].map(|name| folder.path().join(name));
+        std::fs::write(&file, "").expect("the folder can be written");
+        std::os::unix::fs::symlink(&file, &link).expect("the folder can be written");
+        let text = "[flash]\ndevices = [\"link\", 5]\n[[volume]]\nbacking = \"missing\"\n[[volume]]\nbacking = 7\n\
+                    [[volume]]\nbacking = \"sim://raid5\"\n";
+        let (root, errors) = DeTable::parse_recoverable(text);
+        assert!(errors.is_empty());
+        let found = LookUps::of(root.get_ref(), folder.path(), LOOK_UP_LIMIT);
+        assert_eq!(found.0.keys().collect::<Vec<_>>(), [&link, &missing]);
+        assert_eq!(found.canonical(&link), file.canonicalize().ok().as_deref());
+        assert!(found.exists(&link) && !found.exists(&missing) && !found.is_hung(&missing));
+    }
+
+    #[test]
+    fn path_without_an_answer_is_hung_and_not_missing() {
+        let found = LookUps(BTreeMap::from([(PathBuf::from("/srv/a"), None)]));
+        let path = Path::new("/srv/a");
+        assert!(found.is_hung(path) && found.exists(path) && found.canonical(path).is_none());
+    }
+}

@@ -1,0 +1,447 @@
+//! Calls on paths that may hang: look-ups, opens and probes on bounded helper threads, with a time limit.
+//!
+//! A system call on a path of a hung file system or device never returns. Here it occupies a helper thread, and its
+//! caller stops waiting after a limit. Threads are bounded in total and for each *failure domain*: the mounted file
+//! system or block device that hangs as a whole. The helper thread follows symbolic links one by one, and hands the
+//! call over where a link leads into another domain. A link from a healthy file system into a hung one therefore
+//! occupies a thread of the hung one.
+//!
+//! 1. A domain has at most [`THREADS_PER_DOMAIN`] running calls, all domains together [`THREADS_MAX`].
+//! 2. A call fails at once if an abandoned call on the same path is still running, or if all calls that the domain may
+//!    run are abandoned ones.
+//! 3. The limit counts time without progress: while a call is queued, each answer in its domain restarts it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
+use std::future::poll_fn;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileTypeExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Component, Path, PathBuf};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+/// Default of the time without an answer after which a path counts as hung.
+pub const PATH_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum of calls that run in one failure domain.
+const THREADS_PER_DOMAIN: usize = 8;
+/// Maximum of helper threads.
+const THREADS_MAX: usize = 128;
+/// Maximum of symbolic links that are followed, as in the kernel.
+const LINKS_MAX: u32 = 40;
+
+/// A path did not answer within the limit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{} does not answer: its file system or device hangs; check the file server, the connection to the disk and the \
+     kernel's messages (dmesg)",
+    path.display()
+)]
+pub struct PathHung {
+    /// The path as the caller named it.
+    pub path: PathBuf,
+}
+
+/// A call on a path, and the wait for its result. Dropping it abandons the call.
+pub struct PathCall<T> {
+    answer: oneshot::Receiver<T>,
+    call: Arc<Call>,
+}
+
+/// State of a call that its helper thread and its caller share.
+pub struct Call {
+    path: PathBuf,
+    /// The caller waits no more.
+    is_abandoned: AtomicBool,
+    /// The work has ended.
+    is_answered: AtomicBool,
+    place: Mutex<Place>,
+}
+
+/// The domain in which a call is, and since when it waits there.
+struct Place {
+    domain: Domain,
+    since: Instant,
+    is_running: bool,
+}
+
+/// A failure domain: the device number of a mounted file system, or the path of a block device. Empty before the helper
+/// thread has determined it.
+type Domain = String;
+
+/// A call that waits for a helper thread.
+struct Job {
+    call: Arc<Call>,
+    walk: Walk,
+    work: Box<dyn FnOnce() + Send>,
+}
+
+/// All calls of the process.
+#[derive(Default)]
+struct Calls {
+    domains: BTreeMap<Domain, DomainCalls>,
+    threads: usize,
+}
+
+/// The calls in one domain.
+struct DomainCalls {
+    queue: VecDeque<Job>,
+    running: Vec<Arc<Call>>,
+    answered_at: Instant,
+}
+
+static CALLS: Mutex<Calls> = Mutex::new(Calls { domains: BTreeMap::new(), threads: 0 });
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No code panics between two changes that belong together, so a poisoned lock is usable.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Call {
+    /// True if the caller waits no more: the call must not change anything on the disk.
+    pub fn is_abandoned(&self) -> bool {
+        self.is_abandoned.load(Ordering::Relaxed)
+    }
+
+    /// True if the caller has given up before the work has ended.
+    fn hangs(&self) -> bool {
+        self.is_abandoned() && !self.is_answered.load(Ordering::Relaxed)
+    }
+
+    fn new(path: &Path, domain: &Domain) -> Call {
+        let place = Place { domain: domain.clone(), since: Instant::now(), is_running: false };
+        let (is_abandoned, is_answered) = (AtomicBool::new(false), AtomicBool::new(false));
+        Call { path: path.to_owned(), is_abandoned, is_answered, place: Mutex::new(place) }
+    }
+}
+
+impl<T: Send + 'static> PathCall<T> {
+    /// Starts `work`, which touches `path`, on a helper thread.
+    pub fn start(path: &Path, work: impl FnOnce(&Call) -> T + Send + 'static) -> PathCall<T> {
+        let (walk, domain) = (Walk::new(path), Domain::new());
+        let (sender, answer) = oneshot::channel();
+        let call = Arc::new(Call::new(path, &domain));
+        let on_thread = call.clone();
+        let work = Box::new(move || {
+            let result = work(&on_thread);
+            // Before the caller can see the result, and start its next call on the path.
+            on_thread.is_answered.store(true, Ordering::Relaxed);
+            // The caller may have given up; the result is then dropped here, where a close may block.
+            drop(sender.send(result));
+        });
+        let mut calls = lock(&CALLS);
+        if !calls.has_hung(path) {
+            calls.queue(domain, Job { call: call.clone(), walk, work });
+        }
+        PathCall { answer, call }
+    }
+
+    /// Waits for the result on this thread.
+    pub fn wait(mut self, limit: Duration) -> Result<T, PathHung> {
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            if let Poll::Ready(answer) = Pin::new(&mut self.answer).poll(&mut context) {
+                return answer.map_err(|_| self.hung());
+            }
+            match limit.checked_sub(self.stalled()) {
+                Some(left) if !left.is_zero() => std::thread::park_timeout(left),
+                _ => return Err(self.hung()),
+            }
+        }
+    }
+
+    /// Waits for the result without blocking; `sleep` is the runtime's timer.
+    pub async fn answer(mut self, limit: Duration, sleep: impl AsyncFn(Duration)) -> Result<T, PathHung> {
+        loop {
+            let left = limit.saturating_sub(self.stalled());
+            let mut timer = pin!(sleep(left));
+            let answered = poll_fn(|context| match Pin::new(&mut self.answer).poll(context) {
+                Poll::Ready(answer) => Poll::Ready(Some(answer)),
+                Poll::Pending => timer.as_mut().poll(context).map(|()| None),
+            });
+            match answered.await {
+                Some(answer) => return answer.map_err(|_| self.hung()),
+                None if self.stalled() >= limit => return Err(self.hung()),
+                None => {}
+            }
+        }
+    }
+
+    /// The result if it is there, or an error if the call was refused.
+    pub fn try_answer(&mut self) -> Option<Result<T, PathHung>> {
+        match self.answer.try_recv() {
+            Ok(answer) => Some(Ok(answer)),
+            Err(oneshot::error::TryRecvError::Empty) => None,
+            Err(oneshot::error::TryRecvError::Closed) => Some(Err(self.hung())),
+        }
+    }
+}
+
+impl<T> PathCall<T> {
+    fn hung(&self) -> PathHung {
+        PathHung { path: self.call.path.clone() }
+    }
+
+    /// Time for which the call has made no progress.
+    fn stalled(&self) -> Duration {
+        let calls = lock(&CALLS);
+        let place = lock(&self.call.place);
+        let answered_at = calls.domains.get(&place.domain).map(|domain| domain.answered_at);
+        let since = answered_at.filter(|_| !place.is_running).map_or(place.since, |answered| answered.max(place.since));
+        since.elapsed()
+    }
+}
+
+impl<T> Drop for PathCall<T> {
+    fn drop(&mut self) {
+        self.call.is_abandoned.store(true, Ordering::Relaxed);
+        let mut calls = lock(&CALLS);
+        let domain = lock(&self.call.place).domain.clone();
+        let dropped = calls.domains.get_mut(&domain).and_then(|calls| {
+            let at = calls.queue.iter().position(|job| Arc::ptr_eq(&job.call, &self.call))?;
+            calls.queue.remove(at)
+        });
+        calls.remove_if_idle(&domain);
+        drop(calls);
+        drop(dropped);
+    }
+}
+
+/// Wakes a waiting thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+impl Calls {
+    /// True while a call on `path` runs whose caller has given up.
+    fn has_hung(&self, path: &Path) -> bool {
+        let mut running = self.domains.values().flat_map(|domain| &domain.running);
+        running.any(|call| call.hangs() && call.path == path)
+    }
+
+    /// Queues a call in a domain, or refuses it by dropping it.
+    fn queue(&mut self, domain: Domain, job: Job) {
+        let now = Instant::now();
+        *lock(&job.call.place) = Place { domain: domain.clone(), since: now, is_running: false };
+        let calls = self.domains.entry(domain).or_insert_with(|| DomainCalls {
+            queue: VecDeque::new(),
+            running: Vec::new(),
+            answered_at: now,
+        });
+        if calls.running.len() == THREADS_PER_DOMAIN && calls.running.iter().all(|call| call.hangs()) {
+            return;
+        }
+        calls.queue.push_back(job);
+        if calls.running.len() < THREADS_PER_DOMAIN && self.threads < THREADS_MAX {
+            let started = std::thread::Builder::new().name("path".to_owned()).spawn(run_queued);
+            // Without a new thread the call waits for one that becomes free, at most for its limit.
+            self.threads += usize::from(started.is_ok());
+        }
+    }
+
+    /// The next call that may run, and its domain; it counts as running from now on.
+    fn take(&mut self) -> Option<(Domain, Job)> {
+        let is_free = |calls: &DomainCalls| !calls.queue.is_empty() && calls.running.len() < THREADS_PER_DOMAIN;
+        let (domain, calls) = self.domains.iter_mut().find(|(_, calls)| is_free(calls))?;
+        let job = calls.queue.pop_front()?;
+        calls.running.push(job.call.clone());
+        *lock(&job.call.place) = Place { domain: domain.clone(), since: Instant::now(), is_running: true };
+        Some((domain.clone(), job))
+    }
+
+    /// Ends the run of a call in a domain.
+    fn finish(&mut self, domain: &Domain, call: &Arc<Call>) {
+        if let Some(calls) = self.domains.get_mut(domain) {
+            calls.running.retain(|running| !Arc::ptr_eq(running, call));
+            calls.answered_at = Instant::now();
+        }
+        self.remove_if_idle(domain);
+    }
+
+    fn remove_if_idle(&mut self, domain: &Domain) {
+        if self.domains.get(domain).is_some_and(|calls| calls.queue.is_empty() && calls.running.is_empty()) {
+            self.domains.remove(domain);
+        }
+    }
+}
+
+/// Body of a helper thread: runs queued calls until none may run.
+fn run_queued() {
+    let mut calls = lock(&CALLS);
+    while let Some((domain, job)) = calls.take() {
+        drop(calls);
+        let call = job.call.clone();
+        let moved = run(&domain, job);
+        calls = lock(&CALLS);
+        calls.finish(&domain, &call);
+        if let Some((domain, job)) = moved {
+            calls.queue(domain, job);
+        }
+    }
+    calls.threads -= 1;
+}
+
+/// Runs a call in its domain; returns it with its next domain if a link leads there.
+fn run(domain: &Domain, mut job: Job) -> Option<(Domain, Job)> {
+    if job.call.is_abandoned() {
+        return None;
+    }
+    if let Some(next) = job.walk.advance(domain) {
+        return Some((next, job));
+    }
+    // The panic is printed by its hook; the caller learns from the missing answer.
+    let _ = catch_unwind(AssertUnwindSafe(job.work));
+    None
+}
+
+/// A path that is resolved one component at a time.
+struct Walk {
+    /// Components that contain no symbolic links.
+    resolved: PathBuf,
+    rest: VecDeque<OsString>,
+    links: u32,
+    /// The call belongs to a block device; nothing is left to resolve.
+    is_at_device: bool,
+}
+
+impl Walk {
+    fn new(path: &Path) -> Walk {
+        // Without a current directory, the call fails by itself.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let mut walk = Walk { resolved: PathBuf::from("/"), rest: VecDeque::new(), links: 0, is_at_device: false };
+        walk.prepend(&path);
+        walk
+    }
+
+    /// Puts the components of `path` in front of the rest.
+    fn prepend(&mut self, path: &Path) {
+        if path.has_root() {
+            self.resolved = PathBuf::from("/");
+        }
+        for component in path.components().rev() {
+            match component {
+                Component::Normal(_) | Component::ParentDir => self.rest.push_front(component.as_os_str().to_owned()),
+                Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+            }
+        }
+    }
+
+    /// Resolves the path within `domain`. Returns the next domain if the path leaves this one.
+    fn advance(&mut self, domain: &Domain) -> Option<Domain> {
+        if self.is_at_device {
+            return None;
+        }
+        let mounts = Mounts::read();
+        while let Some(next) = self.rest.front() {
+            if next == ".." {
+                self.resolved.pop();
+                self.rest.pop_front();
+                continue;
+            }
+            let at = self.resolved.join(next);
+            // A mount point is no link, and looking it up would touch its file system.
+            if !mounts.is_mount_point(&at) {
+                let owner = mounts.domain_of(&at);
+                if owner != *domain {
+                    return Some(owner);
+                }
+                match std::fs::read_link(&at) {
+                    Ok(target) if self.links < LINKS_MAX => {
+                        self.links += 1;
+                        self.rest.pop_front();
+                        self.prepend(&target);
+                        continue;
+                    }
+                    // EINVAL: not a link.
+                    Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+                    // A missing component, or a loop: the call itself reports it.
+                    _ => return None,
+                }
+            }
+            self.resolved = at;
+            self.rest.pop_front();
+        }
+        let owner = mounts.domain_of(&self.resolved);
+        if owner != *domain {
+            return Some(owner);
+        }
+        let is_device =
+            |path: &Path| std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
+        self.is_at_device = is_device(&self.resolved);
+        self.is_at_device.then(|| format!("device {}", self.resolved.display()))
+    }
+}
+
+/// The mounted file systems, from the kernel's list: reading it touches none of them.
+struct Mounts(Vec<(PathBuf, Domain)>);
+
+impl Mounts {
+    fn read() -> Mounts {
+        let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        Mounts::parse(&text)
+    }
+
+    fn parse(text: &[u8]) -> Mounts {
+        // "36 35 0:45 / /srv/a rw - nfs ...": the third field is the device number, the fifth the mount point.
+        let lines = text.split(|byte| *byte == b'\n').filter_map(|line| {
+            let mut fields = line.split(|byte| *byte == b' ').skip(2);
+            let (device, point) = (fields.next()?, fields.nth(1)?);
+            Some((unescaped(point), String::from_utf8_lossy(device).into_owned()))
+        });
+        Mounts(lines.collect())
+    }
+
+    fn is_mount_point(&self, path: &Path) -> bool {
+        self.0.iter().any(|(point, _)| point == path)
+    }
+
+    /// Device number of the file system that contains a path without links. Of two mounts at one place the later one
+    /// is on top.
+    fn domain_of(&self, path: &Path) -> Domain {
+        let mounts = self.0.iter().filter(|(point, _)| path.starts_with(point));
+        mounts.max_by_key(|(point, _)| point.components().count()).map(|(_, device)| device.clone()).unwrap_or_default()
+    }
+}
+
+/// A path of the kernel's list, in which a space, tab, line break or backslash is written as `\` and three octal
+/// digits.
+fn unescaped(text: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&byte, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|digits| byte == b'\\' && digits.iter().all(|digit| digit.is_ascii_digit()));
+        match digits {
+            Some(digits) => {
+                let value = digits.iter().fold(0_u32, |value, digit| value * 8 + u32::from(digit - b'0'));
+                bytes.push(value as u8);
+                rest = &after[3..];
+            }
+            None => {
+                bytes.push(byte);
+                rest = after;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+impl From<PathHung> for io::Error {
+    fn from(hung: PathHung) -> io::Error {
+        io::Error::new(io::ErrorKind::TimedOut, hung)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,177 @@
+//! Backings whose file system hangs before they are opened: at the start, at `volume add`, at a reload and at
+//! `check-config`. Other volumes are served, and the volume is taken up when its backing answers.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use e2e::client::Client;
+use e2e::daemon::{Daemon, hotset, text_of, wait_for};
+use e2e::fixture::Fixture;
+use e2e::fuse::Fuse;
+use e2e::refusal::{json, show};
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+const BLOCK: u64 = 4096;
+/// Backings on the hung file system: more than it may occupy helper threads.
+const HUNG_BACKINGS: usize = 12;
+
+/// A fixture with a volume `healthy`, and a file system with files `0.img`, `1.img`… that can hang; `None` where no
+/// file system may be mounted.
+fn fixture(files: usize) -> Option<(Fixture, Fuse)> {
+    let mut fixture = Fixture::new();
+    let fuse = Fuse::mount(&fixture.folder.join("hangs"))?;
+    for number in 0..files {
+        let file = File::create(image(&fuse, number));
+        file.and_then(|file| file.set_len(4 * MIB)).expect("the file system can be written");
+    }
+    fixture.add_volume("healthy", 16 * MIB, "");
+    Some((fixture, fuse))
+}
+
+fn image(fuse: &Fuse, number: usize) -> PathBuf {
+    fuse.path().join(format!("{number}.img"))
+}
+
+/// Requests of the healthy volume and `status` are answered.
+fn assert_daemon_works(fixture: &Fixture, daemon: &Daemon) {
+    let mut client = Client::connect(&fixture.endpoint(), "healthy").expect("the volume is served");
+    for number in 0..20 {
+        let (at, data) = (number * 3 * BLOCK, vec![number as u8 + 1; BLOCK as usize]);
+        client.write(at, &data).and_then(|()| client.flush()).expect("the write succeeds");
+        assert_eq!(client.read(at, BLOCK as usize).expect("the read succeeds"), data);
+    }
+    daemon.command(&["status"]);
+}
+
+fn alerts_of(daemon: &Daemon, volume: &str) -> Vec<String> {
+    let status = json(daemon, &["status"]);
+    let alerts = status["active_alerts"].as_array().expect("a list");
+    let of_volume = alerts.iter().filter(|alert| alert["subject"] == volume);
+    of_volume.map(|alert| alert["kind"].as_str().expect("a kind").to_owned()).collect()
+}
+
+fn is_refused_as_hung(shown: &Value) -> bool {
+    shown["state"] == "refused" && shown["refusal"] == "backing-hung"
+}
+
+fn assert_taken_up(fixture: &Fixture, volume: &str) {
+    let mut client = wait_for("the volume", || Client::connect(&fixture.endpoint(), volume).ok());
+    client.write(0, &[7; BLOCK as usize]).and_then(|()| client.flush()).expect("the backing answers");
+}
+
+#[test]
+fn hung_backings_at_the_start_refuse_only_their_volumes() {
+    let Some((mut fixture, fuse)) = fixture(HUNG_BACKINGS) else { return };
+    for number in 0..HUNG_BACKINGS {
+        fixture.add_volume_on(&format!("hung{number}"), &image(&fuse, number).display().to_string(), "");
+    }
+    // A link into the hung file system from a healthy one.
+    let link = fixture.folder.join("link.img");
+    std::os::unix::fs::symlink(image(&fuse, 0).with_file_name("linked.img"), &link).expect("a link can be created");
+    File::create(image(&fuse, 0).with_file_name("linked.img"))
+        .and_then(|file| file.set_len(4 * MIB))
+        .expect("the file system can be written");
+    fixture.add_volume_on("linked", &link.display().to_string(), "");
+    fuse.hang();
+    let started_at = Instant::now();
+    let daemon = fixture.start();
+    println!("the healthy volume was served after {:?}", started_at.elapsed());
+    assert_daemon_works(&fixture, &daemon);
+    for name in ["hung0", "hung11", "linked"] {
+        let shown = show(&daemon, name);
+        assert!(is_refused_as_hung(&shown), "{shown}\n{}", daemon.log());
+    }
+    let alerts = wait_for("the alerts", || {
+        let alerts = alerts_of(&daemon, "hung3");
+        (alerts.len() == 2).then_some(alerts)
+    });
+    assert_eq!(alerts, ["volume-refused", "backing-hung"]);
+    let checked = hotset(&["check-config", &fixture.config().display().to_string()]);
+    assert_eq!(checked.status.code(), Some(2), "{}", text_of(&checked));
+    assert!(text_of(&checked).contains("0.img does not answer"), "{}", text_of(&checked));
+    assert_daemon_works(&fixture, &daemon);
+    fuse.resume();
+    for name in (0..HUNG_BACKINGS).map(|number| format!("hung{number}")).chain(["linked".to_owned()]) {
+        assert_taken_up(&fixture, &name);
+    }
+    wait_for("no alert", || alerts_of(&daemon, "hung3").is_empty().then_some(()));
+    daemon.stop();
+}
+
+#[test]
+fn signal_ends_daemon_whose_backing_hangs_at_open() {
+    let Some((mut fixture, fuse)) = fixture(1) else { return };
+    fixture.add_volume_on("hung", &image(&fuse, 0).display().to_string(), "");
+    fuse.hang();
+    let mut daemon = fixture.start();
+    daemon.signal("TERM");
+    assert!(daemon.wait().success(), "{}", daemon.log());
+    fuse.resume();
+}
+
+#[test]
+fn volume_add_on_a_hung_path_fails_and_stalls_nothing() {
+    let Some((fixture, fuse)) = fixture(1) else { return };
+    let daemon = fixture.start();
+    fuse.hang();
+    let path = image(&fuse, 0).display().to_string();
+    std::thread::scope(|scope| {
+        let adding = scope.spawn(|| daemon.try_command(&["volume", "add", "hung", "--backing", &path]));
+        let mut rounds = 0;
+        while !adding.is_finished() {
+            assert_daemon_works(&fixture, &daemon);
+            rounds += 1;
+        }
+        assert!(rounds > 1, "the daemon answers only after the command");
+        let output = adding.join().expect("the command ends");
+        assert!(!output.status.success() && text_of(&output).contains("does not answer"), "{}", text_of(&output));
+    });
+    fuse.resume();
+    wait_for("the volume", || {
+        daemon.try_command(&["volume", "add", "hung", "--backing", &path]).status.success().then_some(())
+    });
+    assert_taken_up(&fixture, "hung");
+    daemon.stop();
+}
+
+#[test]
+fn reload_with_a_hung_backing_stalls_nothing() {
+    let Some((mut fixture, fuse)) = fixture(1) else { return };
+    let daemon = fixture.start();
+    fixture.add_volume_on("hung", &image(&fuse, 0).display().to_string(), "");
+    fixture.add_volume("later", 4 * MIB, "");
+    fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
+    fuse.hang();
+    daemon.signal("HUP");
+    wait_for("the refusal", || {
+        assert_daemon_works(&fixture, &daemon);
+        let shown = daemon.try_command(&["volume", "show", "hung", "--json"]);
+        serde_json::from_slice(&shown.stdout).is_ok_and(|shown| is_refused_as_hung(&shown)).then_some(())
+    });
+    assert_taken_up(&fixture, "later");
+    fuse.resume();
+    assert_taken_up(&fixture, "hung");
+    daemon.stop();
+}
+
+#[test]
+fn no_file_is_created_after_its_command_has_failed() {
+    let Some((fixture, fuse)) = fixture(0) else { return };
+    let daemon = fixture.start();
+    fuse.hang();
+    let path = fuse.path().join("new.img");
+    let output =
+        daemon.try_command(&["volume", "add", "new", "--backing", &path.display().to_string(), "--size", "4 MiB"]);
+    assert!(!output.status.success(), "{}", text_of(&output));
+    fuse.resume();
+    // The abandoned attempt has ended when another one may begin.
+    let missing = fuse.path().join("new.img").display().to_string();
+    wait_for("an answer", || {
+        let output = daemon.try_command(&["volume", "add", "new", "--backing", &missing]);
+        text_of(&output).contains("does not exist").then_some(())
+    });
+    assert!(!fs::exists(&path).expect("the file system answers"), "a failed command has created a file");
+    daemon.stop();
+}
