@@ -174,7 +174,7 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
             format!("{iops:.0} · {server:.1} µs · {client:.1} µs")
         };
         let ratio = median_of(&|(hotset_server, tgt_server)| hotset_server.iops / tgt_server.iops);
-        let each: Vec<_> = rounds
+        let ratios: Vec<_> = rounds
             .iter()
             .map(|(hotset_server, tgt_server)| format!("{:.2}", hotset_server.iops / tgt_server.iops))
             .collect();
@@ -186,7 +186,7 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
             "| {name} | {} | {} | **{ratio:.2}** | {wanted} | {} |",
             shown(|pair| pair.0),
             shown(|pair| pair.1),
-            each.join(", ")
+            ratios.join(", ")
         );
     }
     let text = text.trim_end().to_owned();

@@ -147,8 +147,8 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     }
     left_out.sort();
     left_out.dedup();
-    let how = format!("{} rounds of {} s per cell", arguments.rounds, arguments.seconds);
-    let page = page(&machine, &how, &sections, &left_out);
+    let method = format!("{} rounds of {} s per cell", arguments.rounds, arguments.seconds);
+    let page = page(&machine, &method, &sections, &left_out);
     let whole = arguments.only.is_empty().then(|| PathBuf::from("docs/develop/benchmarks.md"));
     match arguments.out.clone().or(whole) {
         Some(path) => {

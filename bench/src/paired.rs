@@ -36,7 +36,7 @@ impl Interval {
         let logarithms: Vec<f64> = pairs.into_iter().map(|(first, second)| (second / first).ln()).collect();
         let count = logarithms.len() as f64;
         let mean = logarithms.iter().sum::<f64>() / count;
-        let squares: f64 = logarithms.iter().map(|each| (each - mean).powi(2)).sum();
+        let squares: f64 = logarithms.iter().map(|logarithm| (logarithm - mean).powi(2)).sum();
         let reach = match logarithms.len() {
             0 | 1 => f64::INFINITY,
             some => student(some - 1) * (squares / (count - 1.0) / count).sqrt(),

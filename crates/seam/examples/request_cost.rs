@@ -169,7 +169,7 @@ fn main() {
             continue;
         }
         let (cpu, wall) = measure(at.clone(), case, requests);
-        let each = |time: Duration| time.as_secs_f64() * 1e6 / requests as f64;
-        println!("{name:<24} {:>8.2} {:>8.2}", each(cpu), each(wall));
+        let per_request_us = |time: Duration| time.as_secs_f64() * 1e6 / requests as f64;
+        println!("{name:<24} {:>8.2} {:>8.2}", per_request_us(cpu), per_request_us(wall));
     }
 }

@@ -142,7 +142,7 @@ pub fn compare_content(
     if recorded.ids.iter().any(|id| evidence.content.ids.contains(id) && !is_shared(id)) {
         return ContentVerdict::Same;
     }
-    let (then, now) = (
+    let (recorded_samples, current_samples) = (
         samples_of(&recorded.samples),
         samples_of(evidence.samples_before.as_ref().unwrap_or(&evidence.content.samples)),
     );

@@ -85,9 +85,9 @@ impl Mapping {
     pub fn of_file(file: OwnedFd, len: u64, fault: &FaultFlag) -> Result<Arc<Mapping>, MemoryError> {
         let failed = |error: &dyn std::fmt::Display| MemoryError::Map(error.to_string());
         let has = rustix::fs::fstat(&file).map_err(|error| failed(&error))?.st_size as u64;
-        let about = rustix::fs::fstatfs(&file).map_err(|error| failed(&error))?;
+        let file_system = rustix::fs::fstatfs(&file).map_err(|error| failed(&error))?;
         // Large pages are mapped and unmapped as a whole.
-        let page = if about.f_type == HUGETLBFS_MAGIC { about.f_bsize as u64 } else { PAGE_BYTES as u64 };
+        let page = if file_system.f_type == HUGETLBFS_MAGIC { file_system.f_bsize as u64 } else { PAGE_BYTES as u64 };
         let wanted = if page > PAGE_BYTES as u64 { len.checked_next_multiple_of(page) } else { Some(len) };
         let wanted = wanted.filter(|wanted| *wanted <= has).ok_or(MemoryError::Short { wanted: len, has })?;
         let size = usize::try_from(wanted).map_err(|_| MemoryError::Short { wanted, has })?;

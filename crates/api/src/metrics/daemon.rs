@@ -66,15 +66,15 @@ fn write_iscsi(lines: &mut Lines, iscsi: &IscsiReport) {
     for session in iscsi.sessions.iter().filter(|session| !session.discovery) {
         initiators.entry(&session.initiator).or_default().push(session);
     }
-    let mut each = |name, help, of: fn(&IscsiSessionReport) -> u64| {
+    let mut write_family = |name, help, value_of: fn(&IscsiSessionReport) -> u64| {
         lines.family(name, "gauge", help);
         for (initiator, sessions) in &initiators {
-            let sum: u64 = sessions.iter().map(|session| of(session)).sum();
+            let sum: u64 = sessions.iter().map(|session| value_of(session)).sum();
             lines.sample(&none, &[("initiator", initiator)], sum as f64);
         }
     };
-    each("hotset_iscsi_sessions", "iSCSI sessions by initiator.", |_| 1);
-    each("hotset_iscsi_commands_under_way", "Outstanding SCSI commands by initiator.", |session| session.under_way);
+    write_family("hotset_iscsi_sessions", "iSCSI sessions by initiator.", |_| 1);
+    write_family("hotset_iscsi_commands_under_way", "Outstanding SCSI commands by initiator.", |session| session.under_way);
 }
 
 fn write_flash(lines: &mut Lines, flash: &FlashReport) {

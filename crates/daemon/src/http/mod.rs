@@ -115,7 +115,7 @@ impl HttpInterface {
             match self.listen(address) {
                 Ok(listening) => return listening,
                 // A repeated reason is logged once.
-                Err(again) if again == why => {}
+                Err(repeated) if repeated == why => {}
                 Err(other) => {
                     log::error!(target: API, "{other}; retrying, volumes are served without the HTTP interface");
                     why = other;

@@ -92,7 +92,7 @@ mod tests {
                 assert_eq!(ssd, plan.flash.map(|flash| flash.ssd()), "{}", scenario.name);
                 let policies = config.volumes.iter().map(|volume| volume.policy);
                 let policy = if plan.cached { plan.policy } else { WritePolicy::None };
-                assert!(policies.into_iter().all(|each| each == policy), "{}", scenario.name);
+                assert!(policies.into_iter().all(|volume_policy| volume_policy == policy), "{}", scenario.name);
             }
         }
     }

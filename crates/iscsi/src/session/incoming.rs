@@ -47,9 +47,9 @@ impl<S: Seam> Session<S> {
             match framing.decode(incoming.bytes()) {
                 Ok(Step::Got(frame, used)) => {
                     self.spec.shared.seam.spend(PDU_COST);
-                    let then = self.handle_pdu(&frame)?;
+                    let next = self.handle_pdu(&frame)?;
                     incoming.consume(used);
-                    if let Next::LogOut { task_tag } = then {
+                    if let Next::LogOut { task_tag } = next {
                         self.abort_all_tasks().await;
                         self.queue(task_tag, ResponseBody::Logout { response: 0 }, &[]);
                         return Ok(());

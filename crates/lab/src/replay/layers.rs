@@ -151,7 +151,7 @@ mod tests {
             len: len << 10,
             device: 0,
         };
-        Recording::of(requests.iter().map(|each| Ok::<_, ()>(request(each)))).0
+        Recording::of(requests.iter().map(|spec| Ok::<_, ()>(request(spec)))).0
     }
 
     fn plan(memory: Amount, flash: Amount) -> Plan {

@@ -60,7 +60,7 @@ fn describe(times: bool, option: u8, code: u8, action: u16) -> Result<Vec<u8>, F
     let wanted = |opcode: &&Opcode| {
         opcode.code() == code
             && match opcode.action {
-                Some(own) => u16::from(own) == action,
+                Some(opcode_action) => u16::from(opcode_action) == action,
                 None => option == 1 || action == 0,
             }
     };

@@ -320,8 +320,8 @@ mod tests {
     fn rewriting_the_same_place_costs_a_revolution() {
         let mut disk = disk();
         let time = one_by_one(&mut disk, (0..100).map(|_| (Access::Write, 1 << 30, 8 << 10)));
-        let each = time.0 / 100;
-        assert!(each.abs_diff(disk.spec.revolution.0) < 100_000, "{each} ns a write");
+        let mean_ns = time.0 / 100;
+        assert!(mean_ns.abs_diff(disk.spec.revolution.0) < 100_000, "{mean_ns} ns a write");
     }
 
     #[test]

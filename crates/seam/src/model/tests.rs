@@ -53,9 +53,9 @@ fn requests_take_the_time_of_the_array() {
         for number in 0..50 {
             write(&world, &disk, number * 7919 % (SIZE / 4096) * 4096, 1).await.unwrap();
         }
-        let each = seam.now().since(start).0 / 50;
+        let mean_ns = seam.now().since(start).0 / 50;
         // Two concurrent reads, then a revolution until the same places pass again.
-        assert!((6_000_000..14_000_000).contains(&each), "{each} ns a small write");
+        assert!((6_000_000..14_000_000).contains(&mean_ns), "{mean_ns} ns a small write");
         assert!(array.busy() > seam.now());
     });
 }

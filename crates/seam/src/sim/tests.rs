@@ -222,7 +222,7 @@ fn after(mode: CrashMode, seed: u64) -> ([u64; 8], [u64; 8], bool) {
 #[test]
 fn each_crash_mode_leaves_its_defined_state() {
     let runs = |mode| (0..64).map(|seed| after(mode, seed)).collect::<Vec<_>>();
-    let some =
+    let any_run =
         |runs: &[([u64; 8], [u64; 8], bool)], wanted: fn(&[u64; 8]) -> bool| runs.iter().any(|run| wanted(&run.0));
     let torn = |tags: &[u64; 8]| tags.iter().any(|tag| *tag != tags[0]);
 
@@ -235,19 +235,19 @@ fn each_crash_mode_leaves_its_defined_state() {
 
     let prefix = runs(CrashMode::Prefix);
     assert!(
-        some(&prefix, |tags| *tags == [1; 8])
-            && some(&prefix, |tags| *tags == [2; 8])
-            && some(&prefix, |tags| *tags == [3; 8])
+        any_run(&prefix, |tags| *tags == [1; 8])
+            && any_run(&prefix, |tags| *tags == [2; 8])
+            && any_run(&prefix, |tags| *tags == [3; 8])
     );
-    assert!(!some(&prefix, torn) && prefix.iter().all(|run| run.1 == [0; 8]));
+    assert!(!any_run(&prefix, torn) && prefix.iter().all(|run| run.1 == [0; 8]));
 
     let subset = runs(CrashMode::Subset);
-    assert!(subset.iter().any(|run| run.0 == [1; 8] && run.1 == [4; 8]) && !some(&subset, torn));
+    assert!(subset.iter().any(|run| run.0 == [1; 8] && run.1 == [4; 8]) && !any_run(&subset, torn));
 
     let reordered = runs(CrashMode::Reordered);
     assert!(reordered.iter().any(|run| run.0 == [2; 8] && run.1 == [4; 8]), "an older write lands last");
 
-    assert!(some(&runs(CrashMode::Torn), torn) && some(&runs(CrashMode::Scattered), torn));
+    assert!(any_run(&runs(CrashMode::Torn), torn) && any_run(&runs(CrashMode::Scattered), torn));
     for mode in CrashMode::ALL {
         assert!(
             runs(mode).iter().flat_map(|run| run.0).all(|tag| (1..=3).contains(&tag)),

@@ -277,15 +277,15 @@ mod tests {
     #[test]
     fn impossible_simulations_are_refused_with_a_remedy() {
         let plan = |memory, flash, policy| Plan { memory, flash, stage_millipercent: 0, policy };
-        let (none, some) = (Amount::Bytes(0), Amount::OfFootprint(1));
+        let (empty, present) = (Amount::Bytes(0), Amount::OfFootprint(1));
         for (plan, word) in [
-            (plan(none, none, Replacement::Default), "--memory 10%"),
-            (plan(some, some, Replacement::Belady), "not both"),
-            (plan(some, none, Replacement::ThirdTouch), "omit --memory"),
+            (plan(empty, empty, Replacement::Default), "--memory 10%"),
+            (plan(present, present, Replacement::Belady), "not both"),
+            (plan(present, empty, Replacement::ThirdTouch), "omit --memory"),
         ] {
             assert!(check(&plan).is_err_and(|failure| failure.message.contains(word)), "{word}");
         }
-        assert!(check(&plan(some, some, Replacement::Lru)).is_ok());
+        assert!(check(&plan(present, present, Replacement::Lru)).is_ok());
         assert!(parse_policy("random").is_err_and(|error| error.contains("s3-fifo")));
     }
 }

@@ -63,8 +63,8 @@ fn measure_beside(datastore: Option<&str>, loads: &[&str], duration_s: u64) -> V
     let daemon = fixture.start();
     let fill = format!("{HOT_READS} iodepth=8");
     run(fixture.folder.path(), &STEADY.map(|name| Job::new(name, fixture.uri(name), &fill, 0, FILLED_S)));
-    let each = std::iter::once(None).chain(loads.iter().map(|options| Some(*options)));
-    let figures = each.map(|neighbour| steady(&fixture, &daemon, neighbour, duration_s)).collect();
+    let neighbours = std::iter::once(None).chain(loads.iter().map(|options| Some(*options)));
+    let figures = neighbours.map(|neighbour| steady(&fixture, &daemon, neighbour, duration_s)).collect();
     daemon.stop();
     figures
 }
