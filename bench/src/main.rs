@@ -30,7 +30,7 @@ struct Arguments {
     /// The daemon to measure; skipped if it does not exist
     #[arg(long, default_value = "target/release/hotset")]
     hotset: PathBuf,
-    /// Measure only these sections: hits, placed, misses, limited, destage, stalled, flushes, flash, held, control,
+    /// Measure only these sections: hits, placed, misses, limited, destage, stalled, flushes, flash, stopped-control, control,
     /// iscsi, vhost_user, qos, uncongested
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
@@ -121,9 +121,9 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     if wanted("stalled") {
         sections.extend(stalled(&programs, effort, &mut left_out)?);
     }
-    if wanted("held") {
+    if wanted("stopped-control") {
         let folder = tempfile::tempdir_in("/dev/shm")?;
-        sections.push(bench::held::section(folder.path(), &programs, effort)?);
+        sections.push(bench::stopped_control::section(folder.path(), &programs, effort)?);
     }
     if wanted("control") {
         let folder = tempfile::tempdir_in("/dev/shm")?;

@@ -50,8 +50,8 @@ enum Client {
 
 impl Client {
     fn guest(socket: &Path) -> io::Result<Client> {
-        let wanted = protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG;
-        let mut front_end = FrontEnd::connect(socket, FEATURES, wanted)?;
+        let features = protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG;
+        let mut front_end = FrontEnd::connect(socket, FEATURES, features)?;
         let memory = Memory::new(Queue::bytes(SIZE, 1 << 16).next_multiple_of(4096))?;
         let queue = Queue::new(&memory, 0, SIZE, 1 << 16, true, true)?;
         front_end.share_memory(&memory)?;

@@ -116,7 +116,8 @@ mod tests {
     #[test]
     fn ending_commands_waits_only_for_possible_changes() {
         let tasks = Rc::new(Tasks::default());
-        let (writes, reads, other, sender) = (Cancel::default(), Cancel::default(), Cancel::default(), Cancel::default());
+        let (writes, reads, other, sender) =
+            (Cancel::default(), Cancel::default(), Cancel::default(), Cancel::default());
         let writing = tasks.begin(1, &writes, true);
         let _reading = tasks.begin(1, &reads, false);
         let _other = tasks.begin(2, &other, true);

@@ -39,7 +39,8 @@ fn propose(machine: &Machine, choices: &UserChoices) -> (Plan, String) {
     for Volume { name, backing } in &plan.volumes {
         let disk = folder.path().join(name);
         std::fs::write(&disk, [0; 4096]).expect("the folder can be written");
-        local_text = local_text.replace(&format!("\"{}\"", backing.device.display()), &format!("\"{}\"", disk.display()));
+        local_text =
+            local_text.replace(&format!("\"{}\"", backing.device.display()), &format!("\"{}\"", disk.display()));
     }
     let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), &local_text);
     let config = config.unwrap_or_else(|found| panic!("{found}\n{local_text}"));

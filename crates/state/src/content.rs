@@ -148,7 +148,8 @@ pub fn compare_content(
     );
     let others: Vec<_> = others.iter().map(|other| samples_of(&other.samples)).collect();
     let is_own = |sample: u32| sample != ZERO_BLOCK && !others.iter().any(|samples| samples.contains(&sample));
-    let matches = then.iter().zip(&now).filter(|(then, now)| then == now && is_own(**then)).count();
+    let matches =
+        recorded_samples.iter().zip(&current_samples).filter(|(old, new)| old == new && is_own(**old)).count();
     if matches >= MATCHES_MIN { ContentVerdict::Same } else { ContentVerdict::Unproven }
 }
 

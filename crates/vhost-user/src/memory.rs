@@ -84,13 +84,14 @@ impl Mapping {
     /// Maps `len` bytes from the start of a file; `fault` is set once a page is lost.
     pub fn of_file(file: OwnedFd, len: u64, fault: &FaultFlag) -> Result<Arc<Mapping>, MemoryError> {
         let failed = |error: &dyn std::fmt::Display| MemoryError::Map(error.to_string());
-        let has = rustix::fs::fstat(&file).map_err(|error| failed(&error))?.st_size as u64;
+        let file_bytes = rustix::fs::fstat(&file).map_err(|error| failed(&error))?.st_size as u64;
         let file_system = rustix::fs::fstatfs(&file).map_err(|error| failed(&error))?;
         // Large pages are mapped and unmapped as a whole.
         let page = if file_system.f_type == HUGETLBFS_MAGIC { file_system.f_bsize as u64 } else { PAGE_BYTES as u64 };
         let wanted = if page > PAGE_BYTES as u64 { len.checked_next_multiple_of(page) } else { Some(len) };
-        let wanted = wanted.filter(|wanted| *wanted <= has).ok_or(MemoryError::Short { wanted: len, has })?;
-        let size = usize::try_from(wanted).map_err(|_| MemoryError::Short { wanted, has })?;
+        let wanted =
+            wanted.filter(|wanted| *wanted <= file_bytes).ok_or(MemoryError::Short { wanted: len, has: file_bytes })?;
+        let size = usize::try_from(wanted).map_err(|_| MemoryError::Short { wanted, has: file_bytes })?;
         let region = MmapRegion::from_file(FileOffset::new(file.into(), 0), size).map_err(|error| failed(&error))?;
         let guarded = size.next_multiple_of(page as usize);
         let guard = FaultGuard::new(region.as_ptr() as usize, guarded, fault).map_err(|error| failed(&error))?;

@@ -441,7 +441,8 @@ mod tests {
             assert!(decode(&head(request, 3), &[0; 3], vec![fd()]).is_err(), "{request}");
         }
         let config = |len: u32, payload_bytes: usize| {
-            let bytes: Vec<u8> = [0, len, 0].iter().flat_map(|word| word.to_le_bytes()).chain(vec![0; payload_bytes]).collect();
+            let bytes: Vec<u8> =
+                [0, len, 0].iter().flat_map(|word| word.to_le_bytes()).chain(vec![0; payload_bytes]).collect();
             decode(&head(24, bytes.len() as u32), &bytes, vec![])
         };
         assert!(matches!(config(60, 60), Ok(Message::GetConfig { offset: 0, len: 60 })) && config(60, 59).is_err());

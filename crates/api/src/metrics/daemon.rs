@@ -24,7 +24,8 @@ pub fn write(lines: &mut Lines, status: &StatusReport, left_out: usize) {
     );
     lines.family("hotset_build_info", "gauge", "Version of the daemon; the value is always 1.");
     lines.sample(&none, &[("version", &status.version)], 1.0);
-    let sum = |of: fn(&messages::report::CoreReport) -> u64| status.cores.iter().map(of).sum::<u64>() as f64;
+    let sum =
+        |value_of: fn(&messages::report::CoreReport) -> u64| status.cores.iter().map(value_of).sum::<u64>() as f64;
     let help = "Cache memory by use: configured size, buffer pool, used part of the pool, index.";
     lines.family("hotset_memory_bytes", "gauge", help);
     for (name, bytes) in [
@@ -74,7 +75,9 @@ fn write_iscsi(lines: &mut Lines, iscsi: &IscsiReport) {
         }
     };
     write_family("hotset_iscsi_sessions", "iSCSI sessions by initiator.", |_| 1);
-    write_family("hotset_iscsi_commands_under_way", "Outstanding SCSI commands by initiator.", |session| session.under_way);
+    write_family("hotset_iscsi_commands_under_way", "Outstanding SCSI commands by initiator.", |session| {
+        session.under_way
+    });
 }
 
 fn write_flash(lines: &mut Lines, flash: &FlashReport) {

@@ -44,13 +44,23 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
             ]
         },
     );
-    write_family("hotset_datastore_errors_total", "counter", "Failed client requests.", "", |sum| vec![("", sum.errors)]);
-    write_family("hotset_datastore_dirty_bytes", "gauge", "Dirty data: written by clients, not on the backings.", "", |sum| {
-        vec![("", sum.dirty_bytes)]
+    write_family("hotset_datastore_errors_total", "counter", "Failed client requests.", "", |sum| {
+        vec![("", sum.errors)]
     });
-    write_family("hotset_datastore_backing_requests_total", "counter", "Requests to backings by operation.", "op", |sum| {
-        vec![("read", sum.backing_reads), ("write", sum.backing_writes)]
-    });
+    write_family(
+        "hotset_datastore_dirty_bytes",
+        "gauge",
+        "Dirty data: written by clients, not on the backings.",
+        "",
+        |sum| vec![("", sum.dirty_bytes)],
+    );
+    write_family(
+        "hotset_datastore_backing_requests_total",
+        "counter",
+        "Requests to backings by operation.",
+        "op",
+        |sum| vec![("read", sum.backing_reads), ("write", sum.backing_writes)],
+    );
     write_family("hotset_datastore_backing_errors_total", "counter", "Failed requests to backings.", "", |sum| {
         vec![("", sum.backing_errors)]
     });
@@ -88,17 +98,23 @@ fn write_congestion(lines: &mut Lines, status: &StatusReport) {
         |report| Some(f64::from(u8::from(report.congested))),
     );
     let help = "Time that the datastore was congested.";
-    write_family("hotset_datastore_congested_seconds_total", "counter", help, |report| Some(report.congested_seconds_total));
+    write_family("hotset_datastore_congested_seconds_total", "counter", help, |report| {
+        Some(report.congested_seconds_total)
+    });
     let help = "Congestion episodes of the datastore.";
     write_family("hotset_datastore_congestion_episodes_total", "counter", help, |report| {
         Some(report.congestion_episodes as f64)
     });
     let help = "Congestion threshold, configured or determined automatically.";
-    write_family("hotset_datastore_congestion_threshold_seconds", "gauge", help, |report| Some(report.threshold_ms / 1e3));
+    write_family("hotset_datastore_congestion_threshold_seconds", "gauge", help, |report| {
+        Some(report.threshold_ms / 1e3)
+    });
     let help = "Recent mean latency of requests to the datastore.";
     write_family("hotset_datastore_request_latency_seconds", "gauge", help, |report| Some(report.latency_ms / 1e3));
     let help = "Recent rate of small accesses to the datastore's disks.";
     write_family("hotset_datastore_accesses_per_second", "gauge", help, |report| Some(report.accesses_per_second));
     let help = "Highest rate of small accesses while congested; absent before the first congestion.";
-    write_family("hotset_datastore_shown_accesses_per_second", "gauge", help, |report| report.shown_accesses_per_second);
+    write_family("hotset_datastore_shown_accesses_per_second", "gauge", help, |report| {
+        report.shown_accesses_per_second
+    });
 }

@@ -77,9 +77,10 @@ impl Cores {
             outcomes
         };
         match self[core].call(attach).await {
-            Ok(outcomes) => {
-                outcomes.into_iter().map(|outcome| outcome.map_err(|text| Failure::new(ErrorKind::Conflict, text))).collect()
-            }
+            Ok(outcomes) => outcomes
+                .into_iter()
+                .map(|outcome| outcome.map_err(|text| Failure::new(ErrorKind::Conflict, text)))
+                .collect(),
             Err(error) => vec![Err(core_ended(error)); count],
         }
     }

@@ -232,7 +232,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         find: |context, found| {
             let directory = context.status.state_directory.as_deref().unwrap_or_default();
             let failed = context.status.state_failed.as_ref();
-            found.extend(failed.map(|why| (None, format!("{directory} cannot be written: {why}"))));
+            found.extend(failed.map(|reason| (None, format!("{directory} cannot be written: {reason}"))));
         },
     },
     Kind {
@@ -244,7 +244,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         delay_ms: 0,
         has_notice: false,
         find: |context, found| {
-            found.extend(context.status.memory_not_kept.clone().map(|why| (None, why)));
+            found.extend(context.status.memory_not_kept.clone().map(|reason| (None, reason)));
         },
     },
     Kind {
@@ -395,7 +395,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         has_notice: true,
         find: |context, found| {
             let failed = context.status.history.as_ref().and_then(|history| history.failed.clone());
-            found.extend(failed.map(|why| (None, why)));
+            found.extend(failed.map(|reason| (None, reason)));
         },
     },
     Kind {
@@ -408,7 +408,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         has_notice: false,
         find: |context, found| {
             let failed = context.status.events.failed.as_ref();
-            found.extend(failed.map(|why| (None, format!("events cannot be written: {why}"))));
+            found.extend(failed.map(|reason| (None, format!("events cannot be written: {reason}"))));
         },
     },
     Kind {
@@ -419,10 +419,10 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         delay_ms: 30_000,
         has_notice: false,
         find: |context, found| {
-            if let Some((webhook, why)) =
+            if let Some((webhook, reason)) =
                 context.status.webhook.as_ref().and_then(|hook| Some((hook, hook.failed.as_ref()?)))
             {
-                found.push((None, format!("alerts cannot be delivered to {}: {why}", webhook.to)));
+                found.push((None, format!("alerts cannot be delivered to {}: {reason}", webhook.to)));
             }
         },
     },
@@ -475,7 +475,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         delay_ms: 0,
         has_notice: true,
         find: |context, found| {
-            found.extend(context.flash().and_then(|flash| flash.pages.dropped.clone()).map(|why| (None, why)));
+            found.extend(context.flash().and_then(|flash| flash.pages.dropped.clone()).map(|reason| (None, reason)));
             found.extend(notices(context.served(), AlertKind::PagesDropped));
         },
     },

@@ -196,7 +196,7 @@ impl Client {
 
 /// The server's side of a handshake with structured replies, allocation and `GO`, sent at once because all replies are
 /// known in advance. It offers simple replies and no contexts.
-pub async fn mute_server(writer: &mut SimWriter, size_bytes: u64) {
+pub async fn silent_server(writer: &mut SimWriter, size_bytes: u64) {
     use nbd_protocol::option::push_option_reply;
     let mut bytes = nbd_protocol::greeting::greeting().to_vec();
     push_option_reply(&mut bytes, OptionKind::StructuredReply, OptionReplyKind::ErrUnsupported, b"");

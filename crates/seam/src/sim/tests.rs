@@ -40,9 +40,9 @@ fn busy(seed: u64) -> Trace {
     let seam = world.seam();
     world.block_on(async {
         let disk = seam.open_disk(&open_spec("d")).await.unwrap();
-        let left = Rc::new(Cell::new(8));
+        let remaining = Rc::new(Cell::new(8));
         for task in 0..8 {
-            let (seam, disk, left) = (seam.clone(), disk.clone(), Rc::clone(&left));
+            let (seam, disk, remaining) = (seam.clone(), disk.clone(), Rc::clone(&remaining));
             seam.clone().spawn(async move {
                 for _ in 0..20 {
                     let at = seam.random() % (SIZE / 4096) * 4096;
@@ -52,10 +52,10 @@ fn busy(seed: u64) -> Trace {
                     read(&seam, &disk, at).await;
                     disk.flush().await.unwrap();
                 }
-                left.set(left.get() - 1);
+                remaining.set(remaining.get() - 1);
             });
         }
-        while left.get() > 0 {
+        while remaining.get() > 0 {
             seam.sleep(Nanos::from_millis(1)).await;
         }
     });
@@ -584,16 +584,16 @@ fn snapshot_offers_every_survival_while_the_world_continues() {
     assert_eq!((control.tag(0), control.tag(8)), (2, 3));
     let shape: Vec<_> = cut.changes().map(|change| (change.sector, change.completed, change.last_of_disk)).collect();
     assert_eq!(shape, [(0, true, false), (8, false, true)]);
-    let left = |survival: &dyn Fn(usize) -> Survival| {
+    let after_crash = |survival: &dyn Fn(usize) -> Survival| {
         let next = world(4);
         next.adopt(cut.images(survival));
         let disk = next.disk("d").unwrap();
         [disk.tag(0), disk.tag(7), disk.tag(8), disk.tag(15)]
     };
-    assert_eq!(left(&|_| Survival::Lost), [1, 1, 0, 0]);
-    assert_eq!(left(&|_| Survival::Whole), [2, 2, 3, 3]);
-    assert_eq!(left(&|number| if number == 0 { Survival::First(1) } else { Survival::AllBut(1) }), [2, 1, 0, 3]);
-    assert_eq!(left(&|_| Survival::Scattered(1 << 7)), [1, 2, 0, 3]);
+    assert_eq!(after_crash(&|_| Survival::Lost), [1, 1, 0, 0]);
+    assert_eq!(after_crash(&|_| Survival::Whole), [2, 2, 3, 3]);
+    assert_eq!(after_crash(&|number| if number == 0 { Survival::First(1) } else { Survival::AllBut(1) }), [2, 1, 0, 3]);
+    assert_eq!(after_crash(&|_| Survival::Scattered(1 << 7)), [1, 2, 0, 3]);
 }
 
 #[test]

@@ -62,8 +62,9 @@ impl Guest {
         let bytes_per_queue = Guest::queue_bytes();
         let event_idx = features & feature::EVENT_IDX != 0;
         let indirect = features & feature::INDIRECT != 0;
-        let made = (0..queues as u64)
-            .map(|number| Queue::new(&memory, number * bytes_per_queue, SIZE, DATA_BYTES, event_idx, indirect).expect("a queue"));
+        let made = (0..queues as u64).map(|number| {
+            Queue::new(&memory, number * bytes_per_queue, SIZE, DATA_BYTES, event_idx, indirect).expect("a queue")
+        });
         let queues = made.collect();
         let mut guest = Guest { front_end: connect(socket, features), memory, queues };
         guest.front_end.share_memory(&guest.memory).expect("the server accepts the message");
@@ -191,7 +192,9 @@ fn full_queue_completes_each_request_once() {
         while !in_flight.is_empty() {
             for queue in 0..2 {
                 for done in guest.queues[queue].take_completions() {
-                    let at = in_flight.iter().position(|(queue_number, head, ..)| (*queue_number, *head) == (queue, done.head));
+                    let at = in_flight
+                        .iter()
+                        .position(|(queue_number, head, ..)| (*queue_number, *head) == (queue, done.head));
                     let (_, head, block, is_write) =
                         in_flight.swap_remove(at.expect("the request is in flight and completes once"));
                     assert_eq!(done.status, 0);
@@ -201,8 +204,8 @@ fn full_queue_completes_each_request_once() {
                     }
                     let data = guest.memory.read(guest.queues[queue].data(head), 4096);
                     let old = written[block as usize];
-                    let wanted = if old == 0 { vec![0; 4096] } else { content(block + old * 1000, 4096) };
-                    assert!(data == wanted, "block {block} is not what was written in round {old}");
+                    let expected = if old == 0 { vec![0; 4096] } else { content(block + old * 1000, 4096) };
+                    assert!(data == expected, "block {block} is not what was written in round {old}");
                 }
             }
         }

@@ -131,7 +131,8 @@ fn guest_migrates_under_a_verified_load() {
     let daemon = fixture.start();
     let migration_socket = fixture.folder.join("moving");
     let source_machine = Machine { may_migrate: true, ..machine(&fixture, &["v"]) };
-    let target_machine = Machine { incoming: Some(migration_socket.clone()), may_migrate: true, ..machine(&fixture, &["v"]) };
+    let target_machine =
+        Machine { incoming: Some(migration_socket.clone()), may_migrate: true, ..machine(&fixture, &["v"]) };
     let mut source = Linux::boot_as(&source_machine);
     // A guest that changes memory as fast as an emulated machine is copied would never converge.
     source.start_load(&format!("{} --rate_iops=300", verified("/dev/vdb", 150, 8)));

@@ -110,7 +110,10 @@ fn burst_is_available_once_and_refills() {
         let began = log.0[0].at_ms;
         // Half a second has half of the limit, and the burst.
         let completed = log.between(began, began + 500).len() as u64;
-        assert!(completed * 10 >= 9 * (BURST + IOPS / 2), "{completed} in the first half second with a burst of {BURST}");
+        assert!(
+            completed * 10 >= 9 * (BURST + IOPS / 2),
+            "{completed} in the first half second with a burst of {BURST}"
+        );
     }
     daemon.stop();
 }

@@ -6,7 +6,7 @@ use engine::WritePolicy;
 use lab::scenario::test_bed::Plan;
 use seam::model::RaidLevel;
 
-use super::super::stage::parse;
+use super::super::demo_daemon::parse;
 use config::{Config, MEMORY_MIN_BYTES};
 use terminal::Failure;
 use units::exact_bytes;
