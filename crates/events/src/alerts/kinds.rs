@@ -314,7 +314,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         when: "a datastore or the flash devices have been congested for a minute: latency exceeds the threshold while \
                several volumes have outstanding requests",
         effect: "Its volumes are throttled to their shares and reservations; excess requests wait.",
-        remedy: "`hotset datastore show NAME` lists the share of each volume and the waiting requests. Limit the \
+        remedy: "`hotset datastore show NAME` lists the usage of each volume and the waiting requests. Limit the \
                  volume that causes the congestion, move a volume, or give important volumes more shares \
                  ([qos.md](qos.md)).",
         delay_ms: 60_000,
