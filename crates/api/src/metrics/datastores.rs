@@ -13,23 +13,23 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
         .into_iter()
         .map(|(name, sum)| (Labels::default().with("datastore", name), sum))
         .collect();
-    let mut write_family = |name, kind, help, label: &str, values: fn(&Totals) -> Vec<(&'static str, u64)>| {
+    let mut each = |name, kind, help, label: &str, values: fn(&Totals) -> Vec<(&'static str, u64)>| {
         lines.family(name, kind, help);
         for (labels, sum) in &sums {
             for (value, count) in values(sum) {
-                let extra_label = [(label, value)];
-                lines.sample(labels, if label.is_empty() { &[] } else { &extra_label }, count as f64);
+                let more = [(label, value)];
+                lines.sample(labels, if label.is_empty() { &[] } else { &more }, count as f64);
             }
         }
     };
-    write_family("hotset_datastore_volumes", "gauge", "Volumes on the datastore.", "", |sum| vec![("", sum.volumes)]);
-    write_family("hotset_datastore_requests_total", "counter", "Client requests by operation.", "op", |sum| {
+    each("hotset_datastore_volumes", "gauge", "Volumes on the datastore.", "", |sum| vec![("", sum.volumes)]);
+    each("hotset_datastore_requests_total", "counter", "Client requests by operation.", "op", |sum| {
         vec![("read", sum.reads), ("write", sum.writes), ("flush", sum.flushes), ("zero", sum.zeroes)]
     });
-    write_family("hotset_datastore_bytes_total", "counter", "Bytes read and written by clients.", "op", |sum| {
+    each("hotset_datastore_bytes_total", "counter", "Bytes read and written by clients.", "op", |sum| {
         vec![("read", sum.read_bytes), ("write", sum.write_bytes)]
     });
-    write_family(
+    each(
         "hotset_datastore_reads_by_source_total",
         "counter",
         "Client reads by source: memory, flash, backing, or mixed for partial hits.",
@@ -44,24 +44,14 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
             ]
         },
     );
-    write_family("hotset_datastore_errors_total", "counter", "Failed client requests.", "", |sum| {
-        vec![("", sum.errors)]
+    each("hotset_datastore_errors_total", "counter", "Failed client requests.", "", |sum| vec![("", sum.errors)]);
+    each("hotset_datastore_dirty_bytes", "gauge", "Dirty data: written by clients, not on the backings.", "", |sum| {
+        vec![("", sum.dirty_bytes)]
     });
-    write_family(
-        "hotset_datastore_dirty_bytes",
-        "gauge",
-        "Dirty data: written by clients, not on the backings.",
-        "",
-        |sum| vec![("", sum.dirty_bytes)],
-    );
-    write_family(
-        "hotset_datastore_backing_requests_total",
-        "counter",
-        "Requests to backings by operation.",
-        "op",
-        |sum| vec![("read", sum.backing_reads), ("write", sum.backing_writes)],
-    );
-    write_family("hotset_datastore_backing_errors_total", "counter", "Failed requests to backings.", "", |sum| {
+    each("hotset_datastore_backing_requests_total", "counter", "Requests to backings by operation.", "op", |sum| {
+        vec![("read", sum.backing_reads), ("write", sum.backing_writes)]
+    });
+    each("hotset_datastore_backing_errors_total", "counter", "Failed requests to backings.", "", |sum| {
         vec![("", sum.backing_errors)]
     });
     write_congestion(lines, status);
@@ -83,7 +73,7 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
 fn write_congestion(lines: &mut Lines, status: &StatusReport) {
     let label = |report: &DatastoreReport| Labels::default().with("datastore", &report.name);
     let labels: Vec<_> = status.datastores.iter().map(label).collect();
-    let mut write_family = |name, kind, help, value: fn(&DatastoreReport) -> Option<f64>| {
+    let mut each = |name, kind, help, value: fn(&DatastoreReport) -> Option<f64>| {
         lines.family(name, kind, help);
         for (labels, report) in labels.iter().zip(&status.datastores) {
             if let Some(value) = value(report) {
@@ -91,30 +81,24 @@ fn write_congestion(lines: &mut Lines, status: &StatusReport) {
             }
         }
     };
-    write_family(
+    each(
         "hotset_datastore_congested",
         "gauge",
         "1 while the datastore is congested: latency exceeds the threshold, and shares are in force.",
         |report| Some(f64::from(u8::from(report.congested))),
     );
     let help = "Time that the datastore was congested.";
-    write_family("hotset_datastore_congested_seconds_total", "counter", help, |report| {
-        Some(report.congested_seconds_total)
-    });
+    each("hotset_datastore_congested_seconds_total", "counter", help, |report| Some(report.congested_seconds_total));
     let help = "Congestion episodes of the datastore.";
-    write_family("hotset_datastore_congestion_episodes_total", "counter", help, |report| {
+    each("hotset_datastore_congestion_episodes_total", "counter", help, |report| {
         Some(report.congestion_episodes as f64)
     });
     let help = "Congestion threshold, configured or determined automatically.";
-    write_family("hotset_datastore_congestion_threshold_seconds", "gauge", help, |report| {
-        Some(report.threshold_ms / 1e3)
-    });
+    each("hotset_datastore_congestion_threshold_seconds", "gauge", help, |report| Some(report.threshold_ms / 1e3));
     let help = "Recent mean latency of requests to the datastore.";
-    write_family("hotset_datastore_request_latency_seconds", "gauge", help, |report| Some(report.latency_ms / 1e3));
+    each("hotset_datastore_request_latency_seconds", "gauge", help, |report| Some(report.latency_ms / 1e3));
     let help = "Recent rate of small accesses to the datastore's disks.";
-    write_family("hotset_datastore_accesses_per_second", "gauge", help, |report| Some(report.accesses_per_second));
+    each("hotset_datastore_accesses_per_second", "gauge", help, |report| Some(report.accesses_per_second));
     let help = "Highest rate of small accesses while congested; absent before the first congestion.";
-    write_family("hotset_datastore_shown_accesses_per_second", "gauge", help, |report| {
-        report.shown_accesses_per_second
-    });
+    each("hotset_datastore_shown_accesses_per_second", "gauge", help, |report| report.shown_accesses_per_second);
 }

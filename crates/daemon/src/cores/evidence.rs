@@ -71,11 +71,11 @@ impl Cores {
                 continue;
             }
             let examine_all = async move |local: Rc<Local>| {
-                let examinations = on_core.into_iter().map(|subject| examine_with_timeout(local.clone(), subject));
-                stream::iter(examinations).buffered(EXAMINED_MAX).collect::<Vec<_>>().await
+                let each = on_core.into_iter().map(|subject| examine_with_timeout(local.clone(), subject));
+                stream::iter(each).buffered(EXAMINED_MAX).collect::<Vec<_>>().await
             };
             match core.call(examine_all).await {
-                Ok(outcomes) => places.into_iter().zip(outcomes).for_each(|(at, outcome)| results[at] = Some(outcome)),
+                Ok(each) => places.into_iter().zip(each).for_each(|(at, one)| results[at] = Some(one)),
                 Err(error) => {
                     let failure = core_ended(error);
                     places.into_iter().for_each(|at| results[at] = Some(Err(failure.clone())));

@@ -92,7 +92,7 @@ fn wear(report: &FlashReport) -> String {
         let lifetime =
             device.endurance_left_days.map_or(String::new(), |days| format!(", {days} days left at this rate"));
         text += &format!(
-            "         written to {}: {} promoted, {} dirty, {} map{used}{lifetime}\n",
+            "         written to {}: {} promoted, {} dirty, {} map{used}{left}\n",
             device.device,
             show_bytes(written.promotion_bytes),
             show_bytes(written.dirty_bytes),

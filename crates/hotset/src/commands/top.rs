@@ -20,8 +20,8 @@ pub fn run(named: Option<&Path>, json: bool, pause: Duration, times: Option<u64>
     }
     let mut client = connect(named)?;
     let mut before = None;
-    let mut remaining_updates = times.unwrap_or(u64::MAX);
-    while remaining_updates > 0 {
+    let mut left = times.unwrap_or(u64::MAX);
+    while left > 0 {
         let now = fetch(&mut client)?;
         if json {
             print_json(&now)?;
@@ -30,8 +30,8 @@ pub fn run(named: Option<&Path>, json: bool, pause: Duration, times: Option<u64>
             std::io::stdout().flush().map_err(|error| Failure::failed(error.to_string()))?;
         }
         before = Some(now);
-        remaining_updates -= 1;
-        if remaining_updates > 0 {
+        left -= 1;
+        if left > 0 {
             std::thread::sleep(pause);
         }
     }

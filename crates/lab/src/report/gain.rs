@@ -86,12 +86,12 @@ impl Gain {
 /// Upper bound of the bucket that contains the given quantile of all reads.
 fn quantile_bound(history: &HistoryReport, part: f64) -> Option<f64> {
     let latency = history.latency.get("read")?;
-    let count_in = |bucket: usize| latency.counts.iter().filter_map(|counts| counts.get(bucket)).sum::<u64>();
+    let of = |bucket: usize| latency.counts.iter().filter_map(|counts| counts.get(bucket)).sum::<u64>();
     let all: u64 = latency.count.iter().sum();
     let rank = (all as f64 * part).ceil() as u64;
     let mut cumulative = 0;
     latency.bounds_us.iter().enumerate().find_map(|(bucket, bound)| {
-        cumulative += count_in(bucket);
+        cumulative += of(bucket);
         (all > 0 && cumulative >= rank).then_some(*bound)
     })
 }

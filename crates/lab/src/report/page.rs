@@ -101,8 +101,8 @@ fn charts(found: &Findings) -> String {
     let (memory, flash) = (mean("memory_hits"), mean("flash_hits"));
     let hits = sum(memory.clone(), flash.clone());
     let others = mean("reads").into_iter().zip(hits).map(|(reads, hits)| (reads - hits).max(0.0)).collect();
-    let percentile = |steps: Option<&Vec<Option<f64>>>| -> Vec<f64> {
-        steps.map_or_else(|| vec![0.0; at.len()], |values| values.iter().map(|value| value.unwrap_or(0.0)).collect())
+    let percentile = |of: Option<&Vec<Option<f64>>>| -> Vec<f64> {
+        of.map_or_else(|| vec![0.0; at.len()], |values| values.iter().map(|value| value.unwrap_or(0.0)).collect())
     };
     let latency = history.latency.get("read");
     let rate: fn(f64) -> String = |value| format!("{}/s", show_count(value.round() as u64));
