@@ -111,9 +111,9 @@ fn between(text: &str, before: &str, after: &str) -> Option<f64> {
     rest.trim_start().split_once(after)?.0.trim().parse().ok()
 }
 
-fn run(how: &Client, served: &Served, seconds: u32) -> io::Result<Sample> {
+fn run(workload: &Client, served: &Served, seconds: u32) -> io::Result<Sample> {
     let before = served.process.cpu_us();
-    let (arguments, writes) = match how {
+    let (arguments, writes) = match workload {
         Client::Reads { depth, blocks, random } => {
             let order = if *random { " -r" } else { "" };
             (format!("iscsi-perf -m {depth} -b {blocks} -t {seconds}{order} {}", served.uri), None)

@@ -114,8 +114,8 @@ impl Outcome {
 }
 
 /// Mean of a column over the points.
-pub fn mean(points: &[Point], of: impl Fn(&Point) -> f64) -> f64 {
-    points.iter().map(of).sum::<f64>() / points.len().max(1) as f64
+pub fn mean(points: &[Point], column: impl Fn(&Point) -> f64) -> f64 {
+    points.iter().map(column).sum::<f64>() / points.len().max(1) as f64
 }
 
 #[cfg(test)]

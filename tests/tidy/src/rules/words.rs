@@ -66,13 +66,15 @@ pub fn check(sources: &[Source]) -> Vec<Violation> {
     found
 }
 
-/// True if `line` binds a variable named `word` by `let` or as the parameter of a closure.
+/// True if `line` binds a variable named `word` by `let`, or as a parameter of a function or closure.
 fn is_bound(line: &str, word: &str) -> bool {
     let binds = |pattern: &str| has_word(pattern, word);
     let by_let = line.split_once("let ").is_some_and(|(_, rest)| binds(rest.split(['=', ':']).next().unwrap_or(rest)));
     let mut parts = line.split('|');
     let by_closure = parts.next().is_some() && parts.next().is_some_and(|parameters| binds(parameters));
-    by_let || (by_closure && line.matches('|').count() >= 2)
+    let by_function =
+        line.split_once("fn ").is_some_and(|(_, rest)| rest.contains(&format!("{word}: ")) && binds(rest));
+    by_let || by_function || (by_closure && line.matches('|').count() >= 2)
 }
 
 #[cfg(test)]
@@ -99,6 +101,7 @@ mod tests {
             assert_eq!(count("a.rs", &format!("let {word} = 1;\n")), 1, "{word}");
             assert_eq!(count("a.rs", &format!("let (a, mut {word}): (u8, u8) = b;\n")), 1, "{word}");
             assert_eq!(count("a.rs", &format!("f(|a, {word}: &u8| a + 1);\n")), 1, "{word}");
+            assert_eq!(count("a.rs", &format!("fn f(a: u8, {word}: u8) {{}}\n")), 1, "{word}");
             assert_eq!(count("a.rs", &format!("let a = b.{word}() | c; // {word} it is\n")), 0, "{word}");
         }
     }
