@@ -32,7 +32,7 @@ const FORMER_NAMES: [(&str, &str); 24] = [
     ("with_cramped_target", "with_small_pool"),
 ];
 /// Words that are no names of variables: they say nothing about the value.
-const FUNCTION_WORDS: [&str; 4] = ["how", "said", "under", "whom"];
+const FUNCTION_WORDS: [&str; 3] = ["how", "said", "whom"];
 /// Former phrases of messages and pages, with the words that users know.
 const FORMER_PHRASES: [(&str, &str); 7] = [
     ("not yet on the array", "dirty data"),
