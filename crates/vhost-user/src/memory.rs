@@ -39,9 +39,9 @@ pub struct RegionLayout {
 /// Error of a mapping.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// Invalid layout.
+    /// An empty range, or one beyond the address space.
     #[error("a region of {len} bytes at {guest:#x} is empty or exceeds the address space")]
-    Place {
+    InvalidRange {
         /// First guest address.
         guest: u64,
         /// Length in bytes.
@@ -117,9 +117,9 @@ impl Region {
     pub fn map(layout: RegionLayout, file: OwnedFd, fault: &FaultFlag) -> Result<Region, MemoryError> {
         let RegionLayout { guest, len, user, offset } = layout;
         let ends = [guest, user, offset].map(|start| start.checked_add(len));
-        let [Some(_), Some(_), Some(wanted)] = ends else { return Err(MemoryError::Place { guest, len }) };
+        let [Some(_), Some(_), Some(wanted)] = ends else { return Err(MemoryError::InvalidRange { guest, len }) };
         if len == 0 {
-            return Err(MemoryError::Place { guest, len });
+            return Err(MemoryError::InvalidRange { guest, len });
         }
         Ok(Region { layout, map: Mapping::of_file(file, wanted, fault)? })
     }
@@ -290,7 +290,8 @@ pub struct DirtyLog(Part);
 impl DirtyLog {
     /// Maps the log of `len` bytes at `offset` of a file.
     pub fn map(file: OwnedFd, offset: u64, len: u64, fault: &FaultFlag) -> Result<DirtyLog, MemoryError> {
-        let end = offset.checked_add(len).filter(|_| len > 0).ok_or(MemoryError::Place { guest: offset, len })?;
+        let end =
+            offset.checked_add(len).filter(|_| len > 0).ok_or(MemoryError::InvalidRange { guest: offset, len })?;
         let part = Part::whole(Mapping::of_file(file, end, fault)?, end as usize);
         Ok(DirtyLog(part.part(offset as usize, len as usize).expect("the range is mapped")))
     }

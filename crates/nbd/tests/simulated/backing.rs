@@ -230,11 +230,11 @@ fn lost_flushed_blocks(seed: u64, respects_incarnation: bool) -> usize {
             let before: Vec<_> = known.borrow().iter().map(|(number, known)| (*number, *known)).collect();
             let result = export.flush().await;
             let now = export.incarnation();
-            for (number, then) in before.into_iter().filter(|(_, then)| result.is_ok() && then.acknowledged) {
-                if then.incarnation == now || !respects_incarnation {
+            for (number, old) in before.into_iter().filter(|(_, old)| result.is_ok() && old.acknowledged) {
+                if old.incarnation == now || !respects_incarnation {
                     let mut known = known.borrow_mut();
                     let known = known.entry(number).or_default();
-                    known.durable = known.durable.max(then.sequence);
+                    known.durable = known.durable.max(old.sequence);
                 }
             }
         };
