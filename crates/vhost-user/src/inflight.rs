@@ -61,7 +61,7 @@ impl InflightArea {
         fault: &FaultFlag,
     ) -> Result<InflightArea, MemoryError> {
         let needed_bytes = area_bytes(queues, size);
-        let end = offset.checked_add(needed_bytes).ok_or(MemoryError::Place { guest: offset, len })?;
+        let end = offset.checked_add(needed_bytes).ok_or(MemoryError::InvalidRange { guest: offset, len })?;
         if len < needed_bytes || !offset.is_multiple_of(64) {
             return Err(MemoryError::Short { needed_bytes, has: len });
         }
