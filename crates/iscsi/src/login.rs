@@ -15,7 +15,7 @@ pub(crate) enum LoginError {
     Io(#[from] io::Error),
     /// Malformed PDU.
     #[error(transparent)]
-    Protocol(#[from] ProtocolError),
+    Malformed(#[from] ProtocolError),
     /// The first request is not a login request.
     #[error("the connection does not begin with a login request")]
     NoLogin,

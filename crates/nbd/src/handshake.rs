@@ -21,7 +21,7 @@ pub(crate) enum HandshakeError {
     Io(#[from] io::Error),
     /// Malformed message.
     #[error(transparent)]
-    Protocol(#[from] ProtocolError),
+    Malformed(#[from] ProtocolError),
 }
 
 /// End of the option phase.

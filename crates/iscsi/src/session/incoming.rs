@@ -20,7 +20,7 @@ pub(crate) enum ReadError {
     Io(#[from] io::Error),
     /// Malformed PDU or a digest error.
     #[error(transparent)]
-    Protocol(#[from] ProtocolError),
+    Malformed(#[from] ProtocolError),
     /// A protocol error. The initiator recovers with a new session.
     #[error("the initiator violates the protocol")]
     Protocol,

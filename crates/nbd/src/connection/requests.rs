@@ -33,7 +33,7 @@ pub(super) enum ReadError {
     Io(#[from] io::Error),
     /// Malformed request.
     #[error(transparent)]
-    Protocol(#[from] ProtocolError),
+    Malformed(#[from] ProtocolError),
 }
 
 /// Maximum bytes received at once during a handover.
