@@ -30,8 +30,8 @@ struct Arguments {
     /// The daemon to measure; skipped if it does not exist
     #[arg(long, default_value = "target/release/hotset")]
     hotset: PathBuf,
-    /// Measure only these sections: hits, placed, misses, limited, destage, stalled, flushes, flash, stopped-control, control,
-    /// iscsi, vhost_user, qos, uncongested
+    /// Measure only these sections: hits, placed, misses, limited, destage, stalled, flushes, flash, stopped-control,
+    /// control, iscsi, vhost_user, qos, uncongested
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 }

@@ -253,7 +253,8 @@ impl Attachment {
                 let (node, volume) = (self.device.node(), &self.device.identifier.volume);
                 log::warn!(
                     target: ATTACH, volume, device = %node.display(),
-                    "{} is left connected: {reason}; run `hotset attach {volume}` to resume, or `hotset detach {volume}`",
+                    "{} is left connected: {reason}; run `hotset attach {volume}` to resume, or \
+                     `hotset detach {volume}`",
                     node.display()
                 );
                 Ok(())

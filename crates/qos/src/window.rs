@@ -226,15 +226,16 @@ impl Window {
         }
     }
 
-    /// Ends congestion if no client's request has had to wait for [`UNCONGESTED_TIME`]. Called while requests are in flight,
-    /// because too few completions make no sample.
+    /// Ends congestion if no client's request has had to wait for [`UNCONGESTED_TIME`]. Called while requests are in
+    /// flight, because too few completions make no sample.
     pub fn end_if_calm(&mut self, now: Nanos) {
         if self.threshold != Threshold::Latency(Nanos::ZERO) && now.since(self.uncongested_since) >= UNCONGESTED_TIME {
             self.size = None;
         }
     }
 
-    /// Ends congestion if no request has been in flight for [`UNCONGESTED_TIME`]: without completions there is no sample.
+    /// Ends congestion if no request has been in flight for [`UNCONGESTED_TIME`]: without completions there is no
+    /// sample.
     pub fn end_if_idle(&mut self, now: Nanos) {
         let is_conditional = self.threshold != Threshold::Latency(Nanos::ZERO);
         if is_conditional && self.outstanding == Cost::default() && now.since(self.measured) >= UNCONGESTED_TIME {

@@ -41,9 +41,9 @@ impl Daemon {
         }
     }
 
-    /// Disconnects all clients, and records volumes as clean, or as left on flash once their dirty data is in the flash log.
-    /// Without a log, or if requested, they are destaged instead, however long it takes. False when a data core ended
-    /// before that, or a backing stayed silent.
+    /// Disconnects all clients, and records volumes as clean, or as left on flash once their dirty data is in the flash
+    /// log. Without a log, or if requested, they are destaged instead, however long it takes. False when a data core
+    /// ended before that, or a backing stayed silent.
     pub async fn drain(&self) -> bool {
         let uses_flash_log = self.flash.store().is_some() && !self.stop.destages();
         self.notifier.notify("STOPPING=1\nSTATUS=waiting for outstanding requests");

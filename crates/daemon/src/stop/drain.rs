@@ -128,7 +128,8 @@ impl Drain {
         stored
     }
 
-    /// Leaves the dirty data of all volumes in the flash log if `uses_flash_log`, destages it otherwise, and closes the log.
+    /// Leaves the dirty data of all volumes in the flash log if `uses_flash_log`, destages it otherwise, and closes the
+    /// log.
     pub async fn run(self: &Rc<Self>, uses_flash_log: bool) -> Drained {
         let mut totals = DrainTotals::default();
         let mut volumes = self.start(uses_flash_log, &mut totals).await;
