@@ -111,9 +111,9 @@ fn between(text: &str, before: &str, after: &str) -> Option<f64> {
     rest.trim_start().split_once(after)?.0.trim().parse().ok()
 }
 
-fn run(how: &Client, served: &Served, seconds: u32) -> io::Result<Sample> {
+fn run(workload: &Client, served: &Served, seconds: u32) -> io::Result<Sample> {
     let before = served.process.cpu_us();
-    let (arguments, writes) = match how {
+    let (arguments, writes) = match workload {
         Client::Reads { depth, blocks, random } => {
             let order = if *random { " -r" } else { "" };
             (format!("iscsi-perf -m {depth} -b {blocks} -t {seconds}{order} {}", served.uri), None)
@@ -174,7 +174,7 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
             format!("{iops:.0} · {server:.1} µs · {client:.1} µs")
         };
         let ratio = median_of(&|(hotset_server, tgt_server)| hotset_server.iops / tgt_server.iops);
-        let each: Vec<_> = rounds
+        let ratios: Vec<_> = rounds
             .iter()
             .map(|(hotset_server, tgt_server)| format!("{:.2}", hotset_server.iops / tgt_server.iops))
             .collect();
@@ -186,7 +186,7 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
             "| {name} | {} | {} | **{ratio:.2}** | {wanted} | {} |",
             shown(|pair| pair.0),
             shown(|pair| pair.1),
-            each.join(", ")
+            ratios.join(", ")
         );
     }
     let text = text.trim_end().to_owned();

@@ -30,8 +30,8 @@ struct Arguments {
     /// The daemon to measure; skipped if it does not exist
     #[arg(long, default_value = "target/release/hotset")]
     hotset: PathBuf,
-    /// Measure only these sections: hits, placed, misses, limited, destage, stalled, flushes, flash, held, control,
-    /// iscsi, vhost_user, qos, uncongested
+    /// Measure only these sections: hits, placed, misses, limited, destage, stalled, flushes, flash, stopped-control,
+    /// control, iscsi, vhost_user, qos, uncongested
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 }
@@ -121,9 +121,9 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     if wanted("stalled") {
         sections.extend(stalled(&programs, effort, &mut left_out)?);
     }
-    if wanted("held") {
+    if wanted("stopped-control") {
         let folder = tempfile::tempdir_in("/dev/shm")?;
-        sections.push(bench::held::section(folder.path(), &programs, effort)?);
+        sections.push(bench::stopped_control::section(folder.path(), &programs, effort)?);
     }
     if wanted("control") {
         let folder = tempfile::tempdir_in("/dev/shm")?;
@@ -147,8 +147,8 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     }
     left_out.sort();
     left_out.dedup();
-    let how = format!("{} rounds of {} s per cell", arguments.rounds, arguments.seconds);
-    let page = page(&machine, &how, &sections, &left_out);
+    let method = format!("{} rounds of {} s per cell", arguments.rounds, arguments.seconds);
+    let page = page(&machine, &method, &sections, &left_out);
     let whole = arguments.only.is_empty().then(|| PathBuf::from("docs/develop/benchmarks.md"));
     match arguments.out.clone().or(whole) {
         Some(path) => {

@@ -22,8 +22,8 @@ pub fn connect(socket: &Path, export: &str) -> io::Result<UnixStream> {
         return Err(io::ErrorKind::UnexpectedEof.into());
     };
     let mut out = client_flags(flags).map_err(other)?.to_vec();
-    let wanted = InfoRequest { name: export, wants_block_size: false, wants_name: false, wants_description: false };
-    push_option(&mut out, OptionKind::Go, &wanted.encode());
+    let request = InfoRequest { name: export, wants_block_size: false, wants_name: false, wants_description: false };
+    push_option(&mut out, OptionKind::Go, &request.encode());
     stream.write_all(&out)?;
     loop {
         let mut head = [0; OptionReplyHeader::BYTES];

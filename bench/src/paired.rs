@@ -19,13 +19,13 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// Position of an interval relative to a bound.
+/// Result of the comparison of an interval with a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The whole interval meets the bound.
     Pass,
     /// The bound lies inside the interval; more pairs are needed.
-    Open,
+    Inconclusive,
     /// The whole interval misses the bound.
     Miss,
 }
@@ -36,12 +36,12 @@ impl Interval {
         let logarithms: Vec<f64> = pairs.into_iter().map(|(first, second)| (second / first).ln()).collect();
         let count = logarithms.len() as f64;
         let mean = logarithms.iter().sum::<f64>() / count;
-        let squares: f64 = logarithms.iter().map(|each| (each - mean).powi(2)).sum();
-        let reach = match logarithms.len() {
+        let squares: f64 = logarithms.iter().map(|logarithm| (logarithm - mean).powi(2)).sum();
+        let half_width = match logarithms.len() {
             0 | 1 => f64::INFINITY,
-            some => student(some - 1) * (squares / (count - 1.0) / count).sqrt(),
+            pairs => student(pairs - 1) * (squares / (count - 1.0) / count).sqrt(),
         };
-        Interval { low: (mean - reach).exp(), mid: mean.exp(), high: (mean + reach).exp() }
+        Interval { low: (mean - half_width).exp(), mid: mean.exp(), high: (mean + half_width).exp() }
     }
 
     /// Judges the upper bound `bound`.
@@ -51,7 +51,7 @@ impl Interval {
         } else if self.low > bound {
             Verdict::Miss
         } else {
-            Verdict::Open
+            Verdict::Inconclusive
         }
     }
 
@@ -62,7 +62,7 @@ impl Interval {
         } else if self.high < bound {
             Verdict::Miss
         } else {
-            Verdict::Open
+            Verdict::Inconclusive
         }
     }
 }
@@ -75,8 +75,8 @@ impl fmt::Display for Interval {
 
 impl Verdict {
     /// Verdict of a figure without an interval.
-    pub fn of(is_kept: bool) -> Verdict {
-        if is_kept { Verdict::Pass } else { Verdict::Miss }
+    pub fn of(is_met: bool) -> Verdict {
+        if is_met { Verdict::Pass } else { Verdict::Miss }
     }
 }
 
@@ -84,7 +84,7 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Verdict::Pass => "pass",
-            Verdict::Open => "open",
+            Verdict::Inconclusive => "open",
             Verdict::Miss => "**miss**",
         })
     }
@@ -92,13 +92,13 @@ impl fmt::Display for Verdict {
 
 /// Two-sided 95 % quantile of Student's distribution. Beyond ten degrees of freedom it uses the expansion of Abramowitz
 /// and Stegun, 26.7.5, which is accurate to a thousandth there.
-fn student(freedom: usize) -> f64 {
-    const FEW: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
+fn student(degrees_of_freedom: usize) -> f64 {
+    const TABLE: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
     const NORMAL: f64 = 1.959_964;
-    if let Some(few) = freedom.checked_sub(1).and_then(|at| FEW.get(at)) {
-        return *few;
+    if let Some(quantile) = degrees_of_freedom.checked_sub(1).and_then(|at| TABLE.get(at)) {
+        return *quantile;
     }
-    let (z, n) = (NORMAL, freedom as f64);
+    let (z, n) = (NORMAL, degrees_of_freedom as f64);
     let first = (z.powi(3) + z) / 4.0;
     let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
     let third = (3.0 * z.powi(7) + 19.0 * z.powi(5) + 17.0 * z.powi(3) - 15.0 * z) / 384.0;
@@ -168,6 +168,6 @@ mod tests {
             assert!(less.low <= 0.96 && less.high >= 0.94, "{less:?}");
         }
         let few = Interval::of_ratio(Noise(1).pairs(2, 0.95));
-        assert_eq!(few.at_least(0.975), Verdict::Open, "{few:?}: two pairs are not enough");
+        assert_eq!(few.at_least(0.975), Verdict::Inconclusive, "{few:?}: two pairs are not enough");
     }
 }

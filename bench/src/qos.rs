@@ -95,7 +95,7 @@ fn start(folder: &Path, programs: &Programs, bytes: u64, has_qos: bool) -> io::R
 fn describe(rounds: &[Round], seconds: u32) -> String {
     let median_of = |which: usize| median(&rounds.iter().map(|round| round[which]).collect::<Vec<_>>());
     let to_off = |which: usize| Interval::of_ratio(rounds.iter().map(|round| (round[0], round[which])));
-    let (again, on) = (to_off(1), to_off(2));
+    let (control, on) = (to_off(1), to_off(2));
     format!(
         "A volume that is entirely in memory, in a datastore with shares and a reservation but no limit (*on*), and \
          without QoS \
@@ -105,7 +105,7 @@ fn describe(rounds: &[Round], seconds: u32) -> String {
          of the rounds', with \
          their 95 % confidence intervals. *Open*: the bound lies in the interval.\n\n\
          | | off | on | on to off | off again to off | target | |\n| --- | ---: | ---: | ---: | ---: | --- | --- |\n\
-         | {} | {:.0} | {:.0} | {on} | {again} | {WANTED:.2} at least | {} |",
+         | {} | {:.0} | {:.0} | {on} | {control} | {WANTED:.2} at least | {} |",
         rounds.len(),
         CELL.name,
         median_of(0),

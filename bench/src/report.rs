@@ -26,14 +26,14 @@ pub struct Section {
 }
 
 /// Renders the whole page.
-pub fn page(machine: &[String], how: &str, sections: &[Section], left_out: &[String]) -> String {
+pub fn page(machine: &[String], method: &str, sections: &[Section], left_out: &[String]) -> String {
     let mut out = String::from(
         "# Benchmarks\n\nWritten by `make bench`; do not edit. Figures are medians of interleaved rounds, ratios are \
          medians of each round's \
          ratio.\nA cell shows: requests per second · median latency · the server's CPU time per request.\n\n",
     );
     machine.iter().for_each(|line| out.push_str(&format!("- {line}\n")));
-    out.push_str(&format!("- {how}\n"));
+    out.push_str(&format!("- {method}\n"));
     left_out.iter().for_each(|line| out.push_str(&format!("- left out: {line}\n")));
     sections.iter().for_each(|section| out.push_str(&section.render()));
     out

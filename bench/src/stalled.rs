@@ -78,8 +78,13 @@ pub fn measure(server: &Server, socket: &Path, export: &str, effort: Effort) -> 
         let pairs = measure_pairs(cell, server, socket, export, effort)?;
         let median_of = |which: usize| median(&pairs.iter().map(|pair| pair[which]).collect::<Vec<_>>());
         let ratios: Vec<f64> = pairs.iter().map(|[alone, with_stalled]| with_stalled / alone).collect();
-        let each: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
-        eprintln!("{}: {:.2} times with {STALLED} stalled ({})", cell.name, median(&ratios), each.join(", "));
+        let formatted_ratios: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
+        eprintln!(
+            "{}: {:.2} times with {STALLED} stalled ({})",
+            cell.name,
+            median(&ratios),
+            formatted_ratios.join(", ")
+        );
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
@@ -88,7 +93,7 @@ pub fn measure(server: &Server, socket: &Path, export: &str, effort: Effort) -> 
             median_of(0),
             median_of(1),
             median(&ratios),
-            each.join(", ")
+            formatted_ratios.join(", ")
         );
     }
     let text = text.trim_end().to_owned();

@@ -50,8 +50,8 @@ enum Client {
 
 impl Client {
     fn guest(socket: &Path) -> io::Result<Client> {
-        let wanted = protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG;
-        let mut front_end = FrontEnd::connect(socket, FEATURES, wanted)?;
+        let features = protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG;
+        let mut front_end = FrontEnd::connect(socket, FEATURES, features)?;
         let memory = Memory::new(Queue::bytes(SIZE, 1 << 16).next_multiple_of(4096))?;
         let queue = Queue::new(&memory, 0, SIZE, 1 << 16, true, true)?;
         front_end.share_memory(&memory)?;
@@ -223,8 +223,8 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
             format!("{iops:.0} · {server:.1} µs · {client:.1} µs")
         };
         let ratio = |to: usize| {
-            let each: Vec<_> = rounds.iter().map(|s| format!("{:.2}", s[0].iops / s[to].iops)).collect();
-            format!("**{:.2}** ({})", median_of(&|s| s[0].iops / s[to].iops), each.join(", "))
+            let ratios: Vec<_> = rounds.iter().map(|s| format!("{:.2}", s[0].iops / s[to].iops)).collect();
+            format!("**{:.2}** ({})", median_of(&|s| s[0].iops / s[to].iops), ratios.join(", "))
         };
         eprintln!("vhost-user, {name}: {} of {}, {} of {}", ratio(1), peers[1].name, ratio(2), peers[2].name);
         let wanted = wanted.map_or_else(String::new, |wanted| format!("{wanted:.1}"));

@@ -304,23 +304,23 @@ impl Hostile {
 
     /// Sends a PDU that is truncated, repeated, out of order, or has a flipped bit.
     fn send_damaged_pdu(&self, session: &Session, kind: u8, input: &mut &[u8]) {
-        let [how, which] = *take(input, 2) else { return };
+        let [variant, position] = *take(input, 2) else { return };
         session.sent_untracked_pdus.set(true);
-        let command = block_command(if how & 1 == 0 { 0x28 } else { 0x2a }, lun(how), 0, 16);
+        let command = block_command(if variant & 1 == 0 { 0x28 } else { 0x2a }, lun(variant), 0, 16);
         let data = if command.writes { 4096 } else { 0 };
         let tags: Vec<u32> = session.tasks.borrow().keys().copied().collect();
-        let tag = tags.len().checked_sub(1 + usize::from(which % 8)).map_or(77, |at| tags[at]);
+        let tag = tags.len().checked_sub(1 + usize::from(position % 8)).map_or(77, |at| tags[at]);
         if kind == 58 {
             // A sequence number that skips or repeats.
-            session.cmd_sn.set(session.cmd_sn.get().wrapping_add(u32::from(how >> 1)).wrapping_sub(4));
+            session.cmd_sn.set(session.cmd_sn.get().wrapping_add(u32::from(variant >> 1)).wrapping_sub(4));
         }
         let tag = if kind == 57 { tag } else { session.tag() };
         let mut bytes = session.pdu(tag, false, RequestBody::Command(command), &self.pattern[..data]);
         match kind {
-            48 => bytes.truncate(usize::from(which)),
+            48 => bytes.truncate(usize::from(position)),
             59 => {
                 // Only in the header: written data must consist of whole tags, as simulated disks require.
-                let bit = (usize::from(which) << 3 | usize::from(how >> 5)) % (8 * HEADER_BYTES);
+                let bit = (usize::from(position) << 3 | usize::from(variant >> 5)) % (8 * HEADER_BYTES);
                 bytes[bit / 8] ^= 1 << (bit % 8);
             }
             _ => (),

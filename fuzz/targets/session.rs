@@ -22,8 +22,8 @@ fn preamble(structured: bool) -> Vec<u8> {
         push_option(&mut out, OptionKind::StructuredReply, b"");
         push_option(&mut out, OptionKind::SetMetaContext, &MetaRequest::encode_base_allocation("x"));
     }
-    let wanted = InfoRequest { name: "x", wants_block_size: true, wants_name: true, wants_description: true };
-    push_option(&mut out, OptionKind::Go, &wanted.encode());
+    let request = InfoRequest { name: "x", wants_block_size: true, wants_name: true, wants_description: true };
+    push_option(&mut out, OptionKind::Go, &request.encode());
     out
 }
 

@@ -51,7 +51,7 @@ struct Cell {
 /// Adjacent cells of a round: without observers, without observers again, and with observers.
 struct Round {
     off: Cell,
-    again: Cell,
+    off_again: Cell,
     on: Cell,
 }
 
@@ -152,8 +152,8 @@ impl Bench {
                 }
             });
         }
-        let [off, again, on] = cells.map(|cell| cell.expect("an order has each kind once"));
-        Ok(Round { off, again, on })
+        let [off, off_again, on] = cells.map(|cell| cell.expect("an order has each kind once"));
+        Ok(Round { off, off_again, on })
     }
 
     fn cell(&mut self, rate: Option<f64>) -> io::Result<Cell> {

@@ -30,7 +30,7 @@ const P99: Figure = |cell| cell.load.p99_us;
 impl Round {
     /// Formats one line, for progress output and for recalculation.
     pub fn show(&self, rate: Option<f64>) -> String {
-        let cells = [("off", &self.off), ("again", &self.again), ("on", &self.on)].map(|(name, cell)| {
+        let cells = [("off", &self.off), ("again", &self.off_again), ("on", &self.on)].map(|(name, cell)| {
             format!("{name} {:.0} · {:.0} µs · {:.2} %", cell.load.iops, cell.load.p99_us, cell.control * 100.0)
         });
         format!("{}: {}", load_of(rate), cells.join(", "))
@@ -49,7 +49,7 @@ impl Series {
 
     /// Ratio of a figure without observers to the other one without, as a control for the accuracy of the measurement.
     fn ratio_without_observers(&self, figure: Figure) -> Interval {
-        Interval::of_ratio(self.rounds.iter().map(|round| (figure(&round.off), figure(&round.again))))
+        Interval::of_ratio(self.rounds.iter().map(|round| (figure(&round.off), figure(&round.off_again))))
     }
 
     /// Mean CPU use of the control threads in a cell, as a fraction of a core.
@@ -183,7 +183,7 @@ mod tests {
         };
         let round = |number| Round {
             off: cell(3 * number, 1.0, 1.0),
-            again: cell(3 * number + 1, 1.0, 1.0),
+            off_again: cell(3 * number + 1, 1.0, 1.0),
             on: cell(3 * number + 2, part, late),
         };
         let mut observers = Observers::default();

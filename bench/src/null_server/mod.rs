@@ -11,7 +11,7 @@ pub mod seam_file;
 pub mod threads;
 
 use nbd_protocol::option::{OptionHeader, OptionKind, OptionReplyKind, push_option_reply};
-use nbd_protocol::{Broken, Step, flags, greeting, info};
+use nbd_protocol::{ProtocolError, Step, flags, greeting, info};
 
 /// Size of the receive buffer of one call.
 pub const RECEIVE_BYTES: usize = 256 << 10;
@@ -48,7 +48,7 @@ impl Handshake {
     }
 
     /// Consumes complete messages from the front of `arrived` and appends the replies to `out`.
-    pub fn step(&mut self, arrived: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<Progress, Broken> {
+    pub fn step(&mut self, arrived: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<Progress, ProtocolError> {
         loop {
             if !self.greeted {
                 let Step::Got(_, used) = greeting::decode_client_flags(arrived)? else { return Ok(Progress::More) };
@@ -58,7 +58,7 @@ impl Handshake {
             let Step::Got(option, used) = OptionHeader::decode(arrived)? else { return Ok(Progress::More) };
             let whole = used + option.len as usize;
             if option.is_too_big() {
-                return Err(Broken::Malformed("option"));
+                return Err(ProtocolError::Malformed("option"));
             }
             if arrived.len() < whole {
                 return Ok(Progress::More);

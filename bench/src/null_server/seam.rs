@@ -105,9 +105,9 @@ async fn serve_connection(seam: &RealSeam, stream: RealStream, memory: &Memory) 
 fn blocks(offset: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     let mut at = offset;
     std::iter::from_fn(move || {
-        let left = offset + len - at;
+        let remaining = offset + len - at;
         let (block, start) = (at / BLOCK_BYTES, at % BLOCK_BYTES);
-        let count = left.min(BLOCK_BYTES - start);
+        let count = remaining.min(BLOCK_BYTES - start);
         at += count;
         (count > 0).then_some((block, start, count))
     })

@@ -37,18 +37,19 @@ pub fn serve(path: &Path, size_bytes: usize) -> io::Result<()> {
 
 fn serve_connection(mut stream: UnixStream, memory: &Memory, size_bytes: usize) -> io::Result<()> {
     let mut received = vec![0; RECEIVE_BYTES + REQUEST_BYTES_MAX];
-    let mut used = handshake(&mut stream, &mut received, size_bytes)?;
+    let mut received_bytes = handshake(&mut stream, &mut received, size_bytes)?;
     loop {
-        let (mut at, mut parts, mut queued) = (0, Vec::new(), 0);
-        while queued < REPLY_BYTES
-            && let Step::Got(request, head) = Request::decode(&received[at..used]).map_err(io::Error::other)?
+        let (mut at, mut parts, mut queued_bytes) = (0, Vec::new(), 0);
+        while queued_bytes < REPLY_BYTES
+            && let Step::Got(request, head) =
+                Request::decode(&received[at..received_bytes]).map_err(io::Error::other)?
         {
             let len = request.len as usize;
             let payload = if request.command == Command::Write { len } else { 0 };
             if payload > REQUEST_BYTES_MAX {
                 return Err(ErrorKind::InvalidData.into());
             }
-            if used - at < head + payload {
+            if received_bytes - at < head + payload {
                 break;
             }
             let is_inside = request.offset.checked_add(len as u64).is_some_and(|end| end <= size_bytes as u64);
@@ -61,17 +62,16 @@ fn serve_connection(mut stream: UnixStream, memory: &Memory, size_bytes: usize) 
                     parts.push(Part::Head(reply::simple(request.cookie, None)));
                     for (page, start, len) in pages(offset, len) {
                         // Blocking while other pages are locked could deadlock, so pending replies are sent first.
-                        let locked = memory[page].try_read().ok();
-                        let locked = match locked {
-                            Some(locked) => locked,
-                            None => {
+                        let locked_page = match memory[page].try_read() {
+                            Ok(locked_page) => locked_page,
+                            Err(_) => {
                                 send(&mut stream, &mut parts)?;
                                 memory[page].read().expect("no thread panics with a page locked")
                             }
                         };
-                        parts.push(Part::Data(locked, start, len));
+                        parts.push(Part::Data(locked_page, start, len));
                     }
-                    queued += len;
+                    queued_bytes += len;
                 }
                 Command::Write if is_valid => {
                     let mut data = &received[at + head..][..len];
@@ -91,19 +91,19 @@ fn serve_connection(mut stream: UnixStream, memory: &Memory, size_bytes: usize) 
         }
         send(&mut stream, &mut parts)?;
         drop(parts);
-        received.copy_within(at..used, 0);
-        used -= at;
+        received.copy_within(at..received_bytes, 0);
+        received_bytes -= at;
         if at > 0
-            && let Ok(Step::Got(request, _)) = Request::decode(&received[..used])
+            && let Ok(Step::Got(request, _)) = Request::decode(&received[..received_bytes])
             && request.command != Command::Write
         {
             continue;
         }
-        let got = stream.read(&mut received[used..])?;
-        if got == 0 {
+        let count = stream.read(&mut received[received_bytes..])?;
+        if count == 0 {
             return Ok(());
         }
-        used += got;
+        received_bytes += count;
     }
 }
 
@@ -111,9 +111,9 @@ fn serve_connection(mut stream: UnixStream, memory: &Memory, size_bytes: usize) 
 fn pages(offset: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     let mut at = offset;
     std::iter::from_fn(move || {
-        let left = offset + len - at;
+        let remaining = offset + len - at;
         let (page, start) = (at / PAGE_BYTES, at % PAGE_BYTES);
-        let count = left.min(PAGE_BYTES - start);
+        let count = remaining.min(PAGE_BYTES - start);
         at += count;
         (count > 0).then_some((page, start, count))
     })
@@ -144,13 +144,13 @@ fn handshake(stream: &mut UnixStream, received: &mut [u8], size_bytes: usize) ->
     stream.write_all(&handshake.greeting())?;
     let mut pending = Vec::new();
     loop {
-        let got = stream.read(received)?;
-        pending.extend_from_slice(&received[..got]);
+        let count = stream.read(received)?;
+        pending.extend_from_slice(&received[..count]);
         let mut out = Vec::new();
         let progress = handshake.step(&mut pending, &mut out).map_err(io::Error::other)?;
         stream.write_all(&out)?;
         match progress {
-            Progress::More if got > 0 => {}
+            Progress::More if count > 0 => {}
             Progress::Done => {
                 received[..pending.len()].copy_from_slice(&pending);
                 return Ok(pending.len());

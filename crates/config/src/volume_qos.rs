@@ -200,9 +200,9 @@ mod tests {
             let mut qos = VolumeQos::default();
             qos.set(key, text).expect(text);
             assert_eq!(qos.setting(key).as_deref(), Some(shown), "{key}");
-            let mut again = VolumeQos::default();
-            again.set(key, shown).expect(shown);
-            assert_eq!(again, qos);
+            let mut reparsed = VolumeQos::default();
+            reparsed.set(key, shown).expect(shown);
+            assert_eq!(reparsed, qos);
         }
         for (key, text) in
             [(SHARES, "0"), (SHARES, "100001"), (SHARES, "some"), (LIMIT_IOPS, "-1"), (LIMIT_BYTES, "20")]

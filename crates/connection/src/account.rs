@@ -86,8 +86,8 @@ impl BufferAccount {
     /// Returns `bytes` to the budget.
     pub fn release(&self, bytes: usize) {
         if bytes > 0 {
-            let left = self.lent_bytes.get().checked_sub(bytes).expect("returned bytes were borrowed");
-            self.lent_bytes.set(left);
+            let borrowed = self.lent_bytes.get().checked_sub(bytes).expect("returned bytes were borrowed");
+            self.lent_bytes.set(borrowed);
             self.clients.budget.return_bytes(bytes);
             self.wake_waiting();
         }

@@ -20,12 +20,12 @@ pub fn read() -> io::Result<String> {
 
 /// The name that has this number.
 pub fn name_of(list: &str, number: u32) -> Option<&str> {
-    all(list).find(|(_, of)| *of == number).map(|(name, _)| name)
+    all(list).find(|(_, user_number)| *user_number == number).map(|(name, _)| name)
 }
 
 /// The number that has this name.
 pub fn number_of(list: &str, name: &str) -> Option<u32> {
-    all(list).find(|(of, _)| *of == name).map(|(_, number)| number)
+    all(list).find(|(user_name, _)| *user_name == name).map(|(_, number)| number)
 }
 
 /// Entries; lines without a number are skipped.

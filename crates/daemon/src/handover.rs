@@ -83,7 +83,7 @@ pub async fn take_over_clients(notifier: &Notifier, cores: &Cores, stored: Vec<S
     let take_over = async move |local: Rc<Local>| {
         let take_over_client = |(terms, fd)| {
             let client = HandedOverClient { stream: RealStream::from_fd(fd), terms };
-            local.server.take_over(client).map_err(|why: TakeOverError| (terms, why))
+            local.server.take_over(client).map_err(|reason: TakeOverError| (terms, reason))
         };
         clients.into_iter().map(take_over_client).filter_map(Result::err).collect::<Vec<_>>()
     };
@@ -95,13 +95,13 @@ pub async fn take_over_clients(notifier: &Notifier, cores: &Cores, stored: Vec<S
         count - refused.len()
     );
     let mut reasons: BTreeMap<(VolumeId, String), usize> = BTreeMap::new();
-    for (terms, why) in refused {
-        *reasons.entry((terms.incarnation, why.to_string())).or_default() += 1;
+    for (terms, reason) in refused {
+        *reasons.entry((terms.incarnation, reason.to_string())).or_default() += 1;
     }
-    for ((incarnation, why), count) in reasons {
+    for ((incarnation, reason), count) in reasons {
         log::warn!(
             target: NBD, clients = count,
-            "NBD clients of volume {incarnation:016x} disconnected: {count}; {why}"
+            "NBD clients of volume {incarnation:016x} disconnected: {count}; {reason}"
         );
     }
 }

@@ -145,14 +145,15 @@ impl FlushEntry {
 fn flush_report(number: u64, flush: &RunningFlush, volume: Option<&VolumeReport>) -> JobReport {
     let RunningFlush { volume: name, began, total_bytes, .. } = flush;
     let done_bytes = total_bytes.saturating_sub(volume.map_or(*total_bytes, |volume| volume.dirty_bytes));
-    let left = || (began.elapsed().as_secs_f64() * (total_bytes - done_bytes) as f64 / done_bytes as f64) as u64;
+    let remaining_seconds =
+        || (began.elapsed().as_secs_f64() * (total_bytes - done_bytes) as f64 / done_bytes as f64) as u64;
     JobReport {
         id: format!("{FLUSH}-{number}"),
         kind: JobKind::Flush,
         subject: name.clone(),
         done_bytes,
         total_bytes: *total_bytes,
-        left_seconds: (done_bytes > 0).then(left),
+        left_seconds: (done_bytes > 0).then(remaining_seconds),
         paused: false,
     }
 }

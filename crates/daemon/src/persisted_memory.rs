@@ -133,11 +133,11 @@ impl PersistedMemory {
         let Some(owner) = self.records.view().by_name(name).map(|record| record.incarnation) else {
             return Ok(Vec::new());
         };
-        let of = async move |local: Rc<Local>| {
+        let list_files = async move |local: Rc<Local>| {
             let files = local.images_with_content_of(owner);
             files.iter().map(|file| file.file().path.display().to_string()).collect::<Vec<_>>()
         };
-        let mut files = self.cores.first().call(of).await.map_err(core_ended)?;
+        let mut files = self.cores.first().call(list_files).await.map_err(core_ended)?;
         let state = self.records.view();
         // This daemon has lost nothing, however often it attached the volume.
         let is_intact = |generation: u64| generation == state.generation || self.is_intact(generation);

@@ -7,7 +7,9 @@ use std::path::Path;
 use nbd_protocol::greeting::{GREETING_BYTES, client_flags, decode_greeting};
 use nbd_protocol::info::{Info, InfoRequest};
 use nbd_protocol::option::push_option;
-use nbd_protocol::{Broken, Command, OptionKind, OptionReplyHeader, OptionReplyKind, ReplyHeader, Request, Step};
+use nbd_protocol::{
+    Command, OptionKind, OptionReplyHeader, OptionReplyKind, ProtocolError, ReplyHeader, Request, Step,
+};
 
 /// Length of a simple reply's header.
 const REPLY_HEADER_BYTES: usize = 16;
@@ -22,7 +24,7 @@ pub struct Client {
     pub size_bytes: u64,
 }
 
-fn invalid_data(error: Broken) -> io::Error {
+fn invalid_data(error: ProtocolError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }
 

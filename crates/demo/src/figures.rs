@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use engine::Histogram;
 
-use super::tally::Tally;
+use super::client_counters::ClientCounters;
 
 /// Latency of one kind of request, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -70,15 +70,15 @@ impl Reads {
 }
 
 impl Figures {
-    /// The figures of a `tally` that took `seconds`.
-    pub fn of(tally: &Tally, reads: Reads, seconds: f64) -> Figures {
-        let requests = tally.reads.counts().all + tally.writes.counts().all + tally.late;
+    /// The figures of `counters`, counted over `seconds`.
+    pub fn of(counters: &ClientCounters, reads: Reads, seconds: f64) -> Figures {
+        let requests = counters.reads.counts().all + counters.writes.counts().all + counters.late;
         Figures {
             seconds,
             requests,
             iops: if seconds > 0.0 { requests as f64 / seconds } else { 0.0 },
-            read_latency_us: latency(&tally.reads),
-            write_latency_us: latency(&tally.writes),
+            read_latency_us: latency(&counters.reads),
+            write_latency_us: latency(&counters.writes),
             read_hit_ratio: reads.ratio(reads.memory + reads.flash),
             flash_hit_ratio: reads.ratio(reads.flash),
         }
@@ -99,11 +99,11 @@ mod tests {
 
     #[test]
     fn figures_follow_from_the_latencies() {
-        let mut tally = Tally::default();
-        (1..=100).for_each(|micros| tally.record(false, Nanos::from_micros(micros)));
-        tally.record(true, Nanos::from_micros(7));
-        let mut twice = Tally::default();
-        twice.add(&tally);
+        let mut counters = ClientCounters::default();
+        (1..=100).for_each(|micros| counters.record(false, Nanos::from_micros(micros)));
+        counters.record(true, Nanos::from_micros(7));
+        let mut twice = ClientCounters::default();
+        twice.add(&counters);
         twice.record(true, Nanos::from_micros(21_000));
         twice.late += 1;
         let figures = Figures::of(&twice, Reads { all: 8, memory: 5, flash: 1 }, 2.0);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_tally_gives_zero_figures() {
-        assert_eq!(Figures::of(&Tally::default(), Reads::default(), 0.0), Figures::default());
+    fn empty_counters_give_zero_figures() {
+        assert_eq!(Figures::of(&ClientCounters::default(), Reads::default(), 0.0), Figures::default());
     }
 }

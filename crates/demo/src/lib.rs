@@ -5,13 +5,13 @@
 //! their time in real time; their data is in sparse files.
 
 mod client;
+mod client_counters;
+mod demo_daemon;
 mod figures;
 mod live;
 mod scenario;
 mod screen;
-mod stage;
 mod summary;
-mod tally;
 mod workload;
 
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use self::client_counters::{ClientCounters, Meter};
+use self::demo_daemon::{CACHED, Control, DemoDaemon, UNCACHED};
 use self::figures::{Figures, Reads};
 use self::live::Terminal;
 pub use self::scenario::run as run_scenario;
 use self::screen::Sample;
-use self::stage::{CACHED, Control, Stage, UNCACHED};
 use self::summary::{Load, Summary};
-use self::tally::{Meter, Tally};
 use self::workload::{HOT_EXTENTS, WorkloadControl};
 use logging::{Filter, Format, LevelFilter, Log};
 use terminal::render::style::Style;
@@ -69,12 +69,12 @@ impl Show {
 pub fn run(seconds: u64, show: Show) -> Result<(), Failure> {
     let style = Style::of_stdout();
     let _log = log_warnings()?;
-    let stage = Stage::start(stage::parse_configuration)?;
-    let mut control = stage.control()?;
+    let daemon = DemoDaemon::start(demo_daemon::parse_configuration)?;
+    let mut control = daemon.control()?;
     if show != Show::Json {
         println!("{}\n{}", screen::page(&control.link()?), screen::intro(style));
     }
-    let sides = Sides::start(&stage)?;
+    let sides = Sides::start(&daemon)?;
     let results = measure(&sides, &mut control, seconds as f64, show, style)?;
     let (dirty_bytes_at_end, drain_seconds) = sides.stop(&mut control)?;
     let summary = results.summary(dirty_bytes_at_end, drain_seconds);
@@ -82,7 +82,7 @@ pub fn run(seconds: u64, show: Show) -> Result<(), Failure> {
         Show::Json => print_json(&summary)?,
         Show::Live | Show::Summary => print!("{}", screen::summary(&summary, style)),
     }
-    stage.stop()
+    daemon.stop()
 }
 
 /// Logs warnings and errors of the demo's daemons.
@@ -105,10 +105,10 @@ struct Sides {
 }
 
 impl Sides {
-    fn start(stage: &Stage) -> Result<Sides, Failure> {
+    fn start(daemon: &DemoDaemon) -> Result<Sides, Failure> {
         let load_control = Arc::new(WorkloadControl::default());
         let side = |export: &'static str| {
-            let (socket, load_control, meter) = (stage.socket(), load_control.clone(), Meter::default());
+            let (socket, load_control, meter) = (daemon.socket(), load_control.clone(), Meter::default());
             let client_meter = meter.clone();
             // The same seed for both sides: they get the same requests in the same order.
             let work = move || workload::run(&socket, export, 1, &client_meter, &load_control);
@@ -152,11 +152,11 @@ impl Sides {
 #[derive(Default)]
 struct Results {
     samples: Vec<Sample>,
-    without: Tally,
-    with: Tally,
+    without: ClientCounters,
+    with: ClientCounters,
     reads: Reads,
     seconds: f64,
-    warm: Tally,
+    warm: ClientCounters,
     warm_reads: Reads,
     warm_seconds: f64,
 }

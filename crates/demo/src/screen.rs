@@ -2,8 +2,8 @@
 
 use messages::token::LoginLink;
 
+use super::demo_daemon::{DemoDaemon, FLASH_BYTES, MEMORY_BYTES, VOLUME_BYTES};
 use super::figures::{Figures, Latency};
-use super::stage::{FLASH_BYTES, MEMORY_BYTES, Stage, VOLUME_BYTES};
 use super::summary::Summary;
 use super::workload::{DEPTH, HOT_BYTES, HOT_PERCENT, HOTTEST_FRACTION, READ_PERCENT, REQUEST_BYTES};
 use terminal::render::bars::bars;
@@ -21,7 +21,7 @@ pub fn page(link: &LoginLink) -> String {
 
 /// The introduction.
 pub fn intro(style: Style) -> String {
-    let array = Stage::array();
+    let array = DemoDaemon::array();
     let clients = format!(
         "Two NBD clients, queue depth {DEPTH}, requests of {}, {READ_PERCENT} % reads; {HOT_PERCENT} % of them go to \
          {} of {}, most of these to {}; half of the hot set moves after a while; no flushes.",
@@ -106,7 +106,7 @@ pub fn live(samples: &[Sample], names: [&str; 2], progress: &str, style: Style) 
     table.row(cells(names[0], &now.without, hits, "-".to_owned()));
     table.row(cells(names[1], &now.with, ratio(now.with.read_hit_ratio), show_bytes(now.dirty_bytes)));
     let hits = chart(samples, |sample| sample.with.read_hit_ratio, 1.0);
-    let slowest_of = |of: fn(&Sample) -> f64| samples.iter().map(of).fold(0.0, f64::max);
+    let slowest_of = |latency_of: fn(&Sample) -> f64| samples.iter().map(latency_of).fold(0.0, f64::max);
     let of_reads = |sample: &Sample| sample.with.read_latency_us.mean;
     let (operation, mean): (_, fn(&Sample) -> f64) = match slowest_of(of_reads) {
         0.0 => ("write", |sample| sample.with.write_latency_us.mean),

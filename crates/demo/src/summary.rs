@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
+use super::demo_daemon::{DemoDaemon, FLASH_BYTES, MEMORY_BYTES, VOLUME_BYTES};
 use super::figures::Figures;
-use super::stage::{FLASH_BYTES, MEMORY_BYTES, Stage, VOLUME_BYTES};
 use super::workload::{DEPTH, HOT_BYTES, HOT_PERCENT, READ_PERCENT, REQUEST_BYTES};
 use config::show_array;
 
@@ -34,7 +34,7 @@ impl Load {
     /// The load of the demo.
     pub fn of_demo() -> Load {
         Load {
-            array: format!("sim://{}", show_array(&Stage::array())),
+            array: format!("sim://{}", show_array(&DemoDaemon::array())),
             volume_bytes: VOLUME_BYTES,
             memory_bytes: MEMORY_BYTES,
             flash_bytes: FLASH_BYTES,

@@ -11,7 +11,7 @@ use nbd_protocol::Command;
 use seam::Nanos;
 
 use super::client::Client;
-use super::tally::Meter;
+use super::client_counters::Meter;
 
 /// Bytes of a request.
 pub const REQUEST_BYTES: u64 = 8 << 10;

@@ -338,7 +338,7 @@ mod tests {
         }
         events.flush();
         let health = events.health();
-        assert!(health.failed.is_some_and(|why| why.contains("events")));
+        assert!(health.failed.is_some_and(|reason| reason.contains("events")));
         assert_eq!((health.lost, events.page(&all(1)).events[0].text.as_str()), (10, "1009"));
         std::fs::remove_file(&blocked).expect("the file existed");
         let end = std::time::Instant::now() + Duration::from_secs(30);

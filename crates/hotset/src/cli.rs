@@ -84,7 +84,7 @@ enum Command {
         #[command(subcommand)]
         action: commands::flash::Action,
     },
-    /// Show datastores: congestion, and the share of each volume
+    /// Show datastores: congestion, and the usage of each volume
     Datastore {
         #[command(subcommand)]
         action: commands::datastore::Action,

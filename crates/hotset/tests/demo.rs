@@ -66,7 +66,7 @@ fn check_scenario(&(name, memory, devices, flash, policy, volumes, has_own_cache
     let summary: Value = serde_json::from_slice(&output.stdout).expect("JSON and nothing else");
     let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{name}: no count: {value}"));
     let cut = number(&summary["cut"]);
-    let is_scaled = |whole: u64, here: &Value| number(here).abs_diff(whole / cut) <= 2 << 20;
+    let is_scaled = |whole: u64, scaled: &Value| number(scaled).abs_diff(whole / cut) <= 2 << 20;
     let (with, without) = (&summary["with"], &summary["without"]);
     // A daemon has at least 16 MiB.
     assert!(is_scaled(memory.max(cut * (16 << 20)), &with["memory_bytes"]), "{name}: {with}");

@@ -13,7 +13,7 @@ use rustix::fs::inotify;
 use serde_json::Value;
 use tempfile::TempDir;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A folder with a configuration.
 struct Fixture {
@@ -83,7 +83,7 @@ impl Daemon<'_> {
         while !done(self) {
             let exit_status = self.child.try_wait().expect("it is our child");
             assert!(
-                exit_status.is_none() && began.elapsed() < PATIENCE,
+                exit_status.is_none() && began.elapsed() < TIMEOUT,
                 "timed out waiting for {event}; exit status {exit_status:?}\n{}",
                 self.log()
             );
@@ -433,7 +433,7 @@ fn status_has_everything_on_one_screen() {
 fn service_manager_is_notified_of_readiness_and_stop() {
     let site = Fixture::with_two();
     let manager = UnixDatagram::bind(site.path("notify")).expect("a socket in the folder");
-    manager.set_read_timeout(Some(PATIENCE)).expect("a time-out above zero");
+    manager.set_read_timeout(Some(TIMEOUT)).expect("a time-out above zero");
     let notify = site.path("notify");
     let daemon = site.start_with(|command| {
         command.env("NOTIFY_SOCKET", notify);

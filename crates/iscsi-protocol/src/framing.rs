@@ -2,7 +2,7 @@
 
 use crate::limits::{AHS_BYTES_MAX, RECEIVE_BYTES_DEFAULT};
 use crate::wire::{data_len, put_data_len};
-use crate::{Broken, Decoded, HEADER_BYTES, Header, Step};
+use crate::{Decoded, HEADER_BYTES, Header, ProtocolError, Step};
 
 /// Bytes of a digest.
 const DIGEST_BYTES: usize = 4;
@@ -51,19 +51,19 @@ impl Framing {
         let data_start = head_len + if self.header_digest { DIGEST_BYTES } else { 0 };
         // The header digest is verified before the lengths are used.
         if ahs_len > AHS_BYTES_MAX && !self.header_digest {
-            return Err(Broken::TooLong { item: "an additional header", len: ahs_len, max: AHS_BYTES_MAX });
+            return Err(ProtocolError::TooLong { item: "an additional header", len: ahs_len, max: AHS_BYTES_MAX });
         }
         let Some(head) = bytes.get(..data_start) else { return Ok(Step::More(data_start)) };
         let (head, digest) = head.split_at(head_len);
         if self.header_digest && digest != crc32c::crc32c(head).to_le_bytes() {
-            return Err(Broken::HeaderDigest);
+            return Err(ProtocolError::HeaderDigest);
         }
         if ahs_len > AHS_BYTES_MAX {
-            return Err(Broken::TooLong { item: "an additional header", len: ahs_len, max: AHS_BYTES_MAX });
+            return Err(ProtocolError::TooLong { item: "an additional header", len: ahs_len, max: AHS_BYTES_MAX });
         }
         if data_len > self.data_bytes_max as usize {
             let max = self.data_bytes_max as usize;
-            return Err(Broken::TooLong { item: "a data segment", len: data_len, max });
+            return Err(ProtocolError::TooLong { item: "a data segment", len: data_len, max });
         }
         let padded_len = data_len.next_multiple_of(4);
         let has_digest = self.data_digest && data_len > 0;
@@ -71,7 +71,7 @@ impl Framing {
         let Some(rest) = bytes.get(data_start..end) else { return Ok(Step::More(end)) };
         let (padded, digest) = rest.split_at(padded_len);
         if has_digest && digest != crc32c::crc32c(padded).to_le_bytes() {
-            return Err(Broken::DataDigest(Box::new(*header)));
+            return Err(ProtocolError::DataDigest(Box::new(*header)));
         }
         let frame = Frame { header, ahs: &head[HEADER_BYTES..], data: &padded[..data_len] };
         Ok(Step::Got(frame, end))
@@ -159,8 +159,8 @@ mod tests {
             bytes.resize(4096, 0);
             let found = BOTH.decode(&bytes);
             match bit / 8 < header_end {
-                true => assert_eq!(found, Err(Broken::HeaderDigest), "bit {bit}"),
-                false => assert!(matches!(found, Err(Broken::DataDigest(_))), "bit {bit}"),
+                true => assert_eq!(found, Err(ProtocolError::HeaderDigest), "bit {bit}"),
+                false => assert!(matches!(found, Err(ProtocolError::DataDigest(_))), "bit {bit}"),
             }
         }
     }
@@ -176,7 +176,7 @@ mod tests {
         let mut header = [0; HEADER_BYTES];
         put_data_len(&mut header, 8193);
         let error = Framing::default().decode(&header).expect_err("the data segment is too long");
-        assert_eq!(error, Broken::TooLong { item: "a data segment", len: 8193, max: 8192 });
+        assert_eq!(error, ProtocolError::TooLong { item: "a data segment", len: 8193, max: 8192 });
         let mut header = [0; HEADER_BYTES];
         header[4] = 67;
         assert!(Framing::default().decode(&header).is_err());

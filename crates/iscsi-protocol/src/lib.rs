@@ -18,7 +18,7 @@ mod wire;
 pub use framing::{Frame, Framing};
 pub use request::{Request, RequestBody};
 pub use response::{Response, ResponseBody};
-pub use step::{Broken, Decoded, Step};
+pub use step::{Decoded, ProtocolError, Step};
 pub use window::Window;
 
 /// Bytes of a basic header segment.

@@ -10,11 +10,11 @@ pub enum Step<T> {
 }
 
 /// Result of a decoder.
-pub type Decoded<T> = Result<Step<T>, Broken>;
+pub type Decoded<T> = Result<Step<T>, ProtocolError>;
 
 /// Unrecoverable decoding error: the connection must be closed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
+pub enum ProtocolError {
     /// Header digest error.
     #[error("wrong header digest: the connection corrupts data, or the peer sends misaligned PDUs")]
     HeaderDigest,

@@ -168,9 +168,9 @@ mod tests {
         push(&mut text, "Empty", "");
         push(&mut text, "Sum", "a=b");
         let pair = |key, value| Pair { key, value };
-        let wanted = vec![pair("InitiatorName", "iqn.a"), pair("Empty", ""), pair("Sum", "a=b")];
-        assert_eq!(pairs(&text), Ok(wanted.clone()));
-        assert_eq!(pairs(text.trim_ascii_end().strip_suffix(b"\0").expect("a zero")), Ok(wanted));
+        let expected = vec![pair("InitiatorName", "iqn.a"), pair("Empty", ""), pair("Sum", "a=b")];
+        assert_eq!(pairs(&text), Ok(expected.clone()));
+        assert_eq!(pairs(text.trim_ascii_end().strip_suffix(b"\0").expect("a zero")), Ok(expected));
     }
 
     #[test]

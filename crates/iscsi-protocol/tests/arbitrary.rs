@@ -91,19 +91,19 @@ fn random_text_never_logs_in_without_the_secret() {
         "MaxRecvDataSegmentLength=512",
     ];
     let credentials = Credentials { user: "user".into(), secret: b"fourteen bytes".to_vec(), mutual: None };
-    let of = |_: &str| vec![&credentials];
-    let rules = Rules { target: "iqn.t", portal_group: 1, admits: &|_| true, credentials: Some(&of) };
+    let credentials_of = |_: &str| vec![&credentials];
+    let rules = Rules { target: "iqn.t", portal_group: 1, admits: &|_| true, credentials: Some(&credentials_of) };
     let mut answered = 0;
     for seed in 0..20_000 {
         let (mut login, drawn, mut random) = (Login::default(), bytes(seed, 400), seed);
         for step in drawn.chunks(40) {
-            let mut said = Vec::new();
+            let mut input = Vec::new();
             if seed % 3 == 0 {
-                said.extend_from_slice(&step[8..]);
+                input.extend_from_slice(&step[8..]);
             } else {
                 for word in &step[8..8 + usize::from(step[7] % 6)] {
-                    said.extend_from_slice(WORDS[usize::from(*word) % WORDS.len()].as_bytes());
-                    said.push(0);
+                    input.extend_from_slice(WORDS[usize::from(*word) % WORDS.len()].as_bytes());
+                    input.push(0);
                 }
             }
             let request = iscsi_protocol::request::LoginRequest {
@@ -117,7 +117,7 @@ fn random_text_never_logs_in_without_the_secret() {
                 tsih: 0,
                 connection: 0,
             };
-            let answer = login.step(&rules, &request, &said, &mut || {
+            let answer = login.step(&rules, &request, &input, &mut || {
                 random = random.wrapping_add(1);
                 random
             });
@@ -137,9 +137,9 @@ fn random_text_parses_to_pairs_or_an_error() {
     for seed in 0..20_000 {
         let drawn = bytes(seed, seed as usize % 64);
         if let Ok(pairs) = text::pairs(&drawn) {
-            let mut again = Vec::new();
-            pairs.iter().for_each(|pair| text::push(&mut again, pair.key, pair.value));
-            assert_eq!(text::pairs(&again), Ok(pairs));
+            let mut encoded = Vec::new();
+            pairs.iter().for_each(|pair| text::push(&mut encoded, pair.key, pair.value));
+            assert_eq!(text::pairs(&encoded), Ok(pairs));
         }
         let shown = text::hex(&[&[1], &drawn[..]].concat());
         assert_eq!(text::binary(&shown, 65), Some([&[1], &drawn[..]].concat()));

@@ -4,7 +4,7 @@ use std::io;
 
 use iscsi_protocol::login::{Login, Negotiated, Next, Refusal, Rules};
 use iscsi_protocol::response::LoginResponse;
-use iscsi_protocol::{Broken, Framing, Request, RequestBody, Response, ResponseBody, Step};
+use iscsi_protocol::{Framing, ProtocolError, Request, RequestBody, Response, ResponseBody, Step};
 use seam::{Gather, Incoming, Seam, StreamReader, StreamWriter};
 
 /// Reason why a connection ended in the login phase.
@@ -15,7 +15,7 @@ pub(crate) enum LoginError {
     Io(#[from] io::Error),
     /// Malformed PDU.
     #[error(transparent)]
-    Broken(#[from] Broken),
+    Malformed(#[from] ProtocolError),
     /// The first request is not a login request.
     #[error("the connection does not begin with a login request")]
     NoLogin,

@@ -76,7 +76,7 @@ pub fn run(
 impl Attachment {
     fn attach(socket: &Path, volume: &str, mut kernel: Kernel) -> Result<Attachment, Failure> {
         let (identifier, address, link) =
-            connect_to_volume(socket, volume).map_err(|why| Failure::failed(why.to_string()))?;
+            connect_to_volume(socket, volume).map_err(|reason| Failure::failed(reason.to_string()))?;
         // Events are received from now on, including those of a connection that lives only for an instant.
         let events = kernel.events().map_err(failure)?;
         let found = device::find(volume).map_err(|error| Failure::failed(format!("/sys/block: {error}")))?;
@@ -91,7 +91,7 @@ impl Attachment {
             Some(device) => {
                 let mut attachment = Attachment { socket, kernel, events, device, address, is_daemon_away: false };
                 let reconnected = attachment.reconnect_device(&identifier, &link);
-                reconnected.map_err(|why| Failure::failed(format!("{volume}: {why}")))?;
+                reconnected.map_err(|reason| Failure::failed(format!("{volume}: {reason}")))?;
                 attachment
             }
         };
@@ -160,7 +160,7 @@ impl Attachment {
         let volume = self.device.identifier.volume.clone();
         let mut last_logged = String::new();
         loop {
-            let Err(why) = self.reconnect_once() else {
+            let Err(reason) = self.reconnect_once() else {
                 self.is_daemon_away = false;
                 let away_seconds = began.elapsed().as_secs_f64();
                 log::info!(
@@ -171,10 +171,10 @@ impl Attachment {
                 return None;
             };
             // Each reason is logged once: a starting daemon reports several.
-            if why != last_logged {
+            if reason != last_logged {
                 let timeout = show_time(DEAD_CONNECTION_TIMEOUT);
-                log::warn!(target: ATTACH, volume, "{volume}: {why}; requests are queued for up to {timeout}");
-                last_logged = why;
+                log::warn!(target: ATTACH, volume, "{volume}: {reason}; requests are queued for up to {timeout}");
+                last_logged = reason;
             }
             tokio::select! {
                 () = stop.signalled() => return Some(End::Signalled),
@@ -188,7 +188,7 @@ impl Attachment {
 
     fn reconnect_once(&mut self) -> Result<(), String> {
         let (identifier, address, link) =
-            connect_to_volume(&self.socket, &self.device.identifier.volume).map_err(|why| why.to_string())?;
+            connect_to_volume(&self.socket, &self.device.identifier.volume).map_err(|reason| reason.to_string())?;
         self.reconnect_device(&identifier, &link)?;
         self.address = address;
         Ok(())
@@ -244,16 +244,17 @@ impl Attachment {
     /// Otherwise it stays connected, and the next attach process takes it over.
     fn shut_down(mut self) -> Result<(), Failure> {
         let claimed = match check_served(&self.socket, &self.device.identifier) {
-            Ok(()) => self.device.claim().map_err(|InUse(why)| why),
-            Err(why) => Err(format!("it cannot be flushed: {why}")),
+            Ok(()) => self.device.claim().map_err(|InUse(reason)| reason),
+            Err(reason) => Err(format!("it cannot be flushed: {reason}")),
         };
         match claimed {
             Ok(file) => crate::disconnect(&mut self.kernel, &self.device, file, true),
-            Err(why) => {
+            Err(reason) => {
                 let (node, volume) = (self.device.node(), &self.device.identifier.volume);
                 log::warn!(
                     target: ATTACH, volume, device = %node.display(),
-                    "{} is left connected: {why}; run `hotset attach {volume}` to resume, or `hotset detach {volume}`",
+                    "{} is left connected: {reason}; run `hotset attach {volume}` to resume, or \
+                     `hotset detach {volume}`",
                     node.display()
                 );
                 Ok(())

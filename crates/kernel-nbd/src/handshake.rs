@@ -11,7 +11,7 @@ use std::time::Duration;
 use nbd_protocol::greeting::{GREETING_BYTES, client_flags, decode_greeting};
 use nbd_protocol::info::{Info, InfoRequest};
 use nbd_protocol::option::push_option;
-use nbd_protocol::{Broken, Decoded, OptionKind, OptionReplyHeader, OptionReplyKind, Step};
+use nbd_protocol::{Decoded, OptionKind, OptionReplyHeader, OptionReplyKind, ProtocolError, Step};
 
 /// Time-out of each step; the daemon is on this machine.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -117,8 +117,9 @@ struct ExportProperties {
 fn negotiate(stream: &mut dyn Stream, export: &str, option: OptionKind) -> io::Result<ExportProperties> {
     let greeting = read::<GREETING_BYTES>(stream)?;
     let mut out = client_flags(whole(decode_greeting(&greeting))?).map_err(broken)?.to_vec();
-    let wanted = InfoRequest { name: export, wants_block_size: true, wants_name: false, wants_description: false };
-    push_option(&mut out, option, &wanted.encode());
+    let info_request =
+        InfoRequest { name: export, wants_block_size: true, wants_name: false, wants_description: false };
+    push_option(&mut out, option, &info_request.encode());
     stream.write_all(&out)?;
     let mut export_info = None;
     let mut block_bytes = SECTOR_BYTES;
@@ -162,7 +163,7 @@ fn whole<T>(decoded: Decoded<T>) -> io::Result<T> {
     }
 }
 
-fn broken(error: Broken) -> io::Error {
+fn broken(error: ProtocolError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }
 

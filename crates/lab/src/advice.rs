@@ -4,7 +4,7 @@ use engine::policy::curve::{CurveStats, VolumeCurves};
 
 use crate::curve::{LruCurve, knee};
 use crate::replay::recording::{BLOCK_BYTES, PAGE_BYTES};
-use crate::replay::{Amount, Layer, Pages, Plan, Recording, Replacement, Report, simulate};
+use crate::replay::{Layer, LayerSize, Pages, Plan, Recording, Replacement, Report, simulate};
 
 /// Cache sizes to evaluate, in thousandths of a percent of the footprint.
 const SIZES_MILLIPERCENT: [u64; 13] =
@@ -105,12 +105,13 @@ struct SizeResult {
 pub fn of_trace(recording: &Recording, assumptions: &Assumptions) -> Advice {
     let seconds = recording.span_ns as f64 / 1e9;
     let rate = (recording.span_ns > 0).then(|| recording.requests.len() as f64 / seconds);
-    let evaluate = |pages: &Pages, unit_bytes: u64, plan: &dyn Fn(Amount) -> Plan, layer: fn(&Report) -> Layer| {
+    let evaluate = |pages: &Pages, unit_bytes: u64, plan: &dyn Fn(LayerSize) -> Plan, layer: fn(&Report) -> Layer| {
         let exact = LruCurve::of(pages);
-        let units = SIZES_MILLIPERCENT.map(|size| Amount::OfFootprint(size).units(pages.distinct, unit_bytes).max(1));
+        let units =
+            SIZES_MILLIPERCENT.map(|size| LayerSize::OfFootprint(size).units(pages.distinct, unit_bytes).max(1));
         let found = units.into_iter().map(|units| {
             let size_bytes = units as u64 * unit_bytes;
-            let report = simulate(recording, &plan(Amount::Bytes(size_bytes)));
+            let report = simulate(recording, &plan(LayerSize::Bytes(size_bytes)));
             SizeResult {
                 size_bytes,
                 hit_ratio: report.hits as f64 / report.requests.max(1) as f64,
@@ -120,7 +121,7 @@ pub fn of_trace(recording: &Recording, assumptions: &Assumptions) -> Advice {
         });
         found.collect()
     };
-    let none = Amount::Bytes(0);
+    let none = LayerSize::Bytes(0);
     let plan =
         |memory, flash| Plan { memory, flash, stage_millipercent: STAGE_MILLIPERCENT, policy: Replacement::Default };
     let memory = evaluate(&recording.blocks, BLOCK_BYTES, &|size| plan(size, none), |report| report.memory);

@@ -110,7 +110,7 @@ pub struct Counts {
 
 impl Counts {
     fn of(stats: &[VolumeStats]) -> Counts {
-        let sum = |of: fn(&VolumeStats) -> u64| stats.iter().map(of).sum::<u64>();
+        let sum = |value_of: fn(&VolumeStats) -> u64| stats.iter().map(value_of).sum::<u64>();
         Counts {
             reads: sum(|stats| stats.reads),
             memory_hits: sum(|stats| stats.memory_hits),

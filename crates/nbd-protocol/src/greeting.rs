@@ -1,8 +1,8 @@
 //! The start of a connection: the server's greeting, the client's flags, and the reply to `EXPORT_NAME`.
 
 use crate::flags::{FIXED_NEWSTYLE, NO_ZEROES};
-use crate::wire::Wire;
-use crate::{Broken, Decoded, Step};
+use crate::wire::PayloadReader;
+use crate::{Decoded, ProtocolError, Step};
 
 const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// Magic number of the greeting and of every option.
@@ -27,18 +27,18 @@ pub fn greeting() -> [u8; GREETING_BYTES] {
 
 /// Decodes the server's greeting; returns the handshake flags.
 pub fn decode_greeting(bytes: &[u8]) -> Decoded<u16> {
-    let mut wire = Wire(bytes);
-    let Some(magic) = wire.u64() else { return Ok(Step::More(GREETING_BYTES)) };
+    let mut reader = PayloadReader(bytes);
+    let Some(magic) = reader.u64() else { return Ok(Step::More(GREETING_BYTES)) };
     if magic != NBD_MAGIC {
-        return Err(Broken::Magic { item: "the greeting", found: magic });
+        return Err(ProtocolError::Magic { item: "the greeting", found: magic });
     }
-    match wire.u64() {
+    match reader.u64() {
         None => return Ok(Step::More(GREETING_BYTES)),
         Some(OPTION_MAGIC) => (),
-        Some(OLD_STYLE_MAGIC) => return Err(Broken::OldStyle),
-        Some(found) => return Err(Broken::Magic { item: "the greeting's second half", found }),
+        Some(OLD_STYLE_MAGIC) => return Err(ProtocolError::OldStyle),
+        Some(found) => return Err(ProtocolError::Magic { item: "the greeting's second half", found }),
     }
-    Ok(wire.u16().map_or(Step::More(GREETING_BYTES), |flags| Step::Got(flags, GREETING_BYTES)))
+    Ok(reader.u16().map_or(Step::More(GREETING_BYTES), |flags| Step::Got(flags, GREETING_BYTES)))
 }
 
 /// Flags of a client.
@@ -50,18 +50,18 @@ pub struct ClientFlags {
 
 /// Decodes the client's flags.
 pub fn decode_client_flags(bytes: &[u8]) -> Decoded<ClientFlags> {
-    let Some(flags) = Wire(bytes).u32() else { return Ok(Step::More(CLIENT_FLAGS_BYTES)) };
+    let Some(flags) = PayloadReader(bytes).u32() else { return Ok(Step::More(CLIENT_FLAGS_BYTES)) };
     let known = u32::from(FIXED_NEWSTYLE | NO_ZEROES);
     if flags & !known != 0 || flags & u32::from(FIXED_NEWSTYLE) == 0 {
-        return Err(Broken::Malformed("client flags: fixed newstyle is required, unknown bits are not allowed"));
+        return Err(ProtocolError::Malformed("client flags: fixed newstyle is required, unknown bits are not allowed"));
     }
     Ok(Step::Got(ClientFlags { no_zeroes: flags & u32::from(NO_ZEROES) != 0 }, CLIENT_FLAGS_BYTES))
 }
 
 /// Encodes the client's flags for a greeting with `greeting_flags`.
-pub fn client_flags(greeting_flags: u16) -> Result<[u8; CLIENT_FLAGS_BYTES], Broken> {
+pub fn client_flags(greeting_flags: u16) -> Result<[u8; CLIENT_FLAGS_BYTES], ProtocolError> {
     if greeting_flags & FIXED_NEWSTYLE == 0 {
-        return Err(Broken::OldStyle);
+        return Err(ProtocolError::OldStyle);
     }
     Ok(u32::from(greeting_flags & (FIXED_NEWSTYLE | NO_ZEROES)).to_be_bytes())
 }
@@ -94,8 +94,8 @@ mod tests {
     fn oldstyle_server_is_told_from_garbage() {
         let mut old = greeting();
         old[8..16].copy_from_slice(&OLD_STYLE_MAGIC.to_be_bytes());
-        assert_eq!(decode_greeting(&old), Err(Broken::OldStyle));
-        assert!(matches!(decode_greeting(b"SSH-2.0-OpenSSH_9.2p1"), Err(Broken::Magic { .. })));
+        assert_eq!(decode_greeting(&old), Err(ProtocolError::OldStyle));
+        assert!(matches!(decode_greeting(b"SSH-2.0-OpenSSH_9.2p1"), Err(ProtocolError::Magic { .. })));
     }
 
     #[test]

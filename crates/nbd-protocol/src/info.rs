@@ -1,8 +1,8 @@
 //! Payloads of `GO`, `INFO` and `LIST`, and of the replies to them.
 
-use crate::Broken;
+use crate::ProtocolError;
 use crate::limits::NAME_BYTES_MAX;
-use crate::wire::{Wire, push_text};
+use crate::wire::{PayloadReader, push_text};
 
 /// Types of information, by number.
 pub mod kind {
@@ -31,35 +31,36 @@ pub struct InfoRequest<'a> {
 
 impl<'a> InfoRequest<'a> {
     /// Decodes the payload of `GO` or `INFO`.
-    pub fn parse(payload: &'a [u8]) -> Result<Self, Broken> {
-        let broken = Broken::Malformed("GO or INFO");
-        let mut wire = Wire(payload);
-        let name = wire.text(NAME_BYTES_MAX).ok_or(broken.clone())?;
-        let count = wire.u16().ok_or(broken.clone())?;
+    pub fn parse(payload: &'a [u8]) -> Result<Self, ProtocolError> {
+        let broken = ProtocolError::Malformed("GO or INFO");
+        let mut reader = PayloadReader(payload);
+        let name = reader.text(NAME_BYTES_MAX).ok_or(broken.clone())?;
+        let count = reader.u16().ok_or(broken.clone())?;
         let mut request = InfoRequest { name, wants_block_size: false, wants_name: false, wants_description: false };
         for _ in 0..count {
-            match wire.u16().ok_or(broken.clone())? {
+            match reader.u16().ok_or(broken.clone())? {
                 kind::BLOCK_SIZE => request.wants_block_size = true,
                 kind::NAME => request.wants_name = true,
                 kind::DESCRIPTION => request.wants_description = true,
                 _ => (),
             }
         }
-        if wire.is_empty() { Ok(request) } else { Err(broken) }
+        if reader.is_empty() { Ok(request) } else { Err(broken) }
     }
 
     /// Encodes the payload.
     pub fn encode(&self) -> Vec<u8> {
-        let wanted = [
+        let requested = [
             (self.wants_block_size, kind::BLOCK_SIZE),
             (self.wants_name, kind::NAME),
             (self.wants_description, kind::DESCRIPTION),
         ];
-        let wanted: Vec<u16> = wanted.into_iter().filter(|(wants, _)| *wants).map(|(_, kind)| kind).collect();
+        let requested: Vec<u16> =
+            requested.into_iter().filter(|(is_requested, _)| *is_requested).map(|(_, kind)| kind).collect();
         let mut out = Vec::new();
         push_text(&mut out, self.name);
-        out.extend_from_slice(&(wanted.len() as u16).to_be_bytes());
-        wanted.iter().for_each(|kind| out.extend_from_slice(&kind.to_be_bytes()));
+        out.extend_from_slice(&(requested.len() as u16).to_be_bytes());
+        requested.iter().for_each(|kind| out.extend_from_slice(&kind.to_be_bytes()));
         out
     }
 }
@@ -93,19 +94,19 @@ pub enum Info<'a> {
 
 impl<'a> Info<'a> {
     /// Decodes the payload of an `INFO` reply.
-    pub fn parse(payload: &'a [u8]) -> Result<Self, Broken> {
-        let broken = || Broken::Malformed("INFO reply");
-        let mut wire = Wire(payload);
-        let info = match wire.u16().ok_or_else(broken)? {
+    pub fn parse(payload: &'a [u8]) -> Result<Self, ProtocolError> {
+        let broken = || ProtocolError::Malformed("INFO reply");
+        let mut reader = PayloadReader(payload);
+        let info = match reader.u16().ok_or_else(broken)? {
             kind::EXPORT => {
-                Info::Export { size_bytes: wire.u64().ok_or_else(broken)?, flags: wire.u16().ok_or_else(broken)? }
+                Info::Export { size_bytes: reader.u64().ok_or_else(broken)?, flags: reader.u16().ok_or_else(broken)? }
             }
-            kind::NAME => Info::Name(std::str::from_utf8(wire.0).map_err(|_| broken())?),
-            kind::DESCRIPTION => Info::Description(std::str::from_utf8(wire.0).map_err(|_| broken())?),
+            kind::NAME => Info::Name(std::str::from_utf8(reader.0).map_err(|_| broken())?),
+            kind::DESCRIPTION => Info::Description(std::str::from_utf8(reader.0).map_err(|_| broken())?),
             kind::BLOCK_SIZE => Info::BlockSize {
-                min: wire.u32().ok_or_else(broken)?,
-                preferred: wire.u32().ok_or_else(broken)?,
-                max: wire.u32().ok_or_else(broken)?,
+                min: reader.u32().ok_or_else(broken)?,
+                preferred: reader.u32().ok_or_else(broken)?,
+                max: reader.u32().ok_or_else(broken)?,
             },
             other => Info::Other(other),
         };
@@ -176,15 +177,15 @@ mod tests {
 
     #[test]
     fn every_information_type_round_trips() {
-        let facts = [
+        let infos = [
             Info::Export { size_bytes: 1 << 40, flags: 0x5ed },
             Info::Name("vm1"),
             Info::Description("the mail server"),
             Info::BlockSize { min: 512, preferred: 4096, max: 64 << 20 },
             Info::Other(77),
         ];
-        for fact in facts {
-            assert_eq!(Info::parse(&fact.encode()), Ok(fact));
+        for info in infos {
+            assert_eq!(Info::parse(&info.encode()), Ok(info));
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Payloads of `LIST_META_CONTEXT` and `SET_META_CONTEXT`, and of the replies to them.
 
-use crate::Broken;
+use crate::ProtocolError;
 use crate::flags::BASE_ALLOCATION;
 use crate::limits::NAME_BYTES_MAX;
-use crate::wire::{Wire, push_text};
+use crate::wire::{PayloadReader, push_text};
 
 /// A request for metadata contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,21 +20,21 @@ pub struct MetaRequest<'a> {
 
 impl<'a> MetaRequest<'a> {
     /// Decodes the payload of `LIST_META_CONTEXT` or `SET_META_CONTEXT`.
-    pub fn parse(payload: &'a [u8]) -> Result<Self, Broken> {
-        let broken = || Broken::Malformed("LIST or SET_META_CONTEXT");
-        let mut wire = Wire(payload);
-        let name = wire.text(NAME_BYTES_MAX).ok_or_else(broken)?;
-        let queries = wire.u32().ok_or_else(broken)?;
+    pub fn parse(payload: &'a [u8]) -> Result<Self, ProtocolError> {
+        let broken = || ProtocolError::Malformed("LIST or SET_META_CONTEXT");
+        let mut reader = PayloadReader(payload);
+        let name = reader.text(NAME_BYTES_MAX).ok_or_else(broken)?;
+        let queries = reader.u32().ok_or_else(broken)?;
         let mut request = MetaRequest { name, queries, wants_base_allocation: false, wants_base_namespace: false };
         for _ in 0..queries {
             // A query takes at least four bytes, so the payload bounds the loop whatever the count.
-            match wire.text(NAME_BYTES_MAX).ok_or_else(broken)? {
+            match reader.text(NAME_BYTES_MAX).ok_or_else(broken)? {
                 BASE_ALLOCATION => request.wants_base_allocation = true,
                 "base:" => request.wants_base_namespace = true,
                 _ => (),
             }
         }
-        if wire.is_empty() { Ok(request) } else { Err(broken()) }
+        if reader.is_empty() { Ok(request) } else { Err(broken()) }
     }
 
     /// Encodes the payload that requests `base:allocation` of the export `name`.
@@ -53,11 +53,11 @@ pub fn encode_context(id: u32, name: &str) -> Vec<u8> {
 }
 
 /// Decodes the payload of a `META_CONTEXT` reply: context identifier on this connection, and name.
-pub fn parse_context(payload: &[u8]) -> Result<(u32, &str), Broken> {
-    let broken = || Broken::Malformed("META_CONTEXT reply");
-    let mut wire = Wire(payload);
-    let id = wire.u32().ok_or_else(broken)?;
-    Ok((id, std::str::from_utf8(wire.0).map_err(|_| broken())?))
+pub fn parse_context(payload: &[u8]) -> Result<(u32, &str), ProtocolError> {
+    let broken = || ProtocolError::Malformed("META_CONTEXT reply");
+    let mut reader = PayloadReader(payload);
+    let id = reader.u32().ok_or_else(broken)?;
+    Ok((id, std::str::from_utf8(reader.0).map_err(|_| broken())?))
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use crate::greeting::OPTION_MAGIC;
 use crate::limits::{OPTION_PAYLOAD_BYTES_MAX, OPTION_PAYLOAD_BYTES_SKIPPED_MAX};
-use crate::wire::Wire;
-use crate::{Broken, Decoded, Step};
+use crate::wire::PayloadReader;
+use crate::{Decoded, ProtocolError, Step};
 
 const REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 
@@ -85,15 +85,15 @@ impl OptionHeader {
 
     /// Decodes the header at the start of `bytes`. A payload beyond [`OPTION_PAYLOAD_BYTES_SKIPPED_MAX`] is an error.
     pub fn decode(bytes: &[u8]) -> Decoded<OptionHeader> {
-        let mut wire = Wire(bytes);
-        let Some(magic) = wire.u64() else { return Ok(Step::More(OptionHeader::BYTES)) };
+        let mut reader = PayloadReader(bytes);
+        let Some(magic) = reader.u64() else { return Ok(Step::More(OptionHeader::BYTES)) };
         if magic != OPTION_MAGIC {
-            return Err(Broken::Magic { item: "an option", found: magic });
+            return Err(ProtocolError::Magic { item: "an option", found: magic });
         }
-        let (Some(kind), Some(len)) = (wire.u32(), wire.u32()) else { return Ok(Step::More(OptionHeader::BYTES)) };
+        let (Some(kind), Some(len)) = (reader.u32(), reader.u32()) else { return Ok(Step::More(OptionHeader::BYTES)) };
         if len > OPTION_PAYLOAD_BYTES_SKIPPED_MAX {
             let max = OPTION_PAYLOAD_BYTES_SKIPPED_MAX.into();
-            return Err(Broken::TooLong { item: "an option's payload", len: len.into(), max });
+            return Err(ProtocolError::TooLong { item: "an option's payload", len: len.into(), max });
         }
         Ok(Step::Got(OptionHeader { kind: OptionKind::from_wire(kind), len }, OptionHeader::BYTES))
     }
@@ -166,7 +166,7 @@ impl OptionReplyKind {
 
     /// Decodes a reply number.
     pub fn from_wire(number: u32) -> Self {
-        let found = Self::TABLE.iter().find(|(wire, _)| *wire == number);
+        let found = Self::TABLE.iter().find(|(code, _)| *code == number);
         found.map_or(OptionReplyKind::Unknown(number), |(_, kind)| *kind)
     }
 
@@ -174,7 +174,7 @@ impl OptionReplyKind {
     pub fn to_wire(self) -> u32 {
         match self {
             OptionReplyKind::Unknown(number) => number,
-            known => Self::TABLE.iter().find(|(_, kind)| *kind == known).map_or(Self::ERROR | 1, |(wire, _)| *wire),
+            known => Self::TABLE.iter().find(|(_, kind)| *kind == known).map_or(Self::ERROR | 1, |(code, _)| *code),
         }
     }
 
@@ -201,17 +201,17 @@ impl OptionReplyHeader {
 
     /// Decodes the header at the start of `bytes`.
     pub fn decode(bytes: &[u8]) -> Decoded<OptionReplyHeader> {
-        let mut wire = Wire(bytes);
-        let Some(magic) = wire.u64() else { return Ok(Step::More(OptionReplyHeader::BYTES)) };
+        let mut reader = PayloadReader(bytes);
+        let Some(magic) = reader.u64() else { return Ok(Step::More(OptionReplyHeader::BYTES)) };
         if magic != REPLY_MAGIC {
-            return Err(Broken::Magic { item: "an option's reply", found: magic });
+            return Err(ProtocolError::Magic { item: "an option's reply", found: magic });
         }
-        let (Some(option), Some(kind), Some(len)) = (wire.u32(), wire.u32(), wire.u32()) else {
+        let (Some(option), Some(kind), Some(len)) = (reader.u32(), reader.u32(), reader.u32()) else {
             return Ok(Step::More(OptionReplyHeader::BYTES));
         };
         if len as usize > OPTION_PAYLOAD_BYTES_MAX {
             let max = OPTION_PAYLOAD_BYTES_MAX as u64;
-            return Err(Broken::TooLong { item: "an option's reply", len: len.into(), max });
+            return Err(ProtocolError::TooLong { item: "an option's reply", len: len.into(), max });
         }
         let (option, kind) = (OptionKind::from_wire(option), OptionReplyKind::from_wire(kind));
         Ok(Step::Got(OptionReplyHeader { option, kind, len }, OptionReplyHeader::BYTES))
@@ -247,7 +247,7 @@ mod tests {
         let mut bytes = Vec::new();
         push_option(&mut bytes, OptionKind::List, b"");
         bytes[12..16].copy_from_slice(&u32::MAX.to_be_bytes());
-        assert!(matches!(OptionHeader::decode(&bytes), Err(Broken::TooLong { .. })));
+        assert!(matches!(OptionHeader::decode(&bytes), Err(ProtocolError::TooLong { .. })));
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //! replies (20 bytes, then a payload that depends on the type).
 
 use crate::limits::{CHUNK_PAYLOAD_BYTES_MAX, DATA_BYTES_MAX};
-use crate::wire::Wire;
-use crate::{Broken, Decoded, Errno, Step};
+use crate::wire::PayloadReader;
+use crate::{Decoded, Errno, ProtocolError, Step};
 
 const SIMPLE_MAGIC: u32 = 0x6744_6698;
 const CHUNK_MAGIC: u32 = 0x668e_33ef;
@@ -151,63 +151,63 @@ pub enum ReplyHeader {
 impl ReplyHeader {
     /// Decodes the header at the start of `bytes`. A payload beyond the limit of its type is an error.
     pub fn decode(bytes: &[u8]) -> Decoded<ReplyHeader> {
-        let mut wire = Wire(bytes);
-        let Some(magic) = wire.u32() else { return Ok(Step::More(16)) };
+        let mut reader = PayloadReader(bytes);
+        let Some(magic) = reader.u32() else { return Ok(Step::More(16)) };
         match magic {
             SIMPLE_MAGIC => {
-                let (Some(error), Some(cookie)) = (wire.u32(), wire.u64()) else { return Ok(Step::More(16)) };
+                let (Some(error), Some(cookie)) = (reader.u32(), reader.u64()) else { return Ok(Step::More(16)) };
                 Ok(Step::Got(ReplyHeader::Simple { cookie, error: Errno::from_wire(error) }, 16))
             }
             CHUNK_MAGIC => {
                 let (Some(flags), Some(kind), Some(cookie), Some(len)) =
-                    (wire.u16(), wire.u16(), wire.u64(), wire.u32())
+                    (reader.u16(), reader.u16(), reader.u64(), reader.u32())
                 else {
                     return Ok(Step::More(20));
                 };
                 let kind = ChunkKind::from_wire(kind);
                 let max = if kind == ChunkKind::Data { DATA_BYTES_MAX + 8 } else { CHUNK_PAYLOAD_BYTES_MAX as u32 };
                 if len > max {
-                    return Err(Broken::TooLong { item: "a chunk", len: len.into(), max: max.into() });
+                    return Err(ProtocolError::TooLong { item: "a chunk", len: len.into(), max: max.into() });
                 }
                 Ok(Step::Got(ReplyHeader::Chunk { cookie, kind, done: flags & DONE != 0, len }, 20))
             }
-            found => Err(Broken::Magic { item: "a reply", found: found.into() }),
+            found => Err(ProtocolError::Magic { item: "a reply", found: found.into() }),
         }
     }
 }
 
 /// Decodes the payload of an error chunk: error and text.
-pub fn parse_error(payload: &[u8]) -> Result<(Errno, &str), Broken> {
-    let broken = || Broken::Malformed("error chunk");
-    let mut wire = Wire(payload);
-    let error = Errno::from_wire(wire.u32().ok_or_else(broken)?).ok_or_else(broken)?;
-    let len = wire.u16().ok_or_else(broken)?;
-    let text = wire.bytes(len.into()).ok_or_else(broken)?;
+pub fn parse_error(payload: &[u8]) -> Result<(Errno, &str), ProtocolError> {
+    let broken = || ProtocolError::Malformed("error chunk");
+    let mut reader = PayloadReader(payload);
+    let error = Errno::from_wire(reader.u32().ok_or_else(broken)?).ok_or_else(broken)?;
+    let len = reader.u16().ok_or_else(broken)?;
+    let text = reader.bytes(len.into()).ok_or_else(broken)?;
     Ok((error, std::str::from_utf8(text).unwrap_or("")))
 }
 
 /// Decodes the offset at the start of a data chunk's payload.
 pub fn parse_data_offset(payload: &[u8]) -> Option<u64> {
-    Wire(payload).u64()
+    PayloadReader(payload).u64()
 }
 
 /// Decodes the payload of a hole chunk: offset and length.
-pub fn parse_hole(payload: &[u8]) -> Result<(u64, u32), Broken> {
-    let mut wire = Wire(payload);
-    match (wire.u64(), wire.u32(), wire.is_empty()) {
+pub fn parse_hole(payload: &[u8]) -> Result<(u64, u32), ProtocolError> {
+    let mut reader = PayloadReader(payload);
+    match (reader.u64(), reader.u32(), reader.is_empty()) {
         (Some(offset), Some(len), true) => Ok((offset, len)),
-        _ => Err(Broken::Malformed("hole chunk")),
+        _ => Err(ProtocolError::Malformed("hole chunk")),
     }
 }
 
 /// Decodes the payload of a block status chunk: context and extents as (bytes, flags), none of them empty.
-pub fn parse_status(payload: &[u8]) -> Result<(u32, Vec<(u32, u32)>), Broken> {
-    let broken = || Broken::Malformed("block status chunk");
-    let mut wire = Wire(payload);
-    let context = wire.u32().ok_or_else(broken)?;
-    let mut extents = Vec::with_capacity(wire.0.len() / 8);
-    while !wire.is_empty() {
-        match (wire.u32(), wire.u32()) {
+pub fn parse_status(payload: &[u8]) -> Result<(u32, Vec<(u32, u32)>), ProtocolError> {
+    let broken = || ProtocolError::Malformed("block status chunk");
+    let mut reader = PayloadReader(payload);
+    let context = reader.u32().ok_or_else(broken)?;
+    let mut extents = Vec::with_capacity(reader.0.len() / 8);
+    while !reader.is_empty() {
+        match (reader.u32(), reader.u32()) {
             (Some(len), Some(flags)) if len > 0 => extents.push((len, flags)),
             _ => return Err(broken()),
         }

@@ -1,7 +1,7 @@
 //! Requests of the transmission phase: 28 bytes, followed by `len` bytes of data for a write.
 
-use crate::wire::Wire;
-use crate::{Broken, Command, Decoded, Step};
+use crate::wire::PayloadReader;
+use crate::{Command, Decoded, ProtocolError, Step};
 
 const MAGIC: u32 = 0x2560_9513;
 
@@ -30,18 +30,18 @@ impl Request {
         let Some(head) = bytes.first_chunk::<{ Request::BYTES }>() else {
             return Ok(Step::More(Request::BYTES));
         };
-        let mut wire = Wire(head);
+        let mut reader = PayloadReader(head);
         // The header has exactly the bytes of these fields, so the defaults are never used.
-        let magic = wire.u32().unwrap_or_default();
+        let magic = reader.u32().unwrap_or_default();
         if magic != MAGIC {
-            return Err(Broken::Magic { item: "a request", found: magic.into() });
+            return Err(ProtocolError::Magic { item: "a request", found: magic.into() });
         }
         let request = Request {
-            flags: wire.u16().unwrap_or_default(),
-            command: Command::from_wire(wire.u16().unwrap_or_default()),
-            cookie: wire.u64().unwrap_or_default(),
-            offset: wire.u64().unwrap_or_default(),
-            len: wire.u32().unwrap_or_default(),
+            flags: reader.u16().unwrap_or_default(),
+            command: Command::from_wire(reader.u16().unwrap_or_default()),
+            cookie: reader.u64().unwrap_or_default(),
+            offset: reader.u64().unwrap_or_default(),
+            len: reader.u32().unwrap_or_default(),
         };
         Ok(Step::Got(request, Request::BYTES))
     }
@@ -90,6 +90,6 @@ mod tests {
     #[test]
     fn error_for_garbage_names_the_bytes() {
         let error = Request::decode(b"GET / HTTP/1.1\r\nHost: somewhere").unwrap_err();
-        assert_eq!(error, Broken::Magic { item: "a request", found: 0x4745_5420 });
+        assert_eq!(error, ProtocolError::Magic { item: "a request", found: 0x4745_5420 });
     }
 }

@@ -10,11 +10,11 @@ pub enum Step<T> {
 }
 
 /// Result of a decoder.
-pub type Decoded<T> = Result<Step<T>, Broken>;
+pub type Decoded<T> = Result<Step<T>, ProtocolError>;
 
 /// Unrecoverable decoding error: the connection must be closed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
+pub enum ProtocolError {
     /// A message with a wrong magic number.
     #[error("{item} starts with {found:#x}: the peer does not use NBD, or sends misaligned messages")]
     Magic {

@@ -2,9 +2,9 @@
 
 /// A reader over received bytes.
 #[derive(Clone, Copy)]
-pub(crate) struct Wire<'a>(pub(crate) &'a [u8]);
+pub(crate) struct PayloadReader<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Wire<'a> {
+impl<'a> PayloadReader<'a> {
     fn chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;

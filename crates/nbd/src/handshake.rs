@@ -4,7 +4,7 @@ use std::io;
 
 use nbd_protocol::greeting::{decode_client_flags, greeting};
 use nbd_protocol::option::push_option_reply;
-use nbd_protocol::{Broken, Decoded, OptionHeader, OptionReplyKind, Step};
+use nbd_protocol::{Decoded, OptionHeader, OptionReplyKind, ProtocolError, Step};
 use seam::{Gather, Incoming, Seam, StreamReader, StreamWriter};
 
 use crate::Exports;
@@ -21,7 +21,7 @@ pub(crate) enum HandshakeError {
     Io(#[from] io::Error),
     /// Malformed message.
     #[error(transparent)]
-    Broken(#[from] Broken),
+    Malformed(#[from] ProtocolError),
 }
 
 /// End of the option phase.

@@ -200,13 +200,13 @@ impl<S: Seam> Server<S> {
         self.0.handed.take()
     }
 
-    async fn shut_down(&self, how: Stop, drain_timeout: Nanos) {
+    async fn shut_down(&self, stop: Stop, drain_timeout: Nanos) {
         self.0.is_stopping.set(true);
         self.0.listeners.borrow().iter().for_each(|listener| listener.request_stop(Stop::Drain));
         let deadline = self.0.seam.now() + drain_timeout;
         // Clients in the handshake phase have no requests in flight.
         self.0.half_open.disconnect_all();
-        self.0.limits.clients.request_stop_all(how);
+        self.0.limits.clients.request_stop_all(stop);
         while self.connections() > 0 && self.0.seam.now() < deadline {
             self.0.seam.sleep(STOP_POLL).await;
         }

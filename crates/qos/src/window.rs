@@ -21,7 +21,7 @@ const SAMPLE_COMPLETIONS_MIN: u64 = 8;
 /// Consecutive samples above the threshold that make congestion.
 const SAMPLES_ABOVE_MIN: u32 = 2;
 /// Congestion ends after this time without a waiting client's request and without a sample above the threshold.
-const CALM_TIME: Nanos = Nanos::from_millis(200);
+const UNCONGESTED_TIME: Nanos = Nanos::from_millis(200);
 /// Proportional gain applied per sample.
 const GAIN: f64 = 0.25;
 /// Ratio of threshold to latency from which the gain is 1: a window that is far too small leaves disks idle.
@@ -87,7 +87,7 @@ pub struct Window {
     stalled: bool,
     samples_above: u32,
     /// When a client's request last had to wait or latency was above the threshold.
-    calm_since: Nanos,
+    uncongested_since: Nanos,
     /// Start of the last trial with a larger window, and its end.
     probed_at: Nanos,
     probe_until: Nanos,
@@ -117,7 +117,7 @@ impl Window {
             has_waited: false,
             stalled: false,
             samples_above: 0,
-            calm_since: now,
+            uncongested_since: now,
             probed_at: now,
             probe_until: now,
             latency: Nanos::ZERO,
@@ -193,7 +193,7 @@ impl Window {
     /// Records that a client's request has to wait.
     pub fn record_wait(&mut self, now: Nanos) {
         self.has_waited = true;
-        self.calm_since = self.calm_since.max(now);
+        self.uncongested_since = self.uncongested_since.max(now);
     }
 
     /// Records a stall of the processor: the rate since the last sample is unknown.
@@ -226,18 +226,19 @@ impl Window {
         }
     }
 
-    /// Ends congestion if no client's request has had to wait for [`CALM_TIME`]. Called while requests are in flight,
-    /// because too few completions make no sample.
+    /// Ends congestion if no client's request has had to wait for [`UNCONGESTED_TIME`]. Called while requests are in
+    /// flight, because too few completions make no sample.
     pub fn end_if_calm(&mut self, now: Nanos) {
-        if self.threshold != Threshold::Latency(Nanos::ZERO) && now.since(self.calm_since) >= CALM_TIME {
+        if self.threshold != Threshold::Latency(Nanos::ZERO) && now.since(self.uncongested_since) >= UNCONGESTED_TIME {
             self.size = None;
         }
     }
 
-    /// Ends congestion if no request has been in flight for [`CALM_TIME`]: without completions there is no sample.
+    /// Ends congestion if no request has been in flight for [`UNCONGESTED_TIME`]: without completions there is no
+    /// sample.
     pub fn end_if_idle(&mut self, now: Nanos) {
         let is_conditional = self.threshold != Threshold::Latency(Nanos::ZERO);
-        if is_conditional && self.outstanding == Cost::default() && now.since(self.measured) >= CALM_TIME {
+        if is_conditional && self.outstanding == Cost::default() && now.since(self.measured) >= UNCONGESTED_TIME {
             self.size = None;
         }
     }
@@ -285,7 +286,7 @@ impl Window {
         let above = self.latency > threshold && shared;
         self.samples_above = if above { self.samples_above + 1 } else { 0 };
         if above || full {
-            self.calm_since = self.calm_since.max(now);
+            self.uncongested_since = self.uncongested_since.max(now);
         }
         (self.sampled_at, self.completions, self.completed, self.busy) = (now, 0, Cost::default(), Nanos::ZERO);
         (self.area, self.foreground_area) = (0, 0);
@@ -303,7 +304,7 @@ impl Window {
                 Some(Cost((outstanding.0 as f64 * ratio) as u64).max(size_min))
             }
             None => None,
-            Some(_) if !shared || now.since(self.calm_since) >= CALM_TIME => None,
+            Some(_) if !shared || now.since(self.uncongested_since) >= UNCONGESTED_TIME => None,
             // The latency of a window that was not full proves nothing, unless it is too high.
             Some(size) if !full && !above => Some(size),
             Some(size) => {

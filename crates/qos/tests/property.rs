@@ -147,7 +147,7 @@ fn run(case: &Case, fault: Fault) -> Result<Vec<Observed>, String> {
         match event {
             Event::Check(client) if now < timer[client] => {}
             Event::Check(client) => {
-                let mut again = Nanos::MAX;
+                let mut next_check = Nanos::MAX;
                 let client_spec = &case.clients[client];
                 match client_spec.arrivals {
                     Arrivals::Flood(depth) => (queued[client].len() as u64 + admitted[client]..depth)
@@ -158,7 +158,7 @@ fn run(case: &Case, fault: Fault) -> Result<Vec<Observed>, String> {
                             (queued[client].len() as u64 + admitted[client]..64)
                                 .for_each(|_| queued[client].push_back(()));
                         } else {
-                            again = Nanos::from_millis((wave + 1) * millis);
+                            next_check = Nanos::from_millis((wave + 1) * millis);
                         }
                     }
                     Arrivals::Rate(rate) => {
@@ -166,13 +166,13 @@ fn run(case: &Case, fault: Fault) -> Result<Vec<Observed>, String> {
                             queued[client].push_back(());
                             due[client] += Nanos(SECOND / rate);
                         }
-                        again = due[client];
+                        next_check = due[client];
                     }
                 }
                 while !queued[client].is_empty() {
                     let next = limiters[client].next_at(client_spec.bytes);
                     if next > now {
-                        again = again.min(next);
+                        next_check = next_check.min(next);
                         break;
                     }
                     limiters[client].take(now, client_spec.bytes);
@@ -182,9 +182,9 @@ fn run(case: &Case, fault: Fault) -> Result<Vec<Observed>, String> {
                     scheduler.push(client as u32, client_spec.cost(), number, now);
                     number += 1;
                 }
-                timer[client] = again;
-                if again < Nanos::MAX {
-                    events.push(Reverse((again, Event::Check(client))));
+                timer[client] = next_check;
+                if next_check < Nanos::MAX {
+                    events.push(Reverse((next_check, Event::Check(client))));
                 }
             }
             Event::Completed(client) => {
@@ -235,15 +235,16 @@ fn check(case: &Case, observed: &[Observed]) -> Result<(), String> {
         let shares: u64 = case.clients.iter().map(|client_spec| u64::from(client_spec.entitlement.shares)).sum();
         let part = f64::from(client_spec.entitlement.shares) / shares as f64;
         // Reservations are served first.
-        let left = case.rate - case.clients.iter().map(|client_spec| client_spec.entitlement.reservation).sum::<u64>();
-        let guaranteed = part * left as f64 * seconds - grain * seconds;
+        let unreserved =
+            case.rate - case.clients.iter().map(|client_spec| client_spec.entitlement.reservation).sum::<u64>();
+        let guaranteed = part * unreserved as f64 * seconds - grain * seconds;
         if observed.cost.as_accesses() < guaranteed * 0.9 {
             return Err(format!("client {client} starves: {:.0} of {guaranteed:.0}", observed.cost.as_accesses()));
         }
     }
-    let fair = (0..case.clients.len()).filter(|client| observed[*client].always_waiting);
-    let fair: Vec<usize> = fair.collect();
-    for (left, right) in fair.iter().flat_map(|left| fair.iter().map(move |right| (*left, *right))) {
+    let backlogged = (0..case.clients.len()).filter(|client| observed[*client].always_waiting);
+    let backlogged: Vec<usize> = backlogged.collect();
+    for (left, right) in backlogged.iter().flat_map(|left| backlogged.iter().map(move |right| (*left, *right))) {
         // A reservation may give more than the shares, never less.
         if case.clients[right].entitlement.reservation > 0 || left == right {
             continue;
@@ -292,12 +293,12 @@ fn check_limits(client_spec: &Client, observed: &Observed) -> Result<(), String>
 }
 
 fn failures(fault: Fault, cases: u64) -> Vec<String> {
-    let each = (1..=cases).filter_map(|seed| {
+    let failures = (1..=cases).filter_map(|seed| {
         let case = draw(seed);
         let result = run(&case, fault).and_then(|observed| check(&case, &observed));
         result.err().map(|text| format!("seed {seed}: {text}\n{case:?}"))
     });
-    each.take(5).collect()
+    failures.take(5).collect()
 }
 
 #[test]
@@ -307,7 +308,7 @@ fn every_client_gets_its_entitlement_under_random_load() {
 }
 
 #[test]
-fn checks_find_scheduler_that_hoards_idle_time() {
+fn checks_find_scheduler_that_credits_idle_time() {
     assert!(!failures(Fault::HoardIdle, 1_000).is_empty());
 }
 

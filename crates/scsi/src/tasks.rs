@@ -116,15 +116,16 @@ mod tests {
     #[test]
     fn ending_commands_waits_only_for_possible_changes() {
         let tasks = Rc::new(Tasks::default());
-        let (writes, reads, other, own) = (Cancel::default(), Cancel::default(), Cancel::default(), Cancel::default());
+        let (writes, reads, other, sender) =
+            (Cancel::default(), Cancel::default(), Cancel::default(), Cancel::default());
         let writing = tasks.begin(1, &writes, true);
         let _reading = tasks.begin(1, &reads, false);
         let _other = tasks.begin(2, &other, true);
-        let ending = tasks.begin(1, &own, true);
+        let ending = tasks.begin(1, &sender, true);
         let mut end = pin!(tasks.cancel_and_wait(|nexus| nexus == 1, Some(ending.number())));
         let mut poll = || end.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(poll().is_pending());
-        assert!(writes.is_cancelled() && reads.is_cancelled() && !other.is_cancelled() && !own.is_cancelled());
+        assert!(writes.is_cancelled() && reads.is_cancelled() && !other.is_cancelled() && !sender.is_cancelled());
         writing.set_waiting_for_initiator(true);
         assert_eq!(poll(), Poll::Ready(true));
     }

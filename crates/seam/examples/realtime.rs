@@ -18,9 +18,9 @@ const REQUESTS_EACH: u64 = 150;
 async fn rate<S: Seam>(seam: S, content: S::Disk, spec: ArraySpec, clients: u64) -> f64 {
     let array = SharedArray::new(seam.clone(), spec.fitted(SIZE)).expect("the specification is valid");
     let disk = ModelledDisk::new(&array, content).expect("it fits exactly");
-    let (left, start) = (Rc::new(Cell::new(clients)), seam.now());
+    let (remaining, start) = (Rc::new(Cell::new(clients)), seam.now());
     for client in 0..clients {
-        let (seam, disk, left) = (seam.clone(), disk.clone(), Rc::clone(&left));
+        let (seam, disk, remaining) = (seam.clone(), disk.clone(), Rc::clone(&remaining));
         seam.clone().spawn(async move {
             let rng = Rng::new(1, client);
             for _ in 0..REQUESTS_EACH {
@@ -36,10 +36,10 @@ async fn rate<S: Seam>(seam: S, content: S::Disk, spec: ArraySpec, clients: u64)
                     disk.read(at, (0..3).map(|_| block()).collect()).await.0.expect("a healthy disk");
                 }
             }
-            left.set(left.get() - 1);
+            remaining.set(remaining.get() - 1);
         });
     }
-    while left.get() > 0 {
+    while remaining.get() > 0 {
         seam.sleep(Nanos::from_millis(1)).await;
     }
     (clients * REQUESTS_EACH) as f64 / seam.now().since(start).as_secs_f64()
@@ -77,10 +77,10 @@ fn main() -> ExitCode {
     for (name, spec, clients) in
         [("RAID 5 of five sas15k", raid5, 1), ("RAID 5 of five sas15k", raid5, 16), ("one nlsas", single, 4)]
     {
-        let (wanted, found) = (virtual_rate(spec, clients), real_rate(spec, clients));
-        let apart = (found / wanted - 1.0) * 100.0;
+        let (virtual_iops, real_iops) = (virtual_rate(spec, clients), real_rate(spec, clients));
+        let apart = (real_iops / virtual_iops - 1.0) * 100.0;
         worst = worst.max(apart.abs());
-        println!("{name:<24} {clients:>7} {wanted:>9.1} {found:>9.1} {apart:>6.1}%");
+        println!("{name:<24} {clients:>7} {virtual_iops:>9.1} {real_iops:>9.1} {apart:>6.1}%");
     }
     if worst <= 5.0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

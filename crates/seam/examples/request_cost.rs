@@ -115,9 +115,9 @@ fn block(seam: &RealSeam) -> <RealSeam as Seam>::BlockMut {
 /// Sends requests to random places at depth `case.depth`.
 async fn load(seam: &RealSeam, disk: &RealDisk, case: Case, requests: u64) {
     let blocks = disk.geometry().size_bytes / BLOCK_BYTES as u64;
-    let (left, waiter) = (Rc::new(Cell::new(case.depth)), Rc::new(RefCell::new(None::<Waker>)));
+    let (remaining, waiter) = (Rc::new(Cell::new(case.depth)), Rc::new(RefCell::new(None::<Waker>)));
     for _ in 0..case.depth {
-        let (seam, disk, left, waiter) = (seam.clone(), disk.clone(), Rc::clone(&left), Rc::clone(&waiter));
+        let (seam, disk, remaining, waiter) = (seam.clone(), disk.clone(), Rc::clone(&remaining), Rc::clone(&waiter));
         seam.clone().spawn(async move {
             for number in 1..=requests / case.depth {
                 let at = seam.random() % blocks * BLOCK_BYTES as u64;
@@ -130,8 +130,8 @@ async fn load(seam: &RealSeam, disk: &RealDisk, case: Case, requests: u64) {
                     disk.flush().await.expect("a healthy disk");
                 }
             }
-            left.set(left.get() - 1);
-            if left.get() == 0 {
+            remaining.set(remaining.get() - 1);
+            if remaining.get() == 0 {
                 waiter.take().into_iter().for_each(Waker::wake);
             }
         });
@@ -139,7 +139,7 @@ async fn load(seam: &RealSeam, disk: &RealDisk, case: Case, requests: u64) {
     // Only the last client wakes this future, so the wait costs no CPU time.
     std::future::poll_fn(|context| {
         *waiter.borrow_mut() = Some(context.waker().clone());
-        if left.get() == 0 { Poll::Ready(()) } else { Poll::Pending }
+        if remaining.get() == 0 { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
 }
@@ -169,7 +169,7 @@ fn main() {
             continue;
         }
         let (cpu, wall) = measure(at.clone(), case, requests);
-        let each = |time: Duration| time.as_secs_f64() * 1e6 / requests as f64;
-        println!("{name:<24} {:>8.2} {:>8.2}", each(cpu), each(wall));
+        let per_request_us = |time: Duration| time.as_secs_f64() * 1e6 / requests as f64;
+        println!("{name:<24} {:>8.2} {:>8.2}", per_request_us(cpu), per_request_us(wall));
     }
 }

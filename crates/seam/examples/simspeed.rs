@@ -23,9 +23,9 @@ fn run<D: Disk<SimSeam>>(name: &str, keep: Content, timing: Timing, disk: impl A
     world.block_on(async {
         let options = DiskOpen { path: "d".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
         let disk = disk(&world, seam.open_disk(&options).await.expect("the disk was just added")).await;
-        let left = Rc::new(Cell::new(CLIENTS));
+        let remaining = Rc::new(Cell::new(CLIENTS));
         for _ in 0..CLIENTS {
-            let (seam, disk, left) = (seam.clone(), disk.clone(), Rc::clone(&left));
+            let (seam, disk, remaining) = (seam.clone(), disk.clone(), Rc::clone(&remaining));
             seam.clone().spawn(async move {
                 for number in 0..REQUESTS / CLIENTS {
                     let at = seam.random() % (SIZE / 4096) * 4096;
@@ -40,10 +40,10 @@ fn run<D: Disk<SimSeam>>(name: &str, keep: Content, timing: Timing, disk: impl A
                         disk.flush().await.expect("no fault is injected");
                     }
                 }
-                left.set(left.get() - 1);
+                remaining.set(remaining.get() - 1);
             });
         }
-        while left.get() > 0 {
+        while remaining.get() > 0 {
             seam.sleep(Nanos::from_millis(100)).await;
         }
     });

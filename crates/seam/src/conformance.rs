@@ -152,8 +152,8 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
         let pieces = self.pieces(6, at, len, unit as usize).await;
         assert_eq!(pieces_len(&pieces), len);
         self.disk.write(at, pieces).await.expect("a write in pieces succeeds");
-        let wanted = |sector: u64| tag(if (at..at + len as u64).contains(&sector) { 6 } else { 5 }, sector);
-        self.expect("pieces and their neighbours", 0, 128 << 10, wanted).await;
+        let expected_tag = |sector: u64| tag(if (at..at + len as u64).contains(&sector) { 6 } else { 5 }, sector);
+        self.expect("pieces and their neighbours", 0, 128 << 10, expected_tag).await;
         let tags = self.read(at, len, unit as usize).await;
         assert!(tags.iter().zip((at..).step_by(SECTOR_BYTES)).all(|(found, sector)| *found == tag(6, sector)));
     }
@@ -166,8 +166,8 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
                 Err(DiskError::Unsupported) => continue,
                 result => result.expect("zeroing on a working disk succeeds"),
             }
-            let wanted = |sector: u64| if (at..at + len).contains(&sector) { 0 } else { tag(7, sector) };
-            self.expect("zeroed", 0, 256 << 10, wanted).await;
+            let expected_tag = |sector: u64| if (at..at + len).contains(&sector) { 0 } else { tag(7, sector) };
+            self.expect("zeroed", 0, 256 << 10, expected_tag).await;
         }
     }
 
@@ -193,23 +193,23 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
 
     async fn many_requests_at_once_do_not_mix(&self) {
         let (count, len) = (32_u64, 8 << 10);
-        let left = Rc::new(Cell::new(count));
+        let remaining = Rc::new(Cell::new(count));
         let waker = Rc::new(RefCell::new(None::<std::task::Waker>));
         for number in 0..count {
             let suite = Suite { seam: self.seam.clone(), disk: self.disk.clone() };
-            let (left, waker) = (Rc::clone(&left), Rc::clone(&waker));
+            let (remaining, waker) = (Rc::clone(&remaining), Rc::clone(&waker));
             self.seam.spawn(async move {
                 let at = number * len as u64;
                 for round in 9..12 {
                     suite.write(round, at, len).await;
                     suite.expect("one of many", at, len, |at| tag(round, at)).await;
                 }
-                left.set(left.get() - 1);
+                remaining.set(remaining.get() - 1);
                 waker.take().into_iter().for_each(std::task::Waker::wake);
             });
         }
         poll_fn(|context| {
-            if left.get() == 0 {
+            if remaining.get() == 0 {
                 return Poll::Ready(());
             }
             *waker.borrow_mut() = Some(context.waker().clone());

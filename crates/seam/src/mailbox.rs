@@ -5,9 +5,9 @@
 
 use tokio::sync::mpsc;
 
-/// A mailbox with a capacity of `room` messages.
-pub fn mailbox<T>(room: usize) -> (Sender<T>, Receiver<T>) {
-    let (sender, receiver) = mpsc::channel(room);
+/// A mailbox of at most `capacity` messages.
+pub fn mailbox<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
+    let (sender, receiver) = mpsc::channel(capacity);
     (Sender { queue: sender }, Receiver { queue: receiver })
 }
 
@@ -23,7 +23,7 @@ impl<T> Clone for Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Sends, waiting for room; returns the message if the receiver is gone.
+    /// Sends, waiting while the queue is full; returns the message if the receiver is gone.
     pub async fn send(&self, message: T) -> Result<(), T> {
         self.queue.send(message).await.map_err(|error| error.0)
     }

@@ -164,8 +164,8 @@ fn named<'a>(machine: &'a Machine, option: &str, paths: &[PathBuf]) -> Result<Ve
         if let Some(user) = device.used_by() {
             return Err(Failure::failed(format!("{option} {shown}: {user}; end this use first")));
         }
-        if let Contents::Unreadable(why) = &device.contents {
-            return Err(Failure::failed(format!("{option} {shown}: it cannot be read ({why}); run this as root")));
+        if let Contents::Unreadable(reason) = &device.contents {
+            return Err(Failure::failed(format!("{option} {shown}: it cannot be read ({reason}); run this as root")));
         }
         if device.read_only && option == "--flash" {
             return Err(Failure::failed(format!("{option} {shown}: it is read-only")));
@@ -190,7 +190,7 @@ fn candidates(machine: &Machine) -> Vec<&Device> {
 
 fn classify(device: &Device, by_name: bool) -> Classification {
     let path = device.path.display();
-    let skipped = |why: &str| Classification::Skipped(why.to_owned(), None);
+    let skipped = |reason: &str| Classification::Skipped(reason.to_owned(), None);
     let name = device.path.file_name().unwrap_or_default().to_string_lossy();
     if let Some(carries) = device.carries() {
         let remedy = match device.used_by() {
@@ -209,11 +209,11 @@ fn classify(device: &Device, by_name: bool) -> Classification {
         return Classification::Skipped("can be pulled out".to_owned(), Some(format!("`hotset init --volume {path}`")));
     }
     if VIRTUAL_DISK_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
-        let why = "is made by ZFS, Ceph or DRBD, perhaps for a virtual machine";
-        return Classification::Skipped(why.to_owned(), Some(format!("`hotset init --volume {path}`")));
+        let reason = "is made by ZFS, Ceph or DRBD, perhaps for a virtual machine";
+        return Classification::Skipped(reason.to_owned(), Some(format!("`hotset init --volume {path}`")));
     }
-    if let Contents::Unreadable(why) = &device.contents {
-        return Classification::Skipped(format!("cannot be read ({why})"), Some("run this as root".to_owned()));
+    if let Contents::Unreadable(reason) = &device.contents {
+        return Classification::Skipped(format!("cannot be read ({reason})"), Some("run this as root".to_owned()));
     }
     if device.bytes < DISK_BYTES_MIN && !by_name {
         return Classification::Skipped("is small".to_owned(), Some(format!("`hotset init --volume {path}`")));

@@ -34,15 +34,16 @@ fn propose(machine: &Machine, choices: &UserChoices) -> (Plan, String) {
     let plan = plan(machine, choices).expect("there is a proposal");
     let text = text::text(&plan);
     let size = units::exact_bytes(plan.memory.size_bytes);
-    let mut here = text.replace(&format!("size = \"{size}\""), "size = \"64 MiB\"");
+    let mut local_text = text.replace(&format!("size = \"{size}\""), "size = \"64 MiB\"");
     let folder = tempfile::tempdir().expect("a temporary directory can be created");
     for Volume { name, backing } in &plan.volumes {
         let disk = folder.path().join(name);
         std::fs::write(&disk, [0; 4096]).expect("the folder can be written");
-        here = here.replace(&format!("\"{}\"", backing.device.display()), &format!("\"{}\"", disk.display()));
+        local_text =
+            local_text.replace(&format!("\"{}\"", backing.device.display()), &format!("\"{}\"", disk.display()));
     }
-    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), &here);
-    let config = config.unwrap_or_else(|found| panic!("{found}\n{here}"));
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), &local_text);
+    let config = config.unwrap_or_else(|found| panic!("{found}\n{local_text}"));
     assert_eq!(config.volumes.len(), plan.volumes.len());
     assert_eq!(config.flash.map_or(0, |flash| flash.devices.len()), plan.flash.len());
     (plan, text)

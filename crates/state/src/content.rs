@@ -142,13 +142,14 @@ pub fn compare_content(
     if recorded.ids.iter().any(|id| evidence.content.ids.contains(id) && !is_shared(id)) {
         return ContentVerdict::Same;
     }
-    let (then, now) = (
+    let (recorded_samples, current_samples) = (
         samples_of(&recorded.samples),
         samples_of(evidence.samples_before.as_ref().unwrap_or(&evidence.content.samples)),
     );
     let others: Vec<_> = others.iter().map(|other| samples_of(&other.samples)).collect();
     let is_own = |sample: u32| sample != ZERO_BLOCK && !others.iter().any(|samples| samples.contains(&sample));
-    let matches = then.iter().zip(&now).filter(|(then, now)| then == now && is_own(**then)).count();
+    let matches =
+        recorded_samples.iter().zip(&current_samples).filter(|(old, new)| old == new && is_own(**old)).count();
     if matches >= MATCHES_MIN { ContentVerdict::Same } else { ContentVerdict::Unproven }
 }
 

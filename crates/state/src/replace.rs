@@ -93,9 +93,9 @@ fn exchange(spare: &Path, path: &Path) -> io::Result<()> {
 
 /// Reserves blocks for the spare, also past its end, for growing content.
 fn reserve(file: &File, len: u64) -> io::Result<()> {
-    let wanted = (len * RESERVE_TIMES).next_multiple_of(RESERVE_STEP);
-    if file.metadata()?.blocks() * 512 < wanted {
-        fallocate(file, FallocateFlags::KEEP_SIZE, 0, wanted)?;
+    let reserved_bytes = (len * RESERVE_TIMES).next_multiple_of(RESERVE_STEP);
+    if file.metadata()?.blocks() * 512 < reserved_bytes {
+        fallocate(file, FallocateFlags::KEEP_SIZE, 0, reserved_bytes)?;
     }
     Ok(())
 }

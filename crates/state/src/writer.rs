@@ -281,7 +281,9 @@ mod tests {
             assert!(matches!(fixture.write("new", hook), Err(WriteError::Hangs(_))), "{hanging:?}");
             let again = fixture.write("newer", no_hook());
             assert!(matches!(again, Err(WriteError::Hangs(_))), "{hanging:?}: it must not wait for a hung thread");
-            assert!(fixture.writer.write_error(|| b"old".to_vec()).is_some_and(|why| why.contains("no answer for")));
+            assert!(
+                fixture.writer.write_error(|| b"old".to_vec()).is_some_and(|reason| reason.contains("no answer for"))
+            );
             resume.send(()).expect("the hook waits");
             fixture.wait_until_free();
             assert_eq!(fixture.text(), "old", "{hanging:?}");

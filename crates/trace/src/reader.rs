@@ -72,7 +72,7 @@ impl Reader {
     /// Decodes one unit; returns false at the end.
     fn step(&mut self) -> Result<bool, TraceError> {
         let unit = self.decoder.unit();
-        let (result, remedy, taken) = match self.input.next(unit) {
+        let (result, remedy, consumed) = match self.input.next(unit) {
             Err(error) => return Err(self.unreadable(unit, error)),
             Ok(Next::Whole(bytes)) => (self.decoder.decode(bytes, &mut self.out), LENIENT, true),
             Ok(Next::Unended(bytes)) => {
@@ -93,11 +93,11 @@ impl Reader {
                 return self.decoder.end().map(|()| false).map_err(|error| self.broken(unit, error, CUT_SHORT, false));
             }
         };
-        result.map(|()| true).map_err(|error| self.broken(unit, error, remedy, taken))
+        result.map(|()| true).map_err(|error| self.broken(unit, error, remedy, consumed))
     }
 
-    fn broken(&self, unit: Unit, RecordError(error): RecordError, remedy: &'static str, taken: bool) -> TraceError {
-        let place = self.input.position_of(unit, taken);
+    fn broken(&self, unit: Unit, RecordError(error): RecordError, remedy: &'static str, consumed: bool) -> TraceError {
+        let place = self.input.position_of(unit, consumed);
         TraceError::Broken { name: self.name.clone(), place, error, remedy }
     }
 

@@ -60,13 +60,13 @@ impl InflightArea {
         (queues, size): (u16, u16),
         fault: &FaultFlag,
     ) -> Result<InflightArea, MemoryError> {
-        let wanted = area_bytes(queues, size);
-        let end = offset.checked_add(wanted).ok_or(MemoryError::Place { guest: offset, len })?;
-        if len < wanted || !offset.is_multiple_of(64) {
-            return Err(MemoryError::Short { wanted, has: len });
+        let needed_bytes = area_bytes(queues, size);
+        let end = offset.checked_add(needed_bytes).ok_or(MemoryError::InvalidRange { guest: offset, len })?;
+        if len < needed_bytes || !offset.is_multiple_of(64) {
+            return Err(MemoryError::Short { needed_bytes, has: len });
         }
         let whole = Part::whole(Mapping::of_file(file, end, fault)?, end as usize);
-        let part = whole.part(offset as usize, wanted as usize).expect("the range is mapped");
+        let part = whole.part(offset as usize, needed_bytes as usize).expect("the range is mapped");
         Ok(InflightArea { part, queues, size })
     }
 
@@ -177,10 +177,10 @@ impl Inflight {
         store16(&self.part, USED_AT, used);
         // Read once: the peer may write here during the sort.
         let in_flight = (0..self.size).filter(|head| load16(&self.part, self.entry(*head)) != 0);
-        let mut left: Vec<(u64, u16)> = in_flight.map(|head| (self.number(head), head)).collect();
-        left.sort_unstable();
-        self.counter = left.last().map_or(0, |(number, _)| *number);
-        Ok(left.into_iter().map(|(_, head)| head).collect())
+        let mut unfinished: Vec<(u64, u16)> = in_flight.map(|head| (self.number(head), head)).collect();
+        unfinished.sort_unstable();
+        self.counter = unfinished.last().map_or(0, |(number, _)| *number);
+        Ok(unfinished.into_iter().map(|(_, head)| head).collect())
     }
 
     /// Records that a request starts.

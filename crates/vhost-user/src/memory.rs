@@ -39,9 +39,9 @@ pub struct RegionLayout {
 /// Error of a mapping.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// Invalid layout.
+    /// An empty range, or one beyond the address space.
     #[error("a region of {len} bytes at {guest:#x} is empty or exceeds the address space")]
-    Place {
+    InvalidRange {
         /// First guest address.
         guest: u64,
         /// Length in bytes.
@@ -84,13 +84,14 @@ impl Mapping {
     /// Maps `len` bytes from the start of a file; `fault` is set once a page is lost.
     pub fn of_file(file: OwnedFd, len: u64, fault: &FaultFlag) -> Result<Arc<Mapping>, MemoryError> {
         let failed = |error: &dyn std::fmt::Display| MemoryError::Map(error.to_string());
-        let has = rustix::fs::fstat(&file).map_err(|error| failed(&error))?.st_size as u64;
-        let about = rustix::fs::fstatfs(&file).map_err(|error| failed(&error))?;
+        let file_bytes = rustix::fs::fstat(&file).map_err(|error| failed(&error))?.st_size as u64;
+        let file_system = rustix::fs::fstatfs(&file).map_err(|error| failed(&error))?;
         // Large pages are mapped and unmapped as a whole.
-        let page = if about.f_type == HUGETLBFS_MAGIC { about.f_bsize as u64 } else { PAGE_BYTES as u64 };
+        let page = if file_system.f_type == HUGETLBFS_MAGIC { file_system.f_bsize as u64 } else { PAGE_BYTES as u64 };
         let wanted = if page > PAGE_BYTES as u64 { len.checked_next_multiple_of(page) } else { Some(len) };
-        let wanted = wanted.filter(|wanted| *wanted <= has).ok_or(MemoryError::Short { wanted: len, has })?;
-        let size = usize::try_from(wanted).map_err(|_| MemoryError::Short { wanted, has })?;
+        let wanted =
+            wanted.filter(|wanted| *wanted <= file_bytes).ok_or(MemoryError::Short { wanted: len, has: file_bytes })?;
+        let size = usize::try_from(wanted).map_err(|_| MemoryError::Short { wanted, has: file_bytes })?;
         let region = MmapRegion::from_file(FileOffset::new(file.into(), 0), size).map_err(|error| failed(&error))?;
         let guarded = size.next_multiple_of(page as usize);
         let guard = FaultGuard::new(region.as_ptr() as usize, guarded, fault).map_err(|error| failed(&error))?;
@@ -116,9 +117,9 @@ impl Region {
     pub fn map(layout: RegionLayout, file: OwnedFd, fault: &FaultFlag) -> Result<Region, MemoryError> {
         let RegionLayout { guest, len, user, offset } = layout;
         let ends = [guest, user, offset].map(|start| start.checked_add(len));
-        let [Some(_), Some(_), Some(wanted)] = ends else { return Err(MemoryError::Place { guest, len }) };
+        let [Some(_), Some(_), Some(wanted)] = ends else { return Err(MemoryError::InvalidRange { guest, len }) };
         if len == 0 {
-            return Err(MemoryError::Place { guest, len });
+            return Err(MemoryError::InvalidRange { guest, len });
         }
         Ok(Region { layout, map: Mapping::of_file(file, wanted, fault)? })
     }
@@ -289,7 +290,8 @@ pub struct DirtyLog(Part);
 impl DirtyLog {
     /// Maps the log of `len` bytes at `offset` of a file.
     pub fn map(file: OwnedFd, offset: u64, len: u64, fault: &FaultFlag) -> Result<DirtyLog, MemoryError> {
-        let end = offset.checked_add(len).filter(|_| len > 0).ok_or(MemoryError::Place { guest: offset, len })?;
+        let end =
+            offset.checked_add(len).filter(|_| len > 0).ok_or(MemoryError::InvalidRange { guest: offset, len })?;
         let part = Part::whole(Mapping::of_file(file, end, fault)?, end as usize);
         Ok(DirtyLog(part.part(offset as usize, len as usize).expect("the range is mapped")))
     }

@@ -440,8 +440,9 @@ mod tests {
         for request in [2, 5, 6, 8, 9, 10, 11, 12, 16, 18, 24, 25, 31, 32, 37, 38] {
             assert!(decode(&head(request, 3), &[0; 3], vec![fd()]).is_err(), "{request}");
         }
-        let config = |len: u32, there: usize| {
-            let bytes: Vec<u8> = [0, len, 0].iter().flat_map(|word| word.to_le_bytes()).chain(vec![0; there]).collect();
+        let config = |len: u32, payload_bytes: usize| {
+            let bytes: Vec<u8> =
+                [0, len, 0].iter().flat_map(|word| word.to_le_bytes()).chain(vec![0; payload_bytes]).collect();
             decode(&head(24, bytes.len() as u32), &bytes, vec![])
         };
         assert!(matches!(config(60, 60), Ok(Message::GetConfig { offset: 0, len: 60 })) && config(60, 59).is_err());

@@ -394,12 +394,12 @@ impl<S: Seam> Queue<S> {
 
     /// True once a page of the front end's memory is lost: data read since are invalid, and no request is returned.
     fn has_lost_memory(&self) -> bool {
-        let has = self.device.fault.is_set();
-        if has && self.broken.get().is_none() {
+        let is_lost = self.device.fault.is_set();
+        if is_lost && self.broken.get().is_none() {
             self.mark_broken(QueueError::Lost);
             self.device.lost_memory.wake();
         }
-        has
+        is_lost
     }
 
     /// Reads the request whose chain begins at `head`.

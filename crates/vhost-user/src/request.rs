@@ -311,9 +311,9 @@ mod tests {
         let request = read(&memory, &[(0x100, 5), (0x105, 11)], &[(0x1000, 512), (0x2000, 513)]).expect("a request");
         assert_eq!(request.kind, Kind::Read { at: 4096, len: 1024 });
         assert_eq!(request.status_at, 0x2200);
-        let mut places = Vec::new();
-        request.buffers.write(510, &[7; 4], |at, len| places.push((at, len))).expect("in memory");
-        assert_eq!(places, [(0x11fe, 2), (0x2000, 2)]);
+        let mut dirty_ranges = Vec::new();
+        request.buffers.write(510, &[7; 4], |at, len| dirty_ranges.push((at, len))).expect("in memory");
+        assert_eq!(dirty_ranges, [(0x11fe, 2), (0x2000, 2)]);
         head(&memory, VIRTIO_BLK_T_OUT, 0);
         let request = read(&memory, &[(0x100, 16 + 512)], &[(0x2000, 1)]).expect("a request");
         assert_eq!(request.kind, Kind::Write { at: 0, len: 512 });

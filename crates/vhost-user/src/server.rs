@@ -125,9 +125,9 @@ impl Server {
         let (ended, has_ended) = mailbox::<String>(1);
         let thread_socket = socket.clone();
         let body = move || {
-            if let Err(why) = serve_socket(&thread_socket, &to_core) {
+            if let Err(reason) = serve_socket(&thread_socket, &to_core) {
                 // There is no receiver if the core has ended.
-                let _ = ended.send_waiting(why.to_string());
+                let _ = ended.send_waiting(reason.to_string());
             }
         };
         let thread = std::thread::Builder::new().name("vhost-user".to_owned()).stack_size(STACK_BYTES).spawn(body);
@@ -180,10 +180,10 @@ impl Server {
             let Some(FrontEndMessage { message, reply }) = received else { return };
             let result = match message {
                 Ok(message) => session.handle(message, stop_now).await.map_err(|refused| refused.to_string()),
-                Err(why) => Err(why),
+                Err(reason) => Err(reason),
             };
-            if let Err(why) = &result {
-                (self.0.report)(name, format!("volume {name}: vhost-user message refused: {why}"));
+            if let Err(reason) = &result {
+                (self.0.report)(name, format!("volume {name}: vhost-user message refused: {reason}"));
             }
             let result = MessageResult { result, supports_acknowledgements: session.supports_acknowledgements() };
             // The thread may have ended meanwhile.
@@ -204,16 +204,16 @@ impl Server {
         lingering_threads: Rc<Cell<usize>>,
     ) {
         if session.has_lost_memory() {
-            let why = QueueError::Lost;
-            (self.0.report)(name, format!("volume {name}: vhost-user front end disconnected: {why}"));
+            let reason = QueueError::Lost;
+            (self.0.report)(name, format!("volume {name}: vhost-user front end disconnected: {reason}"));
         }
         for (queue, broken) in session.broken_queues().filter(|(_, broken)| *broken != QueueError::Lost) {
             (self.0.report)(name, format!("volume {name}: queue {queue} of a guest stopped: {broken}"));
         }
         let timeout = self.0.seam.sleep(THREAD_END_TIMEOUT);
         match Control::default().until(timeout, has_ended.receive()).await {
-            Some(Some(why)) => {
-                (self.0.report)(name, format!("volume {name}: vhost-user front end disconnected: {why}"));
+            Some(Some(reason)) => {
+                (self.0.report)(name, format!("volume {name}: vhost-user front end disconnected: {reason}"));
             }
             Some(None) => {}
             None => {

@@ -71,7 +71,7 @@ pub(crate) fn serve_socket(socket: &Arc<OwnedFd>, core: &Sender<FrontEndMessage>
             Ok(None) if must_acknowledge => send(socket, &head.acknowledge(true), None)?,
             Ok(None) => {}
             Err(_) if must_acknowledge => send(socket, &head.acknowledge(false), None)?,
-            Err(why) => return Err(SocketError::Refused(why)),
+            Err(reason) => return Err(SocketError::Refused(reason)),
         }
     }
 }

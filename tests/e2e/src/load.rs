@@ -146,10 +146,10 @@ mod tests {
 
     #[test]
     fn excess_over_a_rate_is_found_in_any_window() {
-        let even = |done: &Done| u64::from(done.bytes > 0);
-        assert_eq!(log((0..5000).map(|number| number * 2)).excess(500, even), 1);
+        let has_data = |done: &Done| u64::from(done.bytes > 0);
+        assert_eq!(log((0..5000).map(|number| number * 2)).excess(500, has_data), 1);
         // All requests of a second arrive at its start; then a rate 2 % too high.
-        assert_eq!(log((0..5000).map(|number| number / 500 * 1000)).excess(500, even), 500);
-        assert!(log((0..5100).map(|number| number * 100 / 51)).excess(500, even) >= 100);
+        assert_eq!(log((0..5000).map(|number| number / 500 * 1000)).excess(500, has_data), 500);
+        assert!(log((0..5100).map(|number| number * 100 / 51)).excess(500, has_data) >= 100);
     }
 }

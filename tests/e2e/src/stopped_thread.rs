@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use held::StoppedThread;
+use thread_stop::StoppedThread;
 
 use crate::daemon::Daemon;
 

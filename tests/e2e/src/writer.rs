@@ -135,8 +135,8 @@ impl Part<'_> {
             let span = if self.random.chance(50) { HOT_BLOCKS.min(self.blocks) } else { self.blocks };
             let block = self.random.below(span);
             let (at, count) = if is_whole_block(self.first + block) {
-                let wanted = if self.random.chance(70) { 1 } else { 1 + self.random.below(BLOCKS_MAX) };
-                let end = (block + wanted).min(self.blocks);
+                let block_count = if self.random.chance(70) { 1 } else { 1 + self.random.below(BLOCKS_MAX) };
+                let end = (block + block_count).min(self.blocks);
                 let whole = (block..end).take_while(|&block| is_whole_block(self.first + block)).count() as u64;
                 ((self.first + block) * BLOCK_SECTORS, whole * BLOCK_SECTORS)
             } else {

@@ -27,8 +27,8 @@ pub fn is_own_name(authority: &str, names: &[String]) -> bool {
 /// schemes count.
 pub fn is_own_origin(origin: &str, authority: &str, is_tls: bool) -> bool {
     let plain = || if is_tls { None } else { origin.strip_prefix("http://") };
-    let own = origin.strip_prefix("https://").or_else(plain);
-    own.is_some_and(|own| own.eq_ignore_ascii_case(authority))
+    let origin_authority = origin.strip_prefix("https://").or_else(plain);
+    origin_authority.is_some_and(|origin_authority| origin_authority.eq_ignore_ascii_case(authority))
 }
 
 #[cfg(test)]

@@ -189,9 +189,9 @@ impl Access {
         let now = Instant::now();
         let mut state = self.lock();
         state.failures.retain(|_, (_, since)| now.duration_since(*since) < FAILURES_TIME);
-        let left = |since: Instant| (FAILURES_TIME - now.duration_since(since)).as_secs() + 1;
+        let remaining_seconds = |since: Instant| (FAILURES_TIME - now.duration_since(since)).as_secs() + 1;
         match state.failures.get(&address) {
-            Some((count, since)) if *count >= FAILURES_MAX => Some(left(*since)),
+            Some((count, since)) if *count >= FAILURES_MAX => Some(remaining_seconds(*since)),
             Some(_) => None,
             None if state.failures.len() >= ADDRESSES_MAX => Some(FAILURES_TIME.as_secs()),
             None => None,

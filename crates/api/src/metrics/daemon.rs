@@ -24,7 +24,8 @@ pub fn write(lines: &mut Lines, status: &StatusReport, left_out: usize) {
     );
     lines.family("hotset_build_info", "gauge", "Version of the daemon; the value is always 1.");
     lines.sample(&none, &[("version", &status.version)], 1.0);
-    let sum = |of: fn(&messages::report::CoreReport) -> u64| status.cores.iter().map(of).sum::<u64>() as f64;
+    let sum =
+        |value_of: fn(&messages::report::CoreReport) -> u64| status.cores.iter().map(value_of).sum::<u64>() as f64;
     let help = "Cache memory by use: configured size, buffer pool, used part of the pool, index.";
     lines.family("hotset_memory_bytes", "gauge", help);
     for (name, bytes) in [
@@ -66,15 +67,17 @@ fn write_iscsi(lines: &mut Lines, iscsi: &IscsiReport) {
     for session in iscsi.sessions.iter().filter(|session| !session.discovery) {
         initiators.entry(&session.initiator).or_default().push(session);
     }
-    let mut each = |name, help, of: fn(&IscsiSessionReport) -> u64| {
+    let mut write_family = |name, help, value_of: fn(&IscsiSessionReport) -> u64| {
         lines.family(name, "gauge", help);
         for (initiator, sessions) in &initiators {
-            let sum: u64 = sessions.iter().map(|session| of(session)).sum();
+            let sum: u64 = sessions.iter().map(|session| value_of(session)).sum();
             lines.sample(&none, &[("initiator", initiator)], sum as f64);
         }
     };
-    each("hotset_iscsi_sessions", "iSCSI sessions by initiator.", |_| 1);
-    each("hotset_iscsi_commands_under_way", "Outstanding SCSI commands by initiator.", |session| session.under_way);
+    write_family("hotset_iscsi_sessions", "iSCSI sessions by initiator.", |_| 1);
+    write_family("hotset_iscsi_commands_under_way", "Outstanding SCSI commands by initiator.", |session| {
+        session.under_way
+    });
 }
 
 fn write_flash(lines: &mut Lines, flash: &FlashReport) {

@@ -96,7 +96,7 @@ impl Labels {
     /// Adds a volume's own labels. Characters that a label's name cannot have become `_`. A name that would collide
     /// with a reserved one, or with another of the same volume, is changed until it is unique.
     pub fn with_volume_labels(self, volume_labels: &BTreeMap<String, String>) -> Labels {
-        let mut taken: Vec<String> =
+        let mut used_names: Vec<String> =
             RESERVED_LABELS.iter().map(|name| (*name).to_owned()).chain(["le".to_owned()]).collect();
         volume_labels.iter().fold(self, |labels, (name, value)| {
             let mut name: String =
@@ -104,13 +104,13 @@ impl Labels {
             // Prometheus reserves names that begin with two underscores.
             let has_valid_start =
                 name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && !name.starts_with("__");
-            if !has_valid_start || taken.contains(&name) {
+            if !has_valid_start || used_names.contains(&name) {
                 name = format!("label_{name}");
             }
-            while taken.contains(&name) {
+            while used_names.contains(&name) {
                 name.push('_');
             }
-            taken.push(name.clone());
+            used_names.push(name.clone());
             labels.with(&name, value)
         })
     }

@@ -89,14 +89,14 @@ mod tests {
             Ok(Request::Advice { limit: 20, after: None, volume, assumptions })
         };
         assert_eq!(request(AdviceParameters::default()), expected(None, Assumptions::default()));
-        let wanted = AdviceParameters {
+        let parameters = AdviceParameters {
             volume: Some("v".to_owned()),
             spindle_iops: Some(75),
             array_latency_us: Some(12_000),
             ..AdviceParameters::default()
         };
         let assumptions = Assumptions { spindle_iops: 75, array_ns: 12_000_000, ..Assumptions::default() };
-        assert_eq!(request(wanted), expected(Some("v"), assumptions));
+        assert_eq!(request(parameters), expected(Some("v"), assumptions));
         for limit in [0, 101] {
             let refused = request(AdviceParameters { limit: Some(limit), ..AdviceParameters::default() });
             assert!(refused.is_err_and(|text| text.contains("1 to 100")));

@@ -35,14 +35,15 @@ struct Datastore {
         body = Vec<Datastore>)))]
 async fn list_datastores(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<Datastore>>, Problem> {
     let status = shared.status().await?;
-    let mut sums = by_datastore(&status.volumes);
-    let known: BTreeSet<&str> = status.datastores.iter().map(|datastore| datastore.name.as_str()).collect();
-    let unknown = sums.keys().filter(|name| !known.contains(**name));
-    let unknown = unknown.map(|name| DatastoreReport { name: (*name).to_owned(), ..DatastoreReport::default() });
-    let mut reports: Vec<_> = unknown.chain(status.datastores.iter().cloned()).collect();
-    reports.sort_by(|one, other| one.name.cmp(&other.name));
-    let totals_of = |report: &DatastoreReport| sums.remove(report.name.as_str()).unwrap_or_default();
-    let mut totals: Vec<Totals> = reports.iter().map(totals_of).collect();
-    let each = reports.into_iter().zip(totals.drain(..));
-    Ok(Json(each.map(|(report, totals)| Datastore { report, totals }).collect()))
+    let mut totals = by_datastore(&status.volumes);
+    let reported: BTreeSet<&str> = status.datastores.iter().map(|datastore| datastore.name.as_str()).collect();
+    let unreported = totals.keys().filter(|name| !reported.contains(**name));
+    let unreported = unreported.map(|name| DatastoreReport { name: (*name).to_owned(), ..DatastoreReport::default() });
+    let mut reports: Vec<DatastoreReport> = unreported.chain(status.datastores.iter().cloned()).collect();
+    reports.sort_by(|left, right| left.name.cmp(&right.name));
+    let datastores = reports.into_iter().map(|report| {
+        let totals = totals.remove(report.name.as_str()).unwrap_or_default();
+        Datastore { report, totals }
+    });
+    Ok(Json(datastores.collect()))
 }

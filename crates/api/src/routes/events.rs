@@ -80,7 +80,7 @@ mod tests {
     fn query_becomes_the_control_request() {
         let part =
             PageParameters { since: Some("-1h".to_owned()), kind: Some(EventKind::Alert), ..PageParameters::default() };
-        let wanted = Request::Events {
+        let expected = Request::Events {
             limit: 100,
             before: None,
             after: None,
@@ -89,7 +89,7 @@ mod tests {
             subject: None,
             kind: Some(EventKind::Alert),
         };
-        assert_eq!(request(part, 10_000), Ok(wanted));
+        assert_eq!(request(part, 10_000), Ok(expected));
         assert!(
             request(PageParameters { limit: Some(1001), ..PageParameters::default() }, 7)
                 .is_err_and(|text| text.contains("1001"))

@@ -135,7 +135,7 @@ mod tests {
             series: Some("reads,read_latency".to_owned()),
             format: None,
         };
-        let wanted = Request::History {
+        let expected = Request::History {
             volume: Some("v".to_owned()),
             datastore: None,
             from_unix_seconds: Some(6_400),
@@ -143,7 +143,7 @@ mod tests {
             step_seconds: Some(300),
             series: vec!["reads".to_owned(), "read_latency".to_owned()],
         };
-        assert_eq!(request(Some("v".to_owned()), span("-1h", "5min"), 10_000), Ok(wanted));
+        assert_eq!(request(Some("v".to_owned()), span("-1h", "5min"), 10_000), Ok(expected));
         assert!(request(None, span("soon", "1"), 7).is_err_and(|text| text.contains("soon")));
         assert!(request(None, span("now", "fast"), 7).is_err_and(|text| text.contains("fast")));
         let many = HistoryParameters { series: Some("a,".repeat(100)), ..span("now", "1") };

@@ -207,8 +207,9 @@ mod tests {
             "declared_lost": true }"#;
         let pairs = serde_json::from_str::<Settings>(json).expect("settings").pairs();
         let shown: Vec<_> = pairs.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let wanted = ["burst_bytes=65536", "declared_lost=true", "limit_bytes=20 MB", "limit_iops=500", "shares=1500"];
-        assert_eq!(shown, wanted);
+        let expected =
+            ["burst_bytes=65536", "declared_lost=true", "limit_bytes=20 MB", "limit_iops=500", "shares=1500"];
+        assert_eq!(shown, expected);
         for invalid in [r#"{ "shares": -1 }"#, r#"{ "limit_iops": 0.5 }"#, r#"{ "weight": 1 }"#] {
             assert!(serde_json::from_str::<Settings>(invalid).is_err(), "{invalid}");
         }

@@ -121,8 +121,8 @@ impl Attachments {
         }
         for (core, jobs) in jobs {
             let (places, jobs): (Vec<usize>, Vec<Attaching>) = jobs.into_iter().unzip();
-            let each = self.cores.attach(core, jobs).await;
-            for (at, attached) in places.into_iter().zip(each) {
+            let outcomes = self.cores.attach(core, jobs).await;
+            for (at, attached) in places.into_iter().zip(outcomes) {
                 match (attached, &results[at]) {
                     (Ok(false), Ok(placement)) if !self.records.may_log(&wanted[at].0) => {
                         not_on_flash.push(placement.incarnation)

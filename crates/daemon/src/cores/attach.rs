@@ -62,7 +62,7 @@ impl Cores {
     pub async fn attach(&self, core: usize, jobs: Vec<Attaching>) -> Vec<Result<bool, Failure>> {
         let count = jobs.len();
         let attach = async move |local: Rc<Local>| {
-            let mut each = Vec::with_capacity(jobs.len());
+            let mut outcomes = Vec::with_capacity(jobs.len());
             for Attaching { number, spec, file_policy, unit, lost_before } in jobs {
                 let name = spec.name.clone();
                 let attached = attach_on_core(&local, number, spec, file_policy).await;
@@ -72,14 +72,15 @@ impl Cores {
                     }
                     add_socket(&local, volume, lost_before).await;
                 }
-                each.push(attached);
+                outcomes.push(attached);
             }
-            each
+            outcomes
         };
         match self[core].call(attach).await {
-            Ok(each) => {
-                each.into_iter().map(|one| one.map_err(|text| Failure::new(ErrorKind::Conflict, text))).collect()
-            }
+            Ok(outcomes) => outcomes
+                .into_iter()
+                .map(|outcome| outcome.map_err(|text| Failure::new(ErrorKind::Conflict, text)))
+                .collect(),
             Err(error) => vec![Err(core_ended(error)); count],
         }
     }

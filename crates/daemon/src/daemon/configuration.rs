@@ -83,9 +83,9 @@ impl Daemon {
                 let read_only = known.config.read_only.then(|| ("read_only", "true".to_owned()));
                 let backing = redact::value(&known.config.backing.to_string());
                 let policy = ("policy", known.config.policy.to_string());
-                let given = [("name", name.clone()), ("backing", backing), policy];
-                let given = given.into_iter().chain(size).chain(read_only);
-                values.extend(given.map(|(key, value)| (key.to_owned(), (value, KeySource::Command))));
+                let settings = [("name", name.clone()), ("backing", backing), policy];
+                let settings = settings.into_iter().chain(size).chain(read_only);
+                values.extend(settings.map(|(key, value)| (key.to_owned(), (value, KeySource::Command))));
             }
         }
         for change in self.overrides() {

@@ -27,12 +27,12 @@ pub async fn handle_signals(daemon: Rc<Daemon>) {
 }
 
 fn stop_by_signal(daemon: &Daemon, signal: Signal) {
-    let how = match daemon.flash.store() {
+    let action = match daemon.flash.store() {
         Some(_) => "leaving dirty data in the flash log",
         None => "destaging dirty data",
     };
     let name = signal.name();
-    log::info!(target: DAEMON, "{name}: stopping; {how}, a second signal ends at once");
+    log::info!(target: DAEMON, "{name}: stopping; {action}, a second signal ends at once");
     daemon.journal.record_change(Some(name.to_owned()), None, "stop".to_owned());
     // A stop by the service manager may be followed by a start, so clients are handed over. Without a start the service
     // manager closes their connections.

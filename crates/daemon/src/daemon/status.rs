@@ -94,7 +94,7 @@ impl Daemon {
         alerts.extend(flash.iter().flat_map(|flash| flash.alerts.iter().map(|alert| alert.text.clone())));
         let history = self.telemetry.history_health();
         let failed = history.as_ref().and_then(|history| history.failed.as_ref());
-        alerts.extend(failed.map(|why| format!("history cannot be written: {why}")));
+        alerts.extend(failed.map(|reason| format!("history cannot be written: {reason}")));
         let unresponsive = self.cores.iter().filter(|core| !cores.iter().any(|report| report.core == core.index()));
         alerts.extend(unresponsive.map(|core| format!("data core {} does not answer", core.index())));
         let state_failed = self.records.write_error();

@@ -41,17 +41,17 @@ impl Daemon {
         }
     }
 
-    /// Disconnects all clients, and records volumes as clean or parked once their dirty data is in the flash log.
-    /// Without a log, or if requested, they are destaged instead, however long it takes. False when a data core ended
-    /// before that, or a backing stayed silent.
+    /// Disconnects all clients, and records volumes as clean, or as left on flash once their dirty data is in the flash
+    /// log. Without a log, or if requested, they are destaged instead, however long it takes. False when a data core
+    /// ended before that, or a backing stayed silent.
     pub async fn drain(&self) -> bool {
-        let parks = self.flash.store().is_some() && !self.stop.destages();
+        let uses_flash_log = self.flash.store().is_some() && !self.stop.destages();
         self.notifier.notify("STOPPING=1\nSTATUS=waiting for outstanding requests");
         let (records, cores) = (self.records.clone(), self.cores.clone());
         let (flash, notifier) = (self.flash.clone(), self.notifier.clone());
         let drain = Rc::new(Drain::new(records, cores, flash, notifier, self.memory.survives_restart()));
         let stored = drain.disconnect_clients(self.stop.clients()).await;
-        let Drained { fault, is_recorded, left } = drain.run(parks).await;
+        let Drained { fault, is_recorded, left } = drain.run(uses_flash_log).await;
         if !left.is_empty() {
             self.stop.set_message(left_on_flash(&left));
         }

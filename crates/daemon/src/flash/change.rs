@@ -306,9 +306,9 @@ pub fn job_report(job: JobReport, members: &[MemberReport], opened: &Opened) -> 
         Some(device) => opened.names.show(device),
         None => job.member.map(|member| format!("number {member}")).unwrap_or_default(),
     };
-    let left = job.total_bytes.saturating_sub(job.done_bytes);
+    let remaining = job.total_bytes.saturating_sub(job.done_bytes);
     let left_seconds = (job.done_bytes > 0).then(|| {
-        let seconds = u128::from(job.age.0) * u128::from(left) / u128::from(job.done_bytes) / 1_000_000_000;
+        let seconds = u128::from(job.age.0) * u128::from(remaining) / u128::from(job.done_bytes) / 1_000_000_000;
         seconds as u64
     });
     FlashJobReport {

@@ -58,7 +58,7 @@ impl Drives {
         let report = by_device.entry(device.to_owned()).or_default();
         match result {
             Ok(fresh) => *report = fresh,
-            Err(why) => report.unread = why,
+            Err(reason) => report.unread = reason,
         }
         report.drive = drive.to_owned();
     }

@@ -112,7 +112,7 @@ impl FlashLog {
     ) -> FlashDeviceReport {
         let (state, reason) = match member.status {
             MemberStatus::InService => (IN_SERVICE, String::new()),
-            MemberStatus::Lost(why) => ("lost", why),
+            MemberStatus::Lost(reason) => ("lost", reason),
             MemberStatus::Stale => ("stale", "it was removed from service earlier; its data is outdated".to_owned()),
         };
         let role = match member.role {
@@ -212,11 +212,11 @@ fn lost_block(owner: Owner, volumes: &Volumes) -> LostBlockReport {
     }
 }
 
-fn unrecorded_alert(why: Option<&str>) -> Option<Notice> {
+fn unrecorded_alert(reason: Option<&str>) -> Option<Notice> {
     let text = format!(
         "flushes fail: a flash device is out of service, and the state directory could not record this ({}); make the \
          state directory writable",
-        why?
+        reason?
     );
     Some(Notice::new(AlertKind::Other, text))
 }

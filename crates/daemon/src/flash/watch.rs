@@ -83,7 +83,7 @@ impl FlashLog {
 
     /// Abandons the map of clean pages: writes to backings wait for a dirty-region mark that cannot be written. They
     /// continue once it is durable that the map is void.
-    pub async fn abandon_map(&self, why: &str) {
+    pub async fn abandon_map(&self, reason: &str) {
         match self.record_map_void(true) {
             Ok(()) => {
                 let abandon =
@@ -93,7 +93,7 @@ impl FlashLog {
             }
             Err(failure) => log::error!(
                 target: FLASH,
-                "the map of clean pages failed ({why}), and this could not be recorded: {}",
+                "the map of clean pages failed ({reason}), and this could not be recorded: {}",
                 failure.message
             ),
         }
@@ -113,8 +113,8 @@ impl FlashLog {
         // The devices may have changed since the last check.
         let Flash::Open(opened) = self.state.borrow().clone() else { return false };
         let Ok(Some(now)) = self.core().call(async |local: Rc<Local>| log_status(&local)).await else { return false };
-        if let Some(why) = now.map_failed {
-            self.abandon_map(&why).await;
+        if let Some(reason) = now.map_failed {
+            self.abandon_map(&reason).await;
         } else if now.has_new_map
             && let Err(failure) = self.record_map_void(false)
         {
@@ -124,10 +124,10 @@ impl FlashLog {
             log::error!(target: FLASH, "{}", failure.message);
         }
         for member in now.members.iter().filter(|member| !last.members.contains(*member)) {
-            if let MemberStatus::Lost(why) = &member.status {
+            if let MemberStatus::Lost(reason) = &member.status {
                 let device = member.device.as_deref().map(|device| opened.names.show(device));
                 let device = device.unwrap_or_else(|| format!("number {}", member.member));
-                log::error!(target: FLASH, device, "flash device {device} is out of service: {why}");
+                log::error!(target: FLASH, device, "flash device {device} is out of service: {reason}");
             }
         }
         last.members = now.members;

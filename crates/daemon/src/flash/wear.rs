@@ -56,9 +56,9 @@ pub(super) fn report(device: &mut FlashDeviceReport, before: Option<&DeviceWear>
     device.endurance_used_ratio = Some(bytes as f64 / rated as f64);
     let age = now().saturating_sub(all.since);
     if age >= FORECAST_SECONDS && bytes > 0 {
-        let left = rated.saturating_sub(u128::from(bytes));
+        let remaining_bytes = rated.saturating_sub(u128::from(bytes));
         device.endurance_left_days =
-            Some((left * u128::from(age) / u128::from(bytes) / u128::from(DAY_SECONDS)) as u64);
+            Some((remaining_bytes * u128::from(age) / u128::from(bytes) / u128::from(DAY_SECONDS)) as u64);
     }
 }
 

@@ -62,7 +62,7 @@ impl HttpInterface {
         tokio::task::spawn_local(async move {
             let (listener, tls) = match listener {
                 Ok(listening) => listening,
-                Err(why) => self.retry_listening(address, why).await,
+                Err(reason) => self.retry_listening(address, reason).await,
             };
             let config = self.settings.current().api.clone();
             let options = api::Options {
@@ -108,17 +108,17 @@ impl HttpInterface {
         Ok((listener, tls))
     }
 
-    async fn retry_listening(&self, address: SocketAddr, mut why: String) -> Listening {
-        log::error!(target: API, "{why}; retrying, volumes are served without the HTTP interface");
+    async fn retry_listening(&self, address: SocketAddr, mut reason: String) -> Listening {
+        log::error!(target: API, "{reason}; retrying, volumes are served without the HTTP interface");
         loop {
             tokio::time::sleep(RETRY_PAUSE).await;
             match self.listen(address) {
                 Ok(listening) => return listening,
                 // A repeated reason is logged once.
-                Err(again) if again == why => {}
+                Err(repeated) if repeated == reason => {}
                 Err(other) => {
                     log::error!(target: API, "{other}; retrying, volumes are served without the HTTP interface");
-                    why = other;
+                    reason = other;
                 }
             }
         }

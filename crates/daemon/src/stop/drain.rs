@@ -51,7 +51,7 @@ enum DrainOutcome {
     /// Its backing is complete, which is to be recorded for its incarnation.
     Clean(VolumeId),
     /// The data that its backing lacks is in the flash log.
-    Parked(Parked),
+    LeftOnFlash(LeftOnFlash),
     /// Its backing does not answer.
     Hung,
     /// Its data core has ended.
@@ -59,7 +59,7 @@ enum DrainOutcome {
 }
 
 /// A volume that was left in the flash log.
-struct Parked {
+struct LeftOnFlash {
     incarnation: VolumeId,
     name: String,
     /// Its dirty bytes in the flash log.
@@ -80,23 +80,23 @@ pub struct Drain {
 
 /// Outcomes so far.
 #[derive(Default)]
-struct Tally {
+struct DrainTotals {
     fault: Option<Fault>,
     /// Volumes whose backings are complete and that are not recorded as clean yet.
     clean: Vec<VolumeId>,
     /// Volumes left in the flash log, with their numbers of recorded destaged blocks.
-    parked: Vec<(VolumeId, u64)>,
+    on_flash: Vec<(VolumeId, u64)>,
     /// Volumes with dirty bytes in the flash log.
     left: Vec<(String, u64)>,
 }
 
-impl Tally {
+impl DrainTotals {
     fn add(&mut self, ended: DrainOutcome) {
         match ended {
             DrainOutcome::Complete => {}
             DrainOutcome::Clean(incarnation) => self.clean.push(incarnation),
-            DrainOutcome::Parked(Parked { incarnation, name, bytes, destaged }) => {
-                self.parked.push((incarnation, destaged));
+            DrainOutcome::LeftOnFlash(LeftOnFlash { incarnation, name, bytes, destaged }) => {
+                self.on_flash.push((incarnation, destaged));
                 self.left.extend((bytes > 0).then_some((name, bytes)));
             }
             DrainOutcome::Hung => self.fault = Some(Fault::BackingHung),
@@ -128,26 +128,27 @@ impl Drain {
         stored
     }
 
-    /// Leaves the dirty data of all volumes in the flash log if `parks`, destages it otherwise, and closes the log.
-    pub async fn run(self: &Rc<Self>, parks: bool) -> Drained {
-        let mut tally = Tally::default();
-        let mut volumes = self.start(parks, &mut tally).await;
+    /// Leaves the dirty data of all volumes in the flash log if `uses_flash_log`, destages it otherwise, and closes the
+    /// log.
+    pub async fn run(self: &Rc<Self>, uses_flash_log: bool) -> Drained {
+        let mut totals = DrainTotals::default();
+        let mut volumes = self.start(uses_flash_log, &mut totals).await;
         let mut tick = tokio::time::interval(PROGRESS_PAUSE);
         while !volumes.is_empty() {
             tokio::select! {
-                ended = volumes.join_next() => tally.add(ended.and_then(Result::ok).unwrap_or(DrainOutcome::Failed)),
+                ended = volumes.join_next() => totals.add(ended.and_then(Result::ok).unwrap_or(DrainOutcome::Failed)),
                 _ = tick.tick() => {
-                    self.record_outcomes(&mut tally.clean, &tally.parked);
+                    self.record_outcomes(&mut totals.clean, &totals.on_flash);
                     self.report_progress(volumes.len()).await;
                 }
             }
         }
-        let Tally { fault, mut clean, parked, mut left } = tally;
-        let is_recorded = self.record_outcomes(&mut clean, &parked);
+        let DrainTotals { fault, mut clean, on_flash, mut left } = totals;
+        let is_recorded = self.record_outcomes(&mut clean, &on_flash);
         if self.flash.close().await && fault.is_none() {
             // The log holds no needed data: a recovery would find nothing of these volumes.
             self.records.change_or_log(|state| {
-                parked.iter().for_each(|(incarnation, _)| state.mark_clean(*incarnation));
+                on_flash.iter().for_each(|(incarnation, _)| state.mark_clean(*incarnation));
             });
         }
         left.sort();
@@ -155,7 +156,7 @@ impl Drain {
     }
 
     /// Starts to drain the volumes of all cores.
-    async fn start(self: &Rc<Self>, parks: bool, tally: &mut Tally) -> JoinSet<DrainOutcome> {
+    async fn start(self: &Rc<Self>, uses_flash_log: bool, totals: &mut DrainTotals) -> JoinSet<DrainOutcome> {
         let mut volumes = JoinSet::new();
         for core in self.cores.iter() {
             // The engine's own list: every volume that it serves is drained, whatever the daemon's records say.
@@ -164,15 +165,15 @@ impl Drain {
                 local.engine.volumes().iter().map(named).collect()
             };
             let Ok(served) = core.call(async move |local: Rc<Local>| list(&local)).await else {
-                tally.add(DrainOutcome::Failed);
+                totals.add(DrainOutcome::Failed);
                 continue;
             };
             for (name, incarnation) in served {
                 let (drain, core) = (self.clone(), core.index());
                 volumes.spawn_local(async move {
                     let finish = async {
-                        match parks {
-                            true => drain.park_volume(&name, core, incarnation).await,
+                        match uses_flash_log {
+                            true => drain.leave_on_flash(&name, core, incarnation).await,
                             false => drain.drain_volume(&name, core, incarnation).await,
                         }
                     };
@@ -218,20 +219,25 @@ impl Drain {
     }
 
     /// Leaves a volume's dirty data in the flash log.
-    async fn park_volume(&self, name: &str, core: usize, incarnation: VolumeId) -> DrainOutcome {
+    async fn leave_on_flash(&self, name: &str, core: usize, incarnation: VolumeId) -> DrainOutcome {
         loop {
             let volume = name.to_owned();
-            let park = async move |local: Rc<Local>| {
+            let leave_in_log = async move |local: Rc<Local>| {
                 let Some(volume) = local.engine.find(&volume) else { return Ok(None) };
-                let parked = volume.park().await;
+                let result = volume.park().await;
                 let log_failed = local.engine.log().is_none_or(|log| log.copies() == 0);
                 let destaged = local.engine.recorded_writes(incarnation);
-                let parked = parked.map(|left| left.then(|| (volume.stats().flash_dirty_bytes, destaged)));
-                parked.map_err(|error| (error, log_failed))
+                let result = result.map(|left| left.then(|| (volume.stats().flash_dirty_bytes, destaged)));
+                result.map_err(|error| (error, log_failed))
             };
-            match self.cores[core].call(park).await {
+            match self.cores[core].call(leave_in_log).await {
                 Ok(Ok(Some((bytes, destaged)))) => {
-                    return DrainOutcome::Parked(Parked { incarnation, name: name.to_owned(), bytes, destaged });
+                    return DrainOutcome::LeftOnFlash(LeftOnFlash {
+                        incarnation,
+                        name: name.to_owned(),
+                        bytes,
+                        destaged,
+                    });
                 }
                 Ok(Ok(None)) => return DrainOutcome::Clean(incarnation),
                 Ok(Err((error, true))) => {
@@ -287,11 +293,11 @@ impl Drain {
     }
 
     /// Records many volumes with one write of the state file: volumes that became clean since the last call, and all
-    /// volumes parked in the flash log. True when the write succeeded.
-    fn record_outcomes(&self, clean: &mut Vec<VolumeId>, parked: &[(VolumeId, u64)]) -> bool {
+    /// volumes left in the flash log. True when the write succeeded.
+    fn record_outcomes(&self, clean: &mut Vec<VolumeId>, on_flash: &[(VolumeId, u64)]) -> bool {
         let recorded = self.records.change_or_log(|state| {
             clean.iter().for_each(|incarnation| state.mark_clean(*incarnation));
-            parked.iter().for_each(|(incarnation, destaged)| state.mark_parked(*incarnation, *destaged));
+            on_flash.iter().for_each(|(incarnation, destaged)| state.mark_parked(*incarnation, *destaged));
         });
         if recorded {
             clean.clear();

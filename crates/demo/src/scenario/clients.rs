@@ -16,8 +16,8 @@ use lab::workload::{Completion, Job, RunningJobs};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, Nanos, Seam};
 
-use super::super::stage::Stage;
-use super::super::tally::Meter;
+use super::super::client_counters::Meter;
+use super::super::demo_daemon::DemoDaemon;
 use super::place;
 use super::scale::Scale;
 use lab::workload::exports::Exports;
@@ -54,12 +54,12 @@ struct ClientWork {
 }
 
 impl Clients {
-    /// Starts the clients of all acts against the daemon of `stage`, which is set up by `plan`.
-    pub fn start(stage: &Stage, plan: &Plan, setup: &Setup, scale: &Scale) -> Result<Clients, Failure> {
+    /// Starts the clients of all acts against `daemon`, which is set up by `plan`.
+    pub fn start(daemon: &DemoDaemon, plan: &Plan, setup: &Setup, scale: &Scale) -> Result<Clients, Failure> {
         let (meter, stop) = (Meter::default(), Arc::<AtomicBool>::default());
         let time = |act: &Act| scale.minute * u32::try_from(act.minutes).expect("minutes can be counted");
         let work = ClientWork {
-            socket: stage.socket(),
+            socket: daemon.socket(),
             addresses: plan.address_space(),
             exports: plan.arrays.len(),
             acts: setup.acts.iter().map(|act| (act.jobs.clone(), time(act))).collect(),
@@ -116,7 +116,7 @@ impl ClientWork {
         for number in 0..self.exports {
             let mut disks = Vec::new();
             for _ in 0..connections {
-                disks.push(connect(seam, &self.socket, &place::volume(number)).await?);
+                disks.push(connect(seam, &self.socket, &daemon_config::volume(number)).await?);
             }
             exports.push(disks);
         }

@@ -41,7 +41,7 @@ fn describe_scale(scale: &Scale) -> String {
 }
 
 fn describe_plan(plan: &Plan) -> String {
-    let memory_bytes = place::memory_bytes(plan);
+    let memory_bytes = daemon_config::memory_bytes(plan);
     let minimum = if memory_bytes > plan.memory_bytes { " (the minimum of a daemon)" } else { "" };
     let mut parts = vec![format!("{} of memory{minimum}", show_bytes(memory_bytes))];
     if let Some(flash) = &plan.flash {
@@ -71,7 +71,7 @@ fn describe_arrays(plan: &Plan) -> String {
 
 fn describe_comparison(setup: &Setup) -> String {
     match setup.without.cached {
-        true => format!("the same with {} of memory only", show_bytes(place::memory_bytes(&setup.without))),
+        true => format!("the same with {} of memory only", show_bytes(daemon_config::memory_bytes(&setup.without))),
         false => "the same disks without a cache".to_owned(),
     }
 }

@@ -5,9 +5,9 @@
 //! has its web page.
 
 mod clients;
-mod course;
+mod daemon_config;
 mod intro;
-mod place;
+mod observer;
 mod scale;
 mod summary;
 
@@ -16,12 +16,12 @@ use std::time::Duration;
 use lab::scenario::Scenario;
 
 use self::clients::Clients;
-use self::course::{Observer, Side};
-use self::place::configuration;
+use self::daemon_config::configuration;
+use self::observer::{Observer, Side};
 use self::scale::Scale;
 use self::summary::Summary;
+use super::demo_daemon::DemoDaemon;
 use super::live::Terminal;
-use super::stage::Stage;
 use super::{Show, screen};
 use terminal::render::style::Style;
 use terminal::{Failure, print_json};
@@ -44,9 +44,9 @@ pub fn run(scenario: &'static Scenario, seconds: Option<u64>, show: Show) -> Res
     let _log = crate::log_warnings()?;
     let scale = Scale::of(scenario.shown(), seconds.unwrap_or(SECONDS));
     let setup = (scenario.shown().setup)(scale.cut);
-    let stage = |plan| Stage::start(|folder| configuration(folder, plan));
-    let stages = [stage(&setup.with)?, stage(&setup.without)?];
-    let [mut with, mut without] = [stages[0].control()?, stages[1].control()?];
+    let daemon = |plan| DemoDaemon::start(|folder| configuration(folder, plan));
+    let daemons = [daemon(&setup.with)?, daemon(&setup.without)?];
+    let [mut with, mut without] = [daemons[0].control()?, daemons[1].control()?];
     let reports = [with.status()?, without.status()?];
     let names = [if setup.without.cached { "without flash" } else { "without cache" }, "with hotset"];
     if show != Show::Json {
@@ -54,23 +54,23 @@ pub fn run(scenario: &'static Scenario, seconds: Option<u64>, show: Show) -> Res
         println!("{}  (the same {})\n", without.link()?.link, names[0]);
         println!("{}", intro::intro(scenario, &setup, &scale, names[0], style));
     }
-    let start = |stage, plan| Clients::start(stage, plan, &setup, &scale);
-    let clients = [start(&stages[0], &setup.with)?, start(&stages[1], &setup.without)?];
+    let start = |daemon, plan| Clients::start(daemon, plan, &setup, &scale);
+    let clients = [start(&daemons[0], &setup.with)?, start(&daemons[1], &setup.without)?];
     let mut sides = [Side::new(with, clients[0].meter.clone()), Side::new(without, clients[1].meter.clone())];
     let terminal = Terminal::new(show, style);
-    let course = Observer::new(&setup, &scale, names, &mut sides, terminal).observe(&clients)?;
-    let summary = Summary::of(scenario, &scale, reports, &course);
+    let results = Observer::new(&setup, &scale, names, &mut sides, terminal).observe(&clients)?;
+    let summary = Summary::of(scenario, &scale, reports, &results);
     match show {
         Show::Json => print_json(&summary)?,
         Show::Live | Show::Summary => print!("{}", summary.text(names, style)),
     }
-    if course.cut_short {
+    if results.cut_short {
         // A client has failed and reports its error, or the daemons were stopped from outside. No data has
         // to be preserved.
-        stages.into_iter().try_for_each(Stage::abandon)?;
+        daemons.into_iter().try_for_each(DemoDaemon::abandon)?;
         return clients.into_iter().filter(Clients::have_ended).try_for_each(Clients::join);
     }
-    stop(stages, clients, sides)?;
+    stop(daemons, clients, sides)?;
     match summary.errors {
         0 => Ok(()),
         errors => Err(Failure::failed(format!("{errors} requests failed"))),
@@ -78,14 +78,14 @@ pub fn run(scenario: &'static Scenario, seconds: Option<u64>, show: Show) -> Res
 }
 
 /// Stops clients and daemons. Dirty data is discarded, because destaging to temporary arrays would only cost time.
-fn stop(stages: [Stage; 2], clients: [Clients; 2], sides: [Side; 2]) -> Result<(), Failure> {
+fn stop(daemons: [DemoDaemon; 2], clients: [Clients; 2], sides: [Side; 2]) -> Result<(), Failure> {
     clients.iter().for_each(Clients::stop);
     clients.iter().for_each(|client| client.wait(FINAL_TIMEOUT));
     for side in sides {
         side.discard();
     }
-    for stage in stages {
-        stage.stop()?;
+    for daemon in daemons {
+        daemon.stop()?;
     }
     clients.into_iter().try_for_each(Clients::join)
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::super::figures::Figures;
 use super::super::screen::ratio;
-use super::course::{ActResults, Course, Measurements};
+use super::observer::{ActResults, DemoResults, Measurements};
 use super::scale::Scale;
 use terminal::render::style::Style;
 use terminal::render::table::{Side, Table};
@@ -127,9 +127,9 @@ impl From<Check> for CheckSummary {
 
 impl ActSummary {
     fn of(name: &str, acts: &[&ActResults]) -> ActSummary {
-        let sum = |of: fn(&ActResults) -> &[Measurements; 2], side: usize| {
+        let sum = |measurements_of: fn(&ActResults) -> &[Measurements; 2], side: usize| {
             let mut sum = Measurements::default();
-            acts.iter().for_each(|act| sum.add(&of(act)[side]));
+            acts.iter().for_each(|act| sum.add(&measurements_of(act)[side]));
             sum
         };
         let [with, without] = [0, 1].map(|side| sum(|act| &act.whole, side));
@@ -151,16 +151,16 @@ impl ActSummary {
 
 impl Summary {
     /// The summary of a demo on daemons with these reports.
-    pub fn of(scenario: &Scenario, scale: &Scale, reports: [StatusReport; 2], course: &Course) -> Summary {
+    pub fn of(scenario: &Scenario, scale: &Scale, reports: [StatusReport; 2], results: &DemoResults) -> Summary {
         let mut acts: Vec<(&str, Vec<&ActResults>)> = Vec::new();
-        for act in course.acts.iter().filter(|act| !act.points[0].is_empty()) {
+        for act in results.acts.iter().filter(|act| !act.points[0].is_empty()) {
             match acts.iter_mut().find(|(name, _)| *name == act.name) {
                 Some((_, same)) => same.push(act),
                 None => acts.push((&act.name, vec![act])),
             }
         }
-        let points = |side: usize| course.acts.iter().map(|act| act.points[side].clone()).collect::<Vec<Vec<Point>>>();
-        let checks = if course.cut_short { Vec::new() } else { (scenario.shown().checks)(&points(0), &points(1)) };
+        let points = |side: usize| results.acts.iter().map(|act| act.points[side].clone()).collect::<Vec<Vec<Point>>>();
+        let checks = if results.cut_short { Vec::new() } else { (scenario.shown().checks)(&points(0), &points(1)) };
         let [with, without] = reports.map(DaemonSetup::from);
         Summary {
             scenario: scenario.name,
@@ -168,14 +168,14 @@ impl Summary {
             part: scenario.shown().part,
             cut: scale.cut,
             minute_seconds: scale.minute.as_secs_f64(),
-            seconds: course.seconds,
-            cut_short: course.cut_short,
+            seconds: results.seconds,
+            cut_short: results.cut_short,
             with,
             without,
             acts: acts.iter().map(|(name, same)| ActSummary::of(name, same)).collect(),
             checks: checks.into_iter().map(CheckSummary::from).collect(),
-            errors: course.acts.iter().flat_map(|act| &act.whole).map(Measurements::errors).sum(),
-            dirty_bytes_at_end: course.dirty_bytes,
+            errors: results.acts.iter().flat_map(|act| &act.whole).map(Measurements::errors).sum(),
+            dirty_bytes_at_end: results.dirty_bytes,
         }
     }
 

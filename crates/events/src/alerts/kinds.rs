@@ -240,7 +240,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         find: |context, found| {
             let directory = context.status.state_directory.as_deref().unwrap_or_default();
             let failed = context.status.state_failed.as_ref();
-            found.extend(failed.map(|why| (None, format!("{directory} cannot be written: {why}"))));
+            found.extend(failed.map(|reason| (None, format!("{directory} cannot be written: {reason}"))));
         },
     },
     Kind {
@@ -252,7 +252,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         delay_ms: 0,
         has_notice: false,
         find: |context, found| {
-            found.extend(context.status.memory_not_kept.clone().map(|why| (None, why)));
+            found.extend(context.status.memory_not_kept.clone().map(|reason| (None, reason)));
         },
     },
     Kind {
@@ -322,7 +322,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         when: "a datastore or the flash devices have been congested for a minute: latency exceeds the threshold while \
                several volumes have outstanding requests",
         effect: "Its volumes are throttled to their shares and reservations; excess requests wait.",
-        remedy: "`hotset datastore show NAME` lists the share of each volume and the waiting requests. Limit the \
+        remedy: "`hotset datastore show NAME` lists the usage of each volume and the waiting requests. Limit the \
                  volume that causes the congestion, move a volume, or give important volumes more shares \
                  ([qos.md](qos.md)).",
         delay_ms: 60_000,
@@ -403,7 +403,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         has_notice: true,
         find: |context, found| {
             let failed = context.status.history.as_ref().and_then(|history| history.failed.clone());
-            found.extend(failed.map(|why| (None, why)));
+            found.extend(failed.map(|reason| (None, reason)));
         },
     },
     Kind {
@@ -416,7 +416,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         has_notice: false,
         find: |context, found| {
             let failed = context.status.events.failed.as_ref();
-            found.extend(failed.map(|why| (None, format!("events cannot be written: {why}"))));
+            found.extend(failed.map(|reason| (None, format!("events cannot be written: {reason}"))));
         },
     },
     Kind {
@@ -427,10 +427,10 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         delay_ms: 30_000,
         has_notice: false,
         find: |context, found| {
-            if let Some((webhook, why)) =
+            if let Some((webhook, reason)) =
                 context.status.webhook.as_ref().and_then(|hook| Some((hook, hook.failed.as_ref()?)))
             {
-                found.push((None, format!("alerts cannot be delivered to {}: {why}", webhook.to)));
+                found.push((None, format!("alerts cannot be delivered to {}: {reason}", webhook.to)));
             }
         },
     },
@@ -483,7 +483,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         delay_ms: 0,
         has_notice: true,
         find: |context, found| {
-            found.extend(context.flash().and_then(|flash| flash.pages.dropped.clone()).map(|why| (None, why)));
+            found.extend(context.flash().and_then(|flash| flash.pages.dropped.clone()).map(|reason| (None, reason)));
             found.extend(notices(context.served(), AlertKind::PagesDropped));
         },
     },

@@ -11,7 +11,7 @@ use messages::{Answer, Request};
 use serde::Serialize;
 use trace::Format;
 
-use super::daemon::{ask, unexpected};
+use super::daemon::{send_request, unexpected};
 use super::simulate::{parse_format, read};
 use lab::report::advice::{side, to_assumptions};
 use lab::report::curves;
@@ -119,7 +119,7 @@ fn trace(path: &Path, options: &Options, assumptions: &Assumptions) -> Result<Ad
 
 fn volume(socket: Option<&Path>, name: &str, assumptions: &Assumptions) -> Result<Advice, Failure> {
     let (volume, assumptions) = (Some(name.to_owned()), *assumptions);
-    let reply = ask(socket, &Request::Advice { limit: 1, after: None, volume, assumptions });
+    let reply = send_request(socket, &Request::Advice { limit: 1, after: None, volume, assumptions });
     let answer = reply.map_err(|failure| Failure {
         message: format!("{} (and no file is named \"{name}\")", failure.message),
         ..failure

@@ -16,7 +16,7 @@ pub fn connect(named: Option<&Path>) -> Result<Client, Failure> {
 }
 
 /// Sends a request on a connection, with progress on standard error.
-pub fn ask_on(client: &mut Client, request: &Request) -> Result<Answer, Failure> {
+pub fn send_request_on(client: &mut Client, request: &Request) -> Result<Answer, Failure> {
     let mut line = ProgressLine::default();
     let answer = client.request(request, |progress| line.show(&progress));
     line.clear();
@@ -24,8 +24,8 @@ pub fn ask_on(client: &mut Client, request: &Request) -> Result<Answer, Failure>
 }
 
 /// Connects and sends a request.
-pub fn ask(named: Option<&Path>, request: &Request) -> Result<Answer, Failure> {
-    ask_on(&mut connect(named)?, request)
+pub fn send_request(named: Option<&Path>, request: &Request) -> Result<Answer, Failure> {
+    send_request_on(&mut connect(named)?, request)
 }
 
 /// An invalid request is a usage error, everything else a failure.

@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Subcommand;
 use messages::{Answer, Request};
 
-use super::daemon::{ask, unexpected};
+use super::daemon::{send_request, unexpected};
 use terminal::render::datastore::{page, table};
 use terminal::render::style::Style;
 use terminal::{Failure, print_json};
@@ -24,7 +24,9 @@ pub enum Action {
 
 /// Queries the daemon and prints its answer.
 pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Failure> {
-    let Answer::Datastores(datastores) = ask(socket, &Request::DatastoreList {})? else { return Err(unexpected()) };
+    let Answer::Datastores(datastores) = send_request(socket, &Request::DatastoreList {})? else {
+        return Err(unexpected());
+    };
     let style = Style::of_stdout();
     match action {
         Action::List if json => print_json(&datastores)?,

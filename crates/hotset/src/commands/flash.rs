@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use messages::{Answer, FlashReport, Request};
 
-use super::daemon::{ask, unexpected};
+use super::daemon::{send_request, unexpected};
 use super::flash_offline;
 use terminal::render::screen;
 use terminal::render::style::Style;
@@ -89,7 +89,8 @@ fn wear(report: &FlashReport) -> String {
         let used = device
             .endurance_used_ratio
             .map_or(String::new(), |used| format!("; {:.2} % of its endurance", used * 100.0));
-        let left = device.endurance_left_days.map_or(String::new(), |days| format!(", {days} days left at this rate"));
+        let lifetime =
+            device.endurance_left_days.map_or(String::new(), |days| format!(", {days} days left at this rate"));
         text += &format!(
             "         written to {}: {} promoted, {} dirty, {} map{used}{left}\n",
             device.device,
@@ -119,7 +120,7 @@ pub fn run(socket: Option<&Path>, action: &Action, json: bool) -> Result<(), Fai
         Action::Resume => Request::FlashResume {},
         Action::Cancel => Request::FlashCancel {},
     };
-    let report = match ask(socket, &request)? {
+    let report = match send_request(socket, &request)? {
         Answer::Flash(report) => *report,
         _ => return Err(unexpected()),
     };

@@ -6,7 +6,7 @@ use clap::Subcommand;
 use messages::report::JobReport;
 use messages::{Answer, Request};
 
-use super::daemon::{ask, unexpected};
+use super::daemon::{send_request, unexpected};
 use terminal::render::style::Style;
 use terminal::render::table::{Side, Table};
 use terminal::{Failure, print_json};
@@ -30,7 +30,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
         Action::List => Request::JobList {},
         Action::Cancel { id } => Request::JobCancel { id },
     };
-    match ask(socket, &request)? {
+    match send_request(socket, &request)? {
         Answer::Jobs(jobs) if json => print_json(&jobs),
         Answer::Said(said) if json => print_json(&said),
         Answer::Flash(report) if json => print_json(&report),

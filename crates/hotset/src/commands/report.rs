@@ -8,7 +8,7 @@ use lab::report::{Findings, Gain, VolumeGain, page};
 use messages::report::{EventKind, HistoryReport};
 use messages::{Answer, Request, StatusReport, unix_time};
 
-use super::daemon::{ask_on, connect, unexpected};
+use super::daemon::{connect, send_request_on, unexpected};
 use terminal::{Failure, print_json};
 
 /// Series that are read from the history.
@@ -67,7 +67,7 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
 }
 
 fn collect(client: &mut Client, from: u64, to: u64) -> Result<Findings, Failure> {
-    let Answer::Status(status) = ask_on(client, &Request::Status {})? else { return Err(unexpected()) };
+    let Answer::Status(status) = send_request_on(client, &Request::Status {})? else { return Err(unexpected()) };
     let history = fetch_history(client, None, from, to)?;
     let gain = Gain::of(&history);
     if gain.covered_seconds == 0 {
@@ -94,7 +94,7 @@ fn collect(client: &mut Client, from: u64, to: u64) -> Result<Findings, Failure>
         subject: None,
         kind: Some(EventKind::Alert),
     };
-    let Answer::Events(alerts) = ask_on(client, &request)? else { return Err(unexpected()) };
+    let Answer::Events(alerts) = send_request_on(client, &request)? else { return Err(unexpected()) };
     Ok(Findings { version, history, gain, volumes, volumes_examined, volumes_not_examined, alerts })
 }
 
@@ -108,6 +108,6 @@ fn fetch_history(client: &mut Client, volume: Option<&str>, from: u64, to: u64) 
         step_seconds: None,
         series: SERIES.map(str::to_owned).to_vec(),
     };
-    let Answer::History(history) = ask_on(client, &request)? else { return Err(unexpected()) };
+    let Answer::History(history) = send_request_on(client, &request)? else { return Err(unexpected()) };
     Ok(*history)
 }

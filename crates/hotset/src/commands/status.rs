@@ -5,14 +5,14 @@ use std::path::Path;
 use control::Client;
 use messages::{Answer, Request, StatusReport};
 
-use super::daemon::{ask_on, connect, unexpected};
+use super::daemon::{connect, send_request_on, unexpected};
 use terminal::render::screen;
 use terminal::render::style::Style;
 use terminal::{Failure, print_json};
 
 /// Queries the status on a connection.
 pub fn fetch(client: &mut Client) -> Result<StatusReport, Failure> {
-    match ask_on(client, &Request::Status {})? {
+    match send_request_on(client, &Request::Status {})? {
         Answer::Status(status) => Ok(*status),
         _ => Err(unexpected()),
     }

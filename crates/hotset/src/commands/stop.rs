@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::daemon::{ask_on, connect, unexpected};
+use super::daemon::{connect, send_request_on, unexpected};
 use terminal::{Failure, print_json};
 
 /// Time-out from the reply to the end of the process.
@@ -24,7 +24,7 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 pub fn run(socket: Option<&Path>, destage: bool, json: bool) -> Result<(), Failure> {
     let mut client = connect(socket)?;
     let process = Process::of(&client)?;
-    let answer = ask_on(&mut client, &Request::Stop { destage });
+    let answer = send_request_on(&mut client, &Request::Stop { destage });
     // Also after an error: a failed stop ends the process too, and the connection may have broken because the process
     // ended.
     process.wait()?;

@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Subcommand;
 use messages::{Answer, Request, Role};
 
-use super::daemon::{ask, unexpected};
+use super::daemon::{send_request, unexpected};
 use terminal::render::style::Style;
 use terminal::render::table::{Side, Table};
 use terminal::{Failure, print_json};
@@ -44,7 +44,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
         Action::Revoke { name } => Request::TokenRevoke { name },
         Action::Link { role } => Request::TokenLink { role },
     };
-    match ask(socket, &request)? {
+    match send_request(socket, &request)? {
         Answer::TokenCreated(created) if json => print_json(&created),
         Answer::Tokens(tokens) if json => print_json(&tokens),
         Answer::Link(link) if json => print_json(&link),

@@ -202,8 +202,8 @@ fn undestaged(state: &State, served: &[VolumeReport]) -> BTreeSet<String> {
     let is_served =
         |incarnation: VolumeId| served.iter().any(|volume| volume.incarnation == format!("{incarnation:016x}"));
     let others = state.volumes.iter().filter(|volume| !is_served(volume.incarnation));
-    let left = others.filter(|volume| volume.dirty_on_flash.is_some() || !volume.clean);
-    dirty.map(|volume| volume.name.clone()).chain(left.map(|volume| volume.name.clone())).collect()
+    let incomplete = others.filter(|volume| volume.dirty_on_flash.is_some() || !volume.clean);
+    dirty.map(|volume| volume.name.clone()).chain(incomplete.map(|volume| volume.name.clone())).collect()
 }
 
 #[cfg(test)]
@@ -239,18 +239,24 @@ mod tests {
         let volumes = vec![
             record(VolumeId(1), "whole", true, false),
             record(VolumeId(2), "killed", false, false),
-            record(VolumeId(3), "parked", true, true),
+            record(VolumeId(3), "left-on-flash", true, true),
             record(VolumeId(4), "idle", false, true),
         ];
         let state = State { volumes, ..State::default() };
-        assert_eq!(names(&state, &[]), ["idle", "killed", "parked"]);
+        assert_eq!(names(&state, &[]), ["idle", "killed", "left-on-flash"]);
         // While a volume is served its dirty marks are set in any case. A refused volume is not served.
-        let refused = VolumeReport::idle("parked", VolumeState::Refused, "write-back", "/dev/sdb");
-        assert_eq!(names(&state, &[served(VolumeId(4), "idle"), served(VolumeId(2), "killed"), refused]), ["parked"]);
+        let refused = VolumeReport::idle("left-on-flash", VolumeState::Refused, "write-back", "/dev/sdb");
+        assert_eq!(
+            names(&state, &[served(VolumeId(4), "idle"), served(VolumeId(2), "killed"), refused]),
+            ["left-on-flash"]
+        );
         for part in 0..3 {
             let mut busy = served(VolumeId(4), "idle");
             *[&mut busy.dirty_bytes, &mut busy.written_bytes, &mut busy.flash_dirty_bytes][part] = 4096;
-            assert_eq!(names(&state, &[busy, served(VolumeId(2), "killed"), served(VolumeId(3), "parked")]), ["idle"]);
+            assert_eq!(
+                names(&state, &[busy, served(VolumeId(2), "killed"), served(VolumeId(3), "left-on-flash")]),
+                ["idle"]
+            );
         }
     }
 

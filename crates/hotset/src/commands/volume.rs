@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use messages::{Answer, Request};
 
-use super::daemon::{ask, unexpected};
+use super::daemon::{send_request, unexpected};
 use super::history::History;
 use terminal::render::style::Style;
 use terminal::render::{history, screen, volume};
@@ -210,7 +210,7 @@ impl Action {
 pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Failure> {
     let is_detailed = matches!(action, Action::Show { .. });
     let csv = matches!(&action, Action::History(history) if history.csv);
-    let answer = ask(socket, &action.request()?)?;
+    let answer = send_request(socket, &action.request()?)?;
     let style = Style::of_stdout();
     match answer {
         Answer::Volumes(volumes) if json => print_json(&volumes),

@@ -95,9 +95,9 @@ impl Challenge {
 
     /// True if the CHAP response matches the credentials. The comparison takes constant time.
     pub(super) fn verifies(&self, credentials: &Credentials, name: &str, proof: &[u8]) -> bool {
-        let wanted = self.algorithm.proof(self.identifier, &credentials.secret, &self.bytes);
+        let expected = self.algorithm.proof(self.identifier, &credentials.secret, &self.bytes);
         let user = name.as_bytes().ct_eq(credentials.user.as_bytes());
-        bool::from(user & wanted.ct_eq(proof))
+        bool::from(user & expected.ct_eq(proof))
     }
 
     /// Answers the initiator's challenge if the target has a secret. The target's own challenge is not answered: the

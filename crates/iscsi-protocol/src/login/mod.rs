@@ -223,7 +223,8 @@ impl Login {
             self.identify(rules, &pairs, out)?;
         }
         let credentials = rules.credentials.filter(|_| self.must_authenticate(&pairs));
-        let credentials = credentials.zip(self.initiator.as_ref()).map(|(of, initiator)| of(&initiator.name));
+        let credentials =
+            credentials.zip(self.initiator.as_ref()).map(|(credentials_of, initiator)| credentials_of(&initiator.name));
         for pair in &pairs {
             if matches!(pair.value, "NotUnderstood" | "Irrelevant" | "Reject") {
                 continue;

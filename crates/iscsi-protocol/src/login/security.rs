@@ -135,12 +135,12 @@ impl Security {
         if !self.is_open() {
             return Err(Refusal::InitiatorError);
         }
-        let wanted = if prove { "CHAP" } else { "None" };
-        if !methods.iter().any(|method| method == wanted) {
+        let required_method = if prove { "CHAP" } else { "None" };
+        if !methods.iter().any(|method| method == required_method) {
             text::push(out, "AuthMethod", "Reject");
             return Err(Refusal::Authentication);
         }
-        text::push(out, "AuthMethod", wanted);
+        text::push(out, "AuthMethod", required_method);
         self.state = if prove { State::Chap } else { State::None };
         Ok(())
     }

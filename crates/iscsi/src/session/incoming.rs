@@ -6,7 +6,7 @@ use std::rc::Rc;
 use iscsi_protocol::limits::RECEIVE_BYTES_MAX;
 use iscsi_protocol::request::Reject;
 use iscsi_protocol::window::CommandOrder;
-use iscsi_protocol::{Broken, Frame, Framing, NO_TAG, Request, RequestBody, ResponseBody, Step};
+use iscsi_protocol::{Frame, Framing, NO_TAG, ProtocolError, Request, RequestBody, ResponseBody, Step};
 use seam::{Incoming, Seam, StreamReader};
 
 use super::Session;
@@ -20,7 +20,7 @@ pub(crate) enum ReadError {
     Io(#[from] io::Error),
     /// Malformed PDU or a digest error.
     #[error(transparent)]
-    Broken(#[from] Broken),
+    Malformed(#[from] ProtocolError),
     /// A protocol error. The initiator recovers with a new session.
     #[error("the initiator violates the protocol")]
     Protocol,
@@ -47,9 +47,9 @@ impl<S: Seam> Session<S> {
             match framing.decode(incoming.bytes()) {
                 Ok(Step::Got(frame, used)) => {
                     self.spec.shared.seam.spend(PDU_COST);
-                    let then = self.handle_pdu(&frame)?;
+                    let next = self.handle_pdu(&frame)?;
                     incoming.consume(used);
-                    if let Next::LogOut { task_tag } = then {
+                    if let Next::LogOut { task_tag } = next {
                         self.abort_all_tasks().await;
                         self.queue(task_tag, ResponseBody::Logout { response: 0 }, &[]);
                         return Ok(());
@@ -62,7 +62,7 @@ impl<S: Seam> Session<S> {
                     self.ping_sent.set(false);
                 }
                 Err(broken) => {
-                    if let Broken::DataDigest(header) = &broken {
+                    if let ProtocolError::DataDigest(header) = &broken {
                         self.queue(NO_TAG, ResponseBody::Reject(Reject::DataDigest), &header[..]);
                     }
                     return Err(broken.into());

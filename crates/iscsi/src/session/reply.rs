@@ -106,9 +106,9 @@ impl<S: Seam> scsi::DataIn<S> for Reply<S> {
     }
 
     async fn send(&mut self, pieces: &mut Vec<Piece<S::Block>>) -> Result<(), Cancelled> {
-        if let Err(gone) = self.check_cancelled() {
+        if let Err(cancelled) = self.check_cancelled() {
             pieces.clear();
-            return Err(gone);
+            return Err(cancelled);
         }
         self.flush(None);
         self.held_bytes = std::mem::take(&mut self.lent_bytes);

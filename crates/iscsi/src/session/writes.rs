@@ -21,7 +21,7 @@ pub(super) struct Writes {
     /// Bytes requested or received and not yet consumed by their units.
     held_bytes: Cell<usize>,
     /// Bytes that units are processing.
-    at_units_bytes: Cell<usize>,
+    processing_bytes: Cell<usize>,
     /// Commands whose units wait for data, by number. The oldest may always send an R2T, which prevents a deadlock.
     waiting: RefCell<BTreeMap<u64, Rc<Task>>>,
 }
@@ -117,7 +117,7 @@ impl<S: Seam> Session<S> {
                 self.writes.held_bytes.get() + r2t_bytes as usize <= self.spec.shared.payload_quota_bytes() / 2;
             let must_send = is_wanted
                 && data.outstanding() == 0
-                && self.writes.at_units_bytes.get() == 0
+                && self.writes.processing_bytes.get() == 0
                 && self.writes.is_oldest(task);
             if !is_within_quota && !must_send {
                 break;
@@ -157,19 +157,19 @@ pub(super) struct Data<S: Seam> {
     session: Rc<Session<S>>,
     task: Rc<Task>,
     /// Bytes that the unit is processing.
-    at_unit_bytes: usize,
+    processing_bytes: usize,
 }
 
 impl<S: Seam> Data<S> {
     pub(super) fn new(session: &Rc<Session<S>>, task: &Rc<Task>) -> Self {
-        Data { session: Rc::clone(session), task: Rc::clone(task), at_unit_bytes: 0 }
+        Data { session: Rc::clone(session), task: Rc::clone(task), processing_bytes: 0 }
     }
 
     /// Releases the bytes that the unit has consumed.
     fn release_consumed(&mut self) {
-        let bytes = std::mem::take(&mut self.at_unit_bytes);
-        let at_units = &self.session.writes.at_units_bytes;
-        at_units.set(at_units.get() - bytes);
+        let bytes = std::mem::take(&mut self.processing_bytes);
+        let processing_bytes = &self.session.writes.processing_bytes;
+        processing_bytes.set(processing_bytes.get() - bytes);
         self.session.release(bytes);
     }
 
@@ -209,9 +209,9 @@ impl<S: Seam> scsi::DataOut for Data<S> {
         poll_fn(|context| self.poll_available(len, context)).await?;
         let taken = self.task.data.borrow_mut().take(len, into);
         assert_eq!(taken, len, "the data has arrived");
-        self.at_unit_bytes += len;
-        let at_units = &self.session.writes.at_units_bytes;
-        at_units.set(at_units.get() + len);
+        self.processing_bytes += len;
+        let processing_bytes = &self.session.writes.processing_bytes;
+        processing_bytes.set(processing_bytes.get() + len);
         let write_bytes = &self.session.counters.write_bytes;
         write_bytes.set(write_bytes.get() + len as u64);
         Ok(())

@@ -76,11 +76,11 @@ fn login_without_secret_is_refused() {
 fn second_login_of_initiator_port_replaces_its_session() {
     with_server(6, Options::default(), async |seam, server, _| {
         let mut first = Client::ready(&seam, &LoginSpec::default()).await;
-        let mut beside = Client::ready(&seam, &LoginSpec { isid: 2, ..LoginSpec::default() }).await;
-        let mut again = Client::ready(&seam, &LoginSpec::default()).await;
+        let mut other_port = Client::ready(&seam, &LoginSpec { isid: 2, ..LoginSpec::default() }).await;
+        let mut reinstated = Client::ready(&seam, &LoginSpec::default()).await;
         assert!(first.is_closed().await);
-        assert_eq!((server.stats().sessions, again.read(0, 1).await.len()), (2, 512));
-        assert_eq!(beside.read(0, 1).await.len(), 512);
+        assert_eq!((server.stats().sessions, reinstated.read(0, 1).await.len()), (2, 512));
+        assert_eq!(other_port.read(0, 1).await.len(), 512);
     });
 }
 

@@ -62,8 +62,8 @@ impl Arc {
     /// The paper's REPLACE: turns one resident page into a ghost.
     fn replace(&mut self, from_frequent_ghost: bool) {
         let len = self.recent.len() as f64;
-        let over = len > self.recent_target || (len == self.recent_target && from_frequent_ghost);
-        if (!self.recent.is_empty() && over) || self.frequent.is_empty() {
+        let is_over_target = len > self.recent_target || (len == self.recent_target && from_frequent_ghost);
+        if (!self.recent.is_empty() && is_over_target) || self.frequent.is_empty() {
             if let Some(page) = self.links.take_tail(&mut self.recent) {
                 self.put(page, Place::RecentGhost);
             }

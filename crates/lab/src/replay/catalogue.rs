@@ -5,10 +5,10 @@
 use engine::policy::Clock2Q;
 use engine::policy::promotion::{Admission, LateReturn, Price, ThirdTouch};
 
+use super::admission_lru::AdmissionLru;
 use super::arc::Arc;
 use super::belady::Belady;
 use super::engine_policy::EnginePolicy;
-use super::gated::Gated;
 use super::lirs::Lirs;
 use super::lru::Lru;
 use super::s3_fifo::S3Fifo;
@@ -91,7 +91,7 @@ impl Replacement {
             Replacement::S3Fifo => Box::new(S3Fifo::new(slots, distinct)),
             Replacement::Sieve => Box::new(Sieve::new(slots, distinct)),
             Replacement::WTinyLfu => Box::new(WTinyLfu::new(slots, distinct)),
-            Replacement::ThirdTouch => Box::new(Gated::new(ThirdTouch::new(slots as u64), slots, distinct)),
+            Replacement::ThirdTouch => Box::new(AdmissionLru::new(ThirdTouch::new(slots as u64), slots, distinct)),
             Replacement::Belady => Box::new(Belady::new(slots, &pages.accesses, distinct)),
         }
     }

@@ -5,28 +5,28 @@ use super::{Cache, Outcome, Pages, Recording, Replacement};
 
 /// Size of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Amount {
+pub enum LayerSize {
     /// Bytes, rounded down to whole units.
     Bytes(u64),
     /// Thousandths of a percent of the trace's footprint, counted in the layer's unit.
     OfFootprint(u64),
 }
 
-impl Amount {
-    /// Size in units of `unit_bytes`, for a footprint of `distinct` units.
-    pub fn units(self, distinct: u32, unit_bytes: u64) -> usize {
+impl LayerSize {
+    /// Size in units of `unit_bytes`, for a footprint of `footprint_units` units.
+    pub fn units(self, footprint_units: u32, unit_bytes: u64) -> usize {
         let units = match self {
-            Amount::Bytes(bytes) => u128::from(bytes / unit_bytes),
-            Amount::OfFootprint(millipercent) => u128::from(distinct) * u128::from(millipercent) / 100_000,
+            LayerSize::Bytes(bytes) => u128::from(bytes / unit_bytes),
+            LayerSize::OfFootprint(millipercent) => u128::from(footprint_units) * u128::from(millipercent) / 100_000,
         };
-        // Bounds the memory of the simulation: a cache never fills beyond the footprint. Twice that leaves space for a
-        // stage.
-        units.min(u128::from(distinct) * 2) as usize
+        // Bounds the memory of the simulation: a cache never fills beyond the footprint. Twice that leaves space for
+        // staging memory.
+        units.min(u128::from(footprint_units) * 2) as usize
     }
 
     /// True when the size is 0.
     pub fn is_zero(self) -> bool {
-        matches!(self, Amount::Bytes(0) | Amount::OfFootprint(0))
+        matches!(self, LayerSize::Bytes(0) | LayerSize::OfFootprint(0))
     }
 }
 
@@ -35,9 +35,9 @@ impl Amount {
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Size of the memory cache, in blocks of 4 KiB.
-    pub memory: Amount,
+    pub memory: LayerSize,
     /// Size of the flash cache, in pages of 64 KiB.
-    pub flash: Amount,
+    pub flash: LayerSize,
     /// Without a memory cache: part of the flash size that is staging memory, in thousandths of a percent.
     pub stage_millipercent: u64,
     /// Policy of both layers.
@@ -88,7 +88,7 @@ impl CountedCache {
         hit
     }
 
-    fn layer(self) -> Layer {
+    fn into_layer(self) -> Layer {
         let misses = self.outcome.accesses - self.outcome.hits;
         let outcome = Outcome { admitted: self.cache.admitted().unwrap_or(misses), ..self.outcome };
         Layer { size_bytes: self.units as u64 * self.unit_bytes, outcome }
@@ -126,8 +126,8 @@ pub fn simulate(recording: &Recording, plan: &Plan) -> Report {
         report.backing_reads += u64::from(missing > 0 && !request.write);
         report.backing_writes += u64::from(request.write);
     }
-    report.memory = memory.map_or_else(Layer::default, CountedCache::layer);
-    report.flash = flash.map_or_else(Layer::default, CountedCache::layer);
+    report.memory = memory.map_or_else(Layer::default, CountedCache::into_layer);
+    report.flash = flash.map_or_else(Layer::default, CountedCache::into_layer);
     report
 }
 
@@ -151,17 +151,17 @@ mod tests {
             len: len << 10,
             device: 0,
         };
-        Recording::of(requests.iter().map(|each| Ok::<_, ()>(request(each)))).0
+        Recording::of(requests.iter().map(|spec| Ok::<_, ()>(request(spec)))).0
     }
 
-    fn plan(memory: Amount, flash: Amount) -> Plan {
+    fn plan(memory: LayerSize, flash: LayerSize) -> Plan {
         Plan { memory, flash, stage_millipercent: 10_000, policy: Replacement::Lru }
     }
 
     #[test]
     fn partly_cached_request_is_a_partial_hit_and_reads_the_backing() {
         let trace = recording(&[(Op::Read, 0, 8), (Op::Read, 4, 8), (Op::Write, 0, 12), (Op::Read, 64, 4)]);
-        let report = simulate(&trace, &plan(Amount::OfFootprint(100_000), Amount::Bytes(0)));
+        let report = simulate(&trace, &plan(LayerSize::OfFootprint(100_000), LayerSize::Bytes(0)));
         assert_eq!((report.requests, report.hits, report.partial_hits), (4, 1, 1));
         assert_eq!((report.backing_reads, report.backing_writes), (3, 1));
         assert_eq!(report.memory.outcome, Outcome { accesses: 8, hits: 4, admitted: 4 });
@@ -172,22 +172,22 @@ mod tests {
     #[test]
     fn memory_misses_access_flash_page_by_page() {
         let trace = recording(&[(Op::Read, 0, 128), (Op::Read, 0, 128)]);
-        let report = simulate(&trace, &plan(Amount::Bytes(4 << 10), Amount::OfFootprint(100_000)));
+        let report = simulate(&trace, &plan(LayerSize::Bytes(4 << 10), LayerSize::OfFootprint(100_000)));
         assert_eq!(report.flash.outcome, Outcome { accesses: 4, hits: 2, admitted: 2 });
         assert_eq!((report.hits, report.partial_hits, report.backing_reads), (1, 0, 1));
     }
 
     #[test]
     fn part_of_the_footprint_counts_in_the_layer_unit() {
-        assert_eq!(Amount::OfFootprint(10_000).units(19_373, 65_536), 1_937);
-        assert_eq!(Amount::Bytes(10_000).units(19_373, 4_096), 2);
-        assert_eq!(Amount::Bytes(u64::MAX).units(10, 4_096), 20);
+        assert_eq!(LayerSize::OfFootprint(10_000).units(19_373, 65_536), 1_937);
+        assert_eq!(LayerSize::Bytes(10_000).units(19_373, 4_096), 2);
+        assert_eq!(LayerSize::Bytes(u64::MAX).units(10, 4_096), 20);
     }
 
     #[test]
     fn stage_counts_inside_the_flash_size() {
         let loads: Vec<_> = (0..40).flat_map(|_| (0..100).map(|page| (Op::Read, page * 64, 64))).collect();
-        let mut plan = plan(Amount::Bytes(0), Amount::OfFootprint(50_000));
+        let mut plan = plan(LayerSize::Bytes(0), LayerSize::OfFootprint(50_000));
         plan.policy = Replacement::Default;
         let report = simulate(&recording(&loads), &plan);
         assert_eq!(report.flash.size_bytes, 50 * 65_536);

@@ -4,11 +4,11 @@
 //! `staged.rs`), so the measurement covers the production code. Pages are numbered densely first (`pages.rs`). Every
 //! table is therefore a flat array and every queue a list through one, and an access allocates nothing.
 
+pub mod admission_lru;
 pub mod arc;
 pub mod belady;
 pub mod catalogue;
 pub mod engine_policy;
-pub mod gated;
 pub mod layers;
 pub mod lirs;
 pub mod lru;
@@ -24,7 +24,7 @@ pub mod w_tiny_lfu;
 mod tests;
 
 pub use catalogue::Replacement;
-pub use layers::{Amount, Layer, Plan, Report, simulate};
+pub use layers::{Layer, LayerSize, Plan, Report, simulate};
 pub use pages::{Numbering, Pages};
 pub use recording::Recording;
 

@@ -57,8 +57,8 @@ impl Recording {
         for request in requests {
             let Request { op, at, len, device, time_ns } = match request {
                 Ok(request) => request,
-                Err(why) => {
-                    error = Some(why);
+                Err(failure) => {
+                    error = Some(failure);
                     break;
                 }
             };

@@ -40,11 +40,11 @@ pub fn of_volume(report: &VolumeReport, curve: &MissRatioCurve, assumptions: &As
 
 /// Advice for a volume without curves, or whose core does not answer.
 pub fn without_curves(report: &VolumeReport) -> VolumeAdvice {
-    let why = match report.state {
+    let reason = match report.state {
         VolumeState::Refused => format!("it is {}: it has no miss-ratio curve", report.state.name()),
         _ => "its data core does not answer".to_owned(),
     };
-    VolumeAdvice { nothing: Some(why), ..empty_advice(report) }
+    VolumeAdvice { nothing: Some(reason), ..empty_advice(report) }
 }
 
 fn empty_advice(report: &VolumeReport) -> VolumeAdvice {
@@ -119,12 +119,14 @@ mod tests {
     #[test]
     fn missing_advice_has_a_reason() {
         let (mut report, curve) = read_volume();
-        let why = |advice: VolumeAdvice| advice.nothing.expect("there is a reason");
-        assert!(why(without_curves(&report)).contains("core does not answer"));
+        let reason = |advice: VolumeAdvice| advice.nothing.expect("there is a reason");
+        assert!(reason(without_curves(&report)).contains("core does not answer"));
         report.state = VolumeState::Refused;
-        assert!(why(without_curves(&report)).contains("refused"));
+        assert!(reason(without_curves(&report)).contains("refused"));
         (report.reads, report.writes) = (0, 0);
-        assert!(why(of_volume(&report, &curve, &Assumptions::default())).contains("nothing was read or written yet"));
+        assert!(
+            reason(of_volume(&report, &curve, &Assumptions::default())).contains("nothing was read or written yet")
+        );
     }
 
     #[test]

@@ -60,8 +60,10 @@ impl Chart<'_> {
         }
         for run in self.runs() {
             for (number, (name, _)) in self.series.iter().enumerate().rev() {
-                let line = |of: &dyn Fn(usize) -> f64, at: &mut dyn Iterator<Item = usize>| {
-                    at.map(|at| format!("{:.1},{:.1}", self.x(self.at[at]), y(of(at)))).collect::<Vec<_>>().join(" ")
+                let line = |value_at: &dyn Fn(usize) -> f64, at: &mut dyn Iterator<Item = usize>| {
+                    at.map(|at| format!("{:.1},{:.1}", self.x(self.at[at]), y(value_at(at))))
+                        .collect::<Vec<_>>()
+                        .join(" ")
                 };
                 let top = line(&|at| tops[number][at], &mut run.clone());
                 let _ = match self.stacked {

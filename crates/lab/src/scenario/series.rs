@@ -43,8 +43,8 @@ pub struct Series {
 impl Series {
     /// Medians over the points of p99 and p99.9 of reads, in milliseconds. `None` without points.
     pub fn slowest_reads(&self) -> Option<[f64; 2]> {
-        let median = |of: fn(&Point) -> f64| {
-            let mut values: Vec<f64> = self.points.iter().map(of).collect();
+        let median = |value_of: fn(&Point) -> f64| {
+            let mut values: Vec<f64> = self.points.iter().map(value_of).collect();
             values.sort_by(f64::total_cmp);
             values.get(values.len() / 2).copied()
         };
@@ -114,8 +114,8 @@ impl Outcome {
 }
 
 /// Mean of a column over the points.
-pub fn mean(points: &[Point], of: impl Fn(&Point) -> f64) -> f64 {
-    points.iter().map(of).sum::<f64>() / points.len().max(1) as f64
+pub fn mean(points: &[Point], column: impl Fn(&Point) -> f64) -> f64 {
+    points.iter().map(column).sum::<f64>() / points.len().max(1) as f64
 }
 
 #[cfg(test)]

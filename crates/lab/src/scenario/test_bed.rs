@@ -219,7 +219,7 @@ impl TestBed {
 
     fn take_sample(&mut self, clients: &Clients, time: Nanos) -> Point {
         let stats = self.stats();
-        let sum = |of: fn(&VolumeStats) -> u64| stats.iter().map(of).sum::<u64>();
+        let sum = |value_of: fn(&VolumeStats) -> u64| stats.iter().map(value_of).sum::<u64>();
         let counters = Counters {
             busy: self.arrays.iter().map(|array| array.busy().0).sum(),
             reads: sum(|stats| stats.reads),

@@ -98,11 +98,11 @@ fn at_work(times: f64, cut: u64) -> Vec<Job> {
 
 /// The acts: the desktops boot, then work with a burst in the last of each `BURST_EACH` minutes.
 fn acts(cut: u64) -> Vec<Act> {
-    let each = BURST_EACH as u64;
+    let period = BURST_EACH as u64;
     let mut acts = vec![Act::new("all start", BOOT_MINUTES, scaled_desktops(cut).boot_storm())];
-    for round in 0..MINUTES / each {
+    for round in 0..MINUTES / period {
         let (name, jobs) = if round == 0 { ("log-on", log_on(cut)) } else { ("at work", at_work(1.0, cut)) };
-        acts.push(Act::new(name, each - 1, jobs));
+        acts.push(Act::new(name, period - 1, jobs));
         acts.push(Act::new("burst", 1, at_work(BURST, cut)));
     }
     acts

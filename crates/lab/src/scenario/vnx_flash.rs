@@ -124,9 +124,9 @@ fn steps(seed: u64, file_bytes: u64, flash: Option<FlashPlan>, steady: bool) -> 
 }
 
 /// Mean of a figure over the last three minutes of a step.
-fn last(steps: &[Vec<Point>], step: usize, of: fn(&Point) -> f64) -> f64 {
+fn last(steps: &[Vec<Point>], step: usize, figure: fn(&Point) -> f64) -> f64 {
     let points = &steps[step];
-    mean(&points[points.len().saturating_sub(3)..], of)
+    mean(&points[points.len().saturating_sub(3)..], figure)
 }
 
 fn fits(seed: u64) -> Outcome {

@@ -248,7 +248,7 @@ impl Section {
 
     fn skew(&self) -> Result<Skew, SpecError> {
         let Some((line, text)) = self.get("random_distribution") else { return Ok(Skew::Uniform) };
-        let error = |why: &str| SpecError::new(*line, format!("random_distribution={text}: {why}"));
+        let error = |reason: &str| SpecError::new(*line, format!("random_distribution={text}: {reason}"));
         match text.split_once(':') {
             None if text == "random" => Ok(Skew::Uniform),
             Some(("zipf", exponent)) => {

@@ -61,8 +61,8 @@ fn open_volume(spec: &GainSpec) -> (Fixture, Volume<SimSeam>) {
     (fixture, volume)
 }
 
-/// Runs random 8 KiB requests, 67 % of them reads, and calls `each` after every minute.
-pub fn run_minutes(spec: &GainSpec, mut each: impl FnMut(Minute)) {
+/// Runs random 8 KiB requests, 67 % of them reads, and calls `report_minute` after every minute.
+pub fn run_minutes(spec: &GainSpec, mut report_minute: impl FnMut(Minute)) {
     let (fixture, volume) = open_volume(spec);
     fixture.wait_until_checked(std::slice::from_ref(&volume));
     let mut before = volume.stats();
@@ -80,7 +80,7 @@ pub fn run_minutes(spec: &GainSpec, mut each: impl FnMut(Minute)) {
         let hit_ratio = (hits(&after) - hits(&before)) as f64 / reads as f64;
         before = after;
         let pages = fixture.core.pages().map_or(0, |pages| pages.stats().pages);
-        each(Minute { iops: figures.iops(), hit_ratio, pages });
+        report_minute(Minute { iops: figures.iops(), hit_ratio, pages });
     }
     if std::env::var_os("GAIN_DEBUG").is_some() {
         eprintln!("{:#?}", before);

@@ -83,10 +83,10 @@ impl Desktops {
         let jobs = (0..self.count).flat_map(|desktop| {
             let mut image = Pattern::random(self.image_bytes, 32 << 10, 100);
             image.mix[0].random_percent = 40;
-            let own = Pattern::random(self.own_bytes, 16 << 10, 60);
+            let private = Pattern::random(self.own_bytes, 16 << 10, 60);
             [
                 Job::eager("image", image.with_skew(SKEW), 4).paced(Pace::Rate(60.0)),
-                Job::eager("own", own.with_skew(SKEW).at(self.start(desktop)), 4).paced(Pace::Rate(20.0)),
+                Job::eager("own", private.with_skew(SKEW).at(self.start(desktop)), 4).paced(Pace::Rate(20.0)),
             ]
         });
         jobs.collect()

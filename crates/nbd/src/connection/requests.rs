@@ -6,7 +6,7 @@ use std::rc::Rc;
 use connection::buffer_bytes;
 use engine::telemetry::OpKind;
 use engine::{HINTS_MAX, OwnedBlocks};
-use nbd_protocol::{Broken, Command, Errno, Request, Step, command};
+use nbd_protocol::{Command, Errno, ProtocolError, Request, Step, command};
 use seam::{BLOCK_BYTES, Incoming, Piece, Seam, StreamReader};
 
 use super::Connection;
@@ -33,7 +33,7 @@ pub(super) enum ReadError {
     Io(#[from] io::Error),
     /// Malformed request.
     #[error(transparent)]
-    Broken(#[from] Broken),
+    Malformed(#[from] ProtocolError),
 }
 
 /// Maximum bytes received at once during a handover.

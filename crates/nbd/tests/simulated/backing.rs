@@ -149,29 +149,29 @@ fn silent_server_is_replaced_by_a_new_connection() {
     world.block_on(async {
         // A peer that completes the handshake and then never replies.
         let listener = seam.listen(&address()).await.expect("the address is free");
-        let (mute, mutes) = (seam.clone(), Rc::new(Cell::new(0)));
-        let counted = Rc::clone(&mutes);
+        let (server_seam, connections) = (seam.clone(), Rc::new(Cell::new(0)));
+        let accepted = Rc::clone(&connections);
         seam.spawn(async move {
-            let server = Server::new(mute.clone(), core(&mute, plain()).await, Options::default());
+            let server = Server::new(server_seam.clone(), core(&server_seam, plain()).await, Options::default());
             loop {
                 use seam::{ByteStream, Listener, StreamReader};
                 let stream = listener.accept().await.expect("a client connects");
-                counted.set(counted.get() + 1);
-                if counted.get() > 1 {
+                accepted.set(accepted.get() + 1);
+                if accepted.get() > 1 {
                     let server = server.clone();
-                    mute.spawn(async move { server.serve(stream).await });
+                    server_seam.spawn(async move { server.serve(stream).await });
                     continue;
                 }
                 let (mut reader, mut writer) = stream.split();
-                mute.spawn(async move {
-                    crate::client::mute_server(&mut writer, SIZE).await;
+                server_seam.spawn(async move {
+                    crate::client::silent_server(&mut writer, SIZE).await;
                     while !matches!(reader.read(Vec::with_capacity(4096)).await.0, Ok(0) | Err(_)) {}
                 });
             }
         });
         let export = open(&seam).await;
         let (result, _) = export.read(0, empty(&seam, 1)).await;
-        assert_eq!((result, mutes.get(), export.incarnation()), (Ok(()), 2, 1));
+        assert_eq!((result, connections.get(), export.incarnation()), (Ok(()), 2, 1));
     });
 }
 
@@ -199,7 +199,7 @@ async fn both<A, B>(first: impl Future<Output = A>, second: impl Future<Output =
 
 /// A writer's knowledge of a block: the last write, and the last write that a flush made durable.
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct KnownBlock {
     sequence: u64,
     /// Incarnation of the disk when the write was submitted.
     incarnation: u64,
@@ -208,14 +208,14 @@ struct Known {
 }
 
 /// The server's machine loses unflushed writes; its engine does not notice.
-fn forget_unflushed(world: &World, blocks: u64) {
+fn discard_unflushed(world: &World, blocks: u64) {
     let disk = disk(world);
     (0..blocks * 8).for_each(|sector| disk.set_tags(sector, &[disk.durable_tag(sector)]));
 }
 
 /// Writes, flushes, cuts connections and crashes the server; returns the number of flushed blocks that were lost.
-/// `believes_incarnation`: the writer treats a new incarnation as a loss of unflushed data, as it must.
-fn broken_promises(seed: u64, believes_incarnation: bool) -> usize {
+/// `respects_incarnation`: the writer treats a new incarnation as a loss of unflushed data, as it must.
+fn lost_flushed_blocks(seed: u64, respects_incarnation: bool) -> usize {
     const BLOCKS: u64 = 64;
     let world = world(seed);
     let seam = world.seam();
@@ -223,18 +223,18 @@ fn broken_promises(seed: u64, believes_incarnation: bool) -> usize {
         let core = core(&seam, plain()).await;
         let mut server = serve_again(&seam, &core).await;
         let export = open(&seam).await;
-        let known: Rc<RefCell<BTreeMap<u64, Known>>> = Rc::default();
+        let known: Rc<RefCell<BTreeMap<u64, KnownBlock>>> = Rc::default();
         let (sequence, writers) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
         let rng = Rc::new(seam::sim::Rng::new(seed, 77));
-        let flush = |known: Rc<RefCell<BTreeMap<u64, Known>>>, export: NbdDisk<SimSeam>| async move {
+        let flush = |known: Rc<RefCell<BTreeMap<u64, KnownBlock>>>, export: NbdDisk<SimSeam>| async move {
             let before: Vec<_> = known.borrow().iter().map(|(number, known)| (*number, *known)).collect();
             let result = export.flush().await;
             let now = export.incarnation();
-            for (number, then) in before.into_iter().filter(|(_, then)| result.is_ok() && then.acknowledged) {
-                if then.incarnation == now || !believes_incarnation {
+            for (number, old) in before.into_iter().filter(|(_, old)| result.is_ok() && old.acknowledged) {
+                if old.incarnation == now || !respects_incarnation {
                     let mut known = known.borrow_mut();
                     let known = known.entry(number).or_default();
-                    known.durable = known.durable.max(then.sequence);
+                    known.durable = known.durable.max(old.sequence);
                 }
             }
         };
@@ -265,7 +265,7 @@ fn broken_promises(seed: u64, believes_incarnation: bool) -> usize {
                     export.write(number * BLOCK_BYTES as u64, vec![piece]).await.expect("the server comes back");
                     let mut known = known.borrow_mut();
                     let entry = known.entry(number).or_default();
-                    *entry = Known { sequence, incarnation, acknowledged: true, ..*entry };
+                    *entry = KnownBlock { sequence, incarnation, acknowledged: true, ..*entry };
                 }
                 writers.set(writers.get() - 1);
             });
@@ -277,7 +277,7 @@ fn broken_promises(seed: u64, believes_incarnation: bool) -> usize {
                 1 => {
                     server.stop(Nanos::ZERO).await;
                     world.cut(&address());
-                    forget_unflushed(&world, BLOCKS);
+                    discard_unflushed(&world, BLOCKS);
                     server = serve_again(&seam, &core).await;
                 }
                 _ => flush(known.clone(), export.clone()).await,
@@ -285,7 +285,7 @@ fn broken_promises(seed: u64, believes_incarnation: bool) -> usize {
         }
         // Unflushed writes are lost now; flushed ones must remain.
         server.stop(Nanos::ZERO).await;
-        forget_unflushed(&world, BLOCKS);
+        discard_unflushed(&world, BLOCKS);
         let known = known.borrow();
         let lost = known.iter().filter(|(number, known)| disk(&world).tag(**number * 8) < known.durable);
         lost.count()
@@ -294,14 +294,14 @@ fn broken_promises(seed: u64, believes_incarnation: bool) -> usize {
 
 #[test]
 fn flushed_writes_survive_reconnects_and_server_crashes() {
-    let broken: usize = (0..60).map(|seed| broken_promises(1000 + seed, true)).sum();
-    assert_eq!(broken, 0);
+    let lost: usize = (0..60).map(|seed| lost_flushed_blocks(1000 + seed, true)).sum();
+    assert_eq!(lost, 0);
 }
 
 #[test]
 fn check_finds_a_writer_that_ignores_the_incarnation() {
-    let broken: usize = (0..60).map(|seed| broken_promises(1000 + seed, false)).sum();
-    assert!(broken > 0);
+    let lost: usize = (0..60).map(|seed| lost_flushed_blocks(1000 + seed, false)).sum();
+    assert!(lost > 0);
 }
 
 #[test]

@@ -196,12 +196,12 @@ impl Client {
 
 /// The server's side of a handshake with structured replies, allocation and `GO`, sent at once because all replies are
 /// known in advance. It offers simple replies and no contexts.
-pub async fn mute_server(writer: &mut SimWriter, size_bytes: u64) {
+pub async fn silent_server(writer: &mut SimWriter, size_bytes: u64) {
     use nbd_protocol::option::push_option_reply;
     let mut bytes = nbd_protocol::greeting::greeting().to_vec();
     push_option_reply(&mut bytes, OptionKind::StructuredReply, OptionReplyKind::ErrUnsupported, b"");
-    let about = Info::Export { size_bytes, flags: nbd_protocol::flags::HAS_FLAGS };
-    push_option_reply(&mut bytes, OptionKind::Go, OptionReplyKind::Info, &about.encode());
+    let info = Info::Export { size_bytes, flags: nbd_protocol::flags::HAS_FLAGS };
+    push_option_reply(&mut bytes, OptionKind::Go, OptionReplyKind::Info, &info.encode());
     push_option_reply(&mut bytes, OptionKind::Go, OptionReplyKind::Ack, b"");
     let mut gather = Gather::default();
     gather.push_bytes(&bytes);

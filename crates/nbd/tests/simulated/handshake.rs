@@ -23,14 +23,15 @@ fn client_learns_exports_and_their_features() {
 
         client.option(OptionKind::StructuredReply, b"").await;
         let replies = client.option(OptionKind::Info, &info("")).await;
-        let facts: Vec<_> = replies.iter().filter(|(kind, _)| *kind == OptionReplyKind::Info).collect();
-        let facts: Vec<Info<'_>> = facts.iter().map(|(_, payload)| Info::parse(payload).expect("valid info")).collect();
-        assert!(facts.contains(&Info::Name("vm1")), "the default export reports its name");
-        assert!(facts.contains(&Info::BlockSize { min: 512, preferred: 4096, max: 64 << 20 }));
-        let Some(Info::Export { size_bytes: SIZE, flags: export_flags }) = facts.first() else { panic!("{facts:?}") };
-        let wanted = flags::SEND_FLUSH | flags::SEND_FUA | flags::SEND_TRIM | flags::SEND_WRITE_ZEROES;
-        let wanted = wanted | flags::SEND_DF | flags::CAN_MULTI_CONN | flags::SEND_CACHE | flags::SEND_FAST_ZERO;
-        assert_eq!(*export_flags, wanted | flags::HAS_FLAGS);
+        let infos: Vec<_> = replies.iter().filter(|(kind, _)| *kind == OptionReplyKind::Info).collect();
+        let infos: Vec<Info<'_>> = infos.iter().map(|(_, payload)| Info::parse(payload).expect("valid info")).collect();
+        assert!(infos.contains(&Info::Name("vm1")), "the default export reports its name");
+        assert!(infos.contains(&Info::BlockSize { min: 512, preferred: 4096, max: 64 << 20 }));
+        let Some(Info::Export { size_bytes: SIZE, flags: export_flags }) = infos.first() else { panic!("{infos:?}") };
+        let expected_flags = flags::SEND_FLUSH | flags::SEND_FUA | flags::SEND_TRIM | flags::SEND_WRITE_ZEROES;
+        let expected_flags =
+            expected_flags | flags::SEND_DF | flags::CAN_MULTI_CONN | flags::SEND_CACHE | flags::SEND_FAST_ZERO;
+        assert_eq!(*export_flags, expected_flags | flags::HAS_FLAGS);
 
         let go = client.option(OptionKind::Go, &info("vm1")).await;
         assert_eq!(go.last().expect("a reply").0, OptionReplyKind::Ack);

@@ -53,8 +53,8 @@ fn other_replies_do_not_interrupt_a_long_simple_read() {
         for cookie in 1..=6 {
             let len = [0, 0, 0, 20 << 20, 0, 18 << 20, 0][cookie as usize];
             // Requests before the long read are answered in any order, but none inside its reply.
-            let (of, part, _) = client.receive_part(len).await.expect("a reply");
-            assert!(if cookie < 3 { of < 3 } else { of == cookie }, "{of} instead of {cookie}");
+            let (answered, part, _) = client.receive_part(len).await.expect("a reply");
+            assert!(if cookie < 3 { answered < 3 } else { answered == cookie }, "{answered} instead of {cookie}");
             if let ReplyPart::Data(_, data) = part {
                 assert_eq!(data[..1024], sectors(6, 2));
                 assert_eq!(data[4096..4608], sectors(if cookie == 3 { 0 } else { 7 }, 1));

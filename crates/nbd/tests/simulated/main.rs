@@ -3,11 +3,11 @@
 mod backing;
 mod bounds;
 mod client;
-mod crowds;
+mod connection_floods;
 mod fixture;
 mod handover;
 mod handshake;
 mod long_reads;
-mod odd_servers;
 mod transmission;
 mod unaligned;
+mod unusual_servers;

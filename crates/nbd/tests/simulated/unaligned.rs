@@ -140,12 +140,12 @@ fn block_status_with_unaligned_ends_covers_the_requested_bytes() {
                 panic!("no block status");
             };
             assert_eq!(extents.iter().map(|(len, _)| len).sum::<u32>(), len, "{at}+{len}: {extents:?}");
-            let mut here = at;
+            let mut offset = at;
             for (len, state) in extents {
-                let end = here + u64::from(*len);
-                let written = here < 2 << 20 && end > 1 << 20;
-                assert!(!written || *state == 0, "data has state {state:#x} in {here}..{end}");
-                here = end;
+                let end = offset + u64::from(*len);
+                let written = offset < 2 << 20 && end > 1 << 20;
+                assert!(!written || *state == 0, "data has state {state:#x} in {offset}..{end}");
+                offset = end;
             }
         }
     });

@@ -84,7 +84,7 @@ pub fn first_difference<B: Block>(pieces: &[Piece<B>], bytes: &[u8]) -> Option<u
     let mut at = 0;
     let mut copy = Vec::new();
     for piece in pieces {
-        let wanted = &bytes[at..at + piece.len()];
+        let expected = &bytes[at..at + piece.len()];
         let range = piece.start()..piece.start() + piece.len();
         let content = match piece.block.as_bytes() {
             Some(content) => &content[range],
@@ -94,8 +94,8 @@ pub fn first_difference<B: Block>(pieces: &[Piece<B>], bytes: &[u8]) -> Option<u
                 &copy[..]
             }
         };
-        if content != wanted {
-            let place = content.iter().zip(wanted).position(|(one, other)| one != other);
+        if content != expected {
+            let place = content.iter().zip(expected).position(|(one, other)| one != other);
             return Some(at + place.expect("the contents differ"));
         }
         at += piece.len();

@@ -37,9 +37,9 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
 fn provisioning<S: Seam>(unit: &Unit<S>, from: u16) -> Vec<u8> {
     let Some(space) = unit.provisioned.get() else { return Vec::new() };
     // Scope: used space belongs to the unit; available space is shared with other units.
-    let (own, shared) = (1, 2);
+    let (unit_scope, target_scope) = (1, 2);
     let mut body = Vec::new();
-    for (code, value, scope) in [(1, space.available_bytes, shared), (2, Some(space.used_bytes), own)] {
+    for (code, value, scope) in [(1, space.available_bytes, target_scope), (2, Some(space.used_bytes), unit_scope)] {
         let Some(value) = value.filter(|_| code >= from) else { continue };
         let resources = u32::try_from(value / RESOURCE_BYTES).unwrap_or(u32::MAX);
         body.extend(u16::to_be_bytes(code));

@@ -56,13 +56,13 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             2 => Some(Mode::DEFAULT),
             _ => return Err(Sense::illegal(Asc::SAVING_NOT_SUPPORTED).into()),
         };
-        let wanted = |of: u8| code == ALL || code == of;
-        let known = PAGES.iter().any(|(of, _)| wanted(*of));
+        let is_requested = |page_code: u8| code == ALL || code == page_code;
+        let known = PAGES.iter().any(|(page_code, _)| is_requested(*page_code));
         if !known || !(subpage == 0 || subpage == 0xff) {
             return Err(invalid_field(if known { 3 } else { 2 }, None));
         }
-        let pages = PAGES.iter().filter(|(of, _)| wanted(*of));
-        let pages: Vec<u8> = pages.flat_map(|(of, len)| page(*of, *len, mode)).collect();
+        let pages = PAGES.iter().filter(|(page_code, _)| is_requested(*page_code));
+        let pages: Vec<u8> = pages.flat_map(|(page_code, len)| page(*page_code, *len, mode)).collect();
         // Device-specific parameter: write protection and DPOFUA support.
         let device = 0x10 | if unit.is_read_only() { 0x80 } else { 0 };
         let long = cdb.0.len() > 6;
@@ -140,7 +140,7 @@ fn selected(bytes: &[u8], long: bool, mode: Mode) -> Result<Mode, Failure> {
     let mut at = head_len + descriptor_len;
     while at < bytes.len() {
         let [code, len, ..] = bytes[at..] else { return Err(cut_short()) };
-        let known = PAGES.iter().find(|(of, _)| *of == code).ok_or_else(|| invalid_parameter(at))?;
+        let known = PAGES.iter().find(|(page_code, _)| *page_code == code).ok_or_else(|| invalid_parameter(at))?;
         if usize::from(len) != known.1 {
             return Err(invalid_parameter(at + 1));
         }

@@ -45,9 +45,9 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         extent.check_length()?;
         self.transfer_bytes = extent.len_bytes();
         // Blocks beyond the initiator's expected length are not read.
-        let wanted = extent.truncated_to(self.expected.in_bytes);
-        if wanted.count > 0 {
-            unit.volume().record_request(OpKind::Read, wanted.offset_bytes(), wanted.len_bytes());
+        let requested = extent.truncated_to(self.expected.in_bytes);
+        if requested.count > 0 {
+            unit.volume().record_request(OpKind::Read, requested.offset_bytes(), requested.len_bytes());
         }
         let (once, fua) = (is_once(&cdb), has_fua(&cdb));
         if fua {
@@ -55,7 +55,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             unit.volume().flush().await.map_err(|error| failure_of(&error, EngineOperation::Other))?;
         }
         let (volume, mut pieces) = (unit.volume(), Vec::new());
-        for (at, len) in wanted.parts(SENT_AT_ONCE_BYTES_MAX) {
+        for (at, len) in requested.parts(SENT_AT_ONCE_BYTES_MAX) {
             self.check_cancelled()?;
             self.input.reserve_buffers(len).await?;
             let read = match once {

@@ -57,14 +57,14 @@ fn describe(times: bool, option: u8, code: u8, action: u16) -> Result<Vec<u8>, F
     if option == 1 && has_actions || option == 2 && has_none {
         return Err(invalid_field(2, Some(2)));
     }
-    let wanted = |opcode: &&Opcode| {
+    let is_requested = |opcode: &&Opcode| {
         opcode.code() == code
             && match opcode.action {
-                Some(own) => u16::from(own) == action,
+                Some(opcode_action) => u16::from(opcode_action) == action,
                 None => option == 1 || action == 0,
             }
     };
-    Ok(match OPCODES.iter().find(wanted) {
+    Ok(match OPCODES.iter().find(is_requested) {
         None => vec![0, 0x01, 0, 0],
         Some(opcode) => {
             // SUPPORT 3: the command conforms to the standard.

@@ -254,11 +254,11 @@ impl State {
             (true, Some(kind)) => Some(reservation_of(registrant, kind)),
             (false, _) => None,
         };
-        let (gone, stay): (Vec<_>, Vec<_>) = std::mem::take(&mut self.registrations)
+        let (removed, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.registrations)
             .into_iter()
             .partition(|other| is_victim(other) && (other.registrant != *registrant || !takes_over));
-        self.registrations = stay;
-        for other in gone {
+        self.registrations = kept;
+        for other in removed {
             if other.registrant != *registrant {
                 events.notified.push((other.registrant.clone(), Attention::RegistrationsPreempted));
             }

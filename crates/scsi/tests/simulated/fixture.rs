@@ -122,7 +122,7 @@ pub fn with_target<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Rc<World
 }
 
 /// Like [`with_target`], with so little memory that writes wait for memory.
-pub fn with_cramped_target<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Rc<World>, Rc<Fixture>) -> F) {
+pub fn with_small_pool<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Rc<World>, Rc<Fixture>) -> F) {
     with_target_in(world_of(WorldSpec { blocks: 512, ..WorldSpec::new(seed) }), test);
 }
 

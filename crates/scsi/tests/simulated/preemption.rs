@@ -6,7 +6,7 @@ use std::rc::Rc;
 use scsi::{Cancel, Cancelled, Command, DataOut, Expected, Status};
 use seam::{Nanos, Seam};
 
-use crate::fixture::{with_cramped_target, with_target};
+use crate::fixture::{with_small_pool, with_target};
 use crate::initiator::{Client, Sink, cdb16, content};
 use crate::reservations::{
     CLEAR, EXCLUSIVE, EXCLUSIVE_ALL, PREEMPT, PREEMPT_AND_ABORT, REGISTER, REGISTER_AND_IGNORE, RESERVE,
@@ -82,7 +82,7 @@ impl DataOut for Silent {
 #[test]
 fn preempt_and_abort_stops_all_writes_of_the_victim() {
     for seed in 0..30 {
-        with_cramped_target(seed, async |_, fixture| {
+        with_small_pool(seed, async |_, fixture| {
             let (victim, other) = (Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.a:2").await);
             out(&victim, REGISTER_AND_IGNORE, 0, 0, 1).await;
             out(&other, REGISTER_AND_IGNORE, 0, 0, 2).await;

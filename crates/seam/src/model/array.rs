@@ -66,14 +66,14 @@ pub enum ModelError {
 const DISKS_MAX: usize = 64;
 
 impl ArraySpec {
-    /// Number of places that the array's disks visit for a request, including reads before a write.
+    /// Number of disk accesses that a request needs, including the reads before a write.
     pub fn accesses(&self, access: Access, at: u64, len: u64) -> u64 {
-        let (mut before, mut parts) = (Vec::new(), Vec::new());
+        let (mut reads_first, mut parts) = (Vec::new(), Vec::new());
         match access {
             Access::Read => self.layout().read(at, len.max(1), |holders| holders.start, &mut parts),
-            Access::Write => self.layout().write(at, len.max(1), &mut before, &mut parts),
+            Access::Write => self.layout().write(at, len.max(1), &mut reads_first, &mut parts),
         }
-        (before.len() + parts.len()) as u64
+        (reads_first.len() + parts.len()) as u64
     }
 
     /// An array with 64 KiB stripe units, without controller memory, of disks with their type's capacity.
@@ -140,7 +140,7 @@ enum Owner {
 /// Concurrent parts of one request, and the parts that follow their completion.
 struct Group {
     owner: Owner,
-    left: usize,
+    remaining: usize,
     next_parts: Vec<Part>,
 }
 
@@ -156,8 +156,9 @@ pub struct Array {
     memory_completions: BinaryHeap<Reverse<(Nanos, u64, u64)>>,
     sequence: u64,
     finished: Vec<u64>,
-    before: Vec<Part>,
-    after: Vec<Part>,
+    /// Scratch: the parts that start at once, and the parts that wait for them.
+    first_parts: Vec<Part>,
+    second_parts: Vec<Part>,
     /// Vectors of ended groups, for reuse.
     spare: Vec<Vec<Part>>,
 }
@@ -187,8 +188,8 @@ impl Array {
             memory_completions: BinaryHeap::new(),
             sequence: 0,
             finished: Vec::new(),
-            before: Vec::new(),
-            after: Vec::new(),
+            first_parts: Vec::new(),
+            second_parts: Vec::new(),
             spare: Vec::new(),
         })
     }
@@ -201,13 +202,13 @@ impl Array {
     /// Submits a request; [`Array::advance`] returns `token` on its completion.
     pub fn submit(&mut self, now: Nanos, token: u64, access: Access, at: u64, len: u64) {
         assert!(len > 0 && at + len <= self.spec.size_bytes(), "outside the array: {at}+{len}");
-        self.run_to(now);
+        self.advance_to(now);
         match (access, &mut self.controller) {
             (Access::Read, Some(controller)) if controller.covers_read(&self.layout, at, len) => {
                 self.complete_from_memory(now, token)
             }
             (Access::Read, _) => {
-                let mut parts = std::mem::take(&mut self.before);
+                let mut parts = std::mem::take(&mut self.first_parts);
                 let devices = &self.devices;
                 let shortest = |disks: std::ops::Range<usize>| {
                     let start = disks.start;
@@ -217,7 +218,7 @@ impl Array {
                 let next_parts = self.spare.pop().unwrap_or_default();
                 self.start(now, Owner::Client(token), &parts, next_parts);
                 parts.clear();
-                self.before = parts;
+                self.first_parts = parts;
             }
             (Access::Write, Some(controller)) => {
                 if controller.waiting.is_empty() && controller.accept_write(&self.layout, at, len) {
@@ -242,7 +243,7 @@ impl Array {
 
     /// Processes all events up to `now` and appends the tokens of completed requests.
     pub fn advance(&mut self, now: Nanos, done: &mut Vec<u64>) {
-        self.run_to(now);
+        self.advance_to(now);
         done.append(&mut self.finished);
     }
 
@@ -251,7 +252,7 @@ impl Array {
         Nanos(self.devices.iter().map(|device| device.busy().0).sum())
     }
 
-    fn run_to(&mut self, now: Nanos) {
+    fn advance_to(&mut self, now: Nanos) {
         loop {
             let next = self.devices.iter().enumerate().filter_map(|(disk, device)| Some((device.next_event()?, disk)));
             let next = next.min();
@@ -272,13 +273,13 @@ impl Array {
 
     fn part_done(&mut self, now: Nanos, index: usize) {
         let group = &mut self.groups[index];
-        group.left -= 1;
-        if group.left > 0 {
+        group.remaining -= 1;
+        if group.remaining > 0 {
             return;
         }
         let (owner, mut next_parts) = (group.owner, std::mem::take(&mut group.next_parts));
         if !next_parts.is_empty() {
-            group.left = next_parts.len();
+            group.remaining = next_parts.len();
             next_parts
                 .iter()
                 .for_each(|part| self.devices[part.disk].submit(now, index as u64, part.access, part.at, part.len));
@@ -327,21 +328,22 @@ impl Array {
     }
 
     fn start_write(&mut self, now: Nanos, owner: Owner, at: u64, len: u64) {
-        let (mut before, mut after) = (std::mem::take(&mut self.before), std::mem::take(&mut self.after));
-        self.layout.write(at, len, &mut before, &mut after);
-        if before.is_empty() {
-            std::mem::swap(&mut before, &mut after);
+        let (mut first_parts, mut second_parts) =
+            (std::mem::take(&mut self.first_parts), std::mem::take(&mut self.second_parts));
+        self.layout.write(at, len, &mut first_parts, &mut second_parts);
+        if first_parts.is_empty() {
+            std::mem::swap(&mut first_parts, &mut second_parts);
         }
         let mut next_parts = self.spare.pop().unwrap_or_default();
-        next_parts.extend_from_slice(&after);
-        self.start(now, owner, &before, next_parts);
-        before.clear();
-        after.clear();
-        (self.before, self.after) = (before, after);
+        next_parts.extend_from_slice(&second_parts);
+        self.start(now, owner, &first_parts, next_parts);
+        first_parts.clear();
+        second_parts.clear();
+        (self.first_parts, self.second_parts) = (first_parts, second_parts);
     }
 
     fn start(&mut self, now: Nanos, owner: Owner, parts: &[Part], next_parts: Vec<Part>) {
-        let group = Group { owner, left: parts.len(), next_parts };
+        let group = Group { owner, remaining: parts.len(), next_parts };
         let index = match self.free.pop() {
             Some(index) => {
                 self.groups[index] = group;

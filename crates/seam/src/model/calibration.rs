@@ -68,12 +68,12 @@ fn arrays_pay_for_parity_and_profit_from_full_stripes() {
     let (reads, writes) = (random_iops(raid5, Access::Read, 32), random_iops(raid5, Access::Write, 32));
     let mut array = Array::new(raid5).expect("a plain array");
     let (len, mut at) = (1 << 20, 0);
-    let each = closed_loop(&mut array, 8, 2_000, || {
+    let per_second = closed_loop(&mut array, 8, 2_000, || {
         at += len;
         (Access::Write, at - len, len)
     });
     println!("RAID 5 of five sas15k: 8 KiB random reads {reads} a second, random writes {writes}, both at depth 32;");
-    println!("sequential writes of whole stripes {} MB/s", each * len / 1_000_000);
+    println!("sequential writes of whole stripes {} MB/s", per_second * len / 1_000_000);
     assert!(
         (reads * 20..reads * 40).contains(&(writes * 100)),
         "a small write costs four operations: {reads}, {writes}"

@@ -31,8 +31,8 @@ pub struct SpindleSpec {
     pub write_settle: Nanos,
     /// Command overhead of an idle disk; a busy disk overlaps it with the operation before.
     pub overhead: Nanos,
-    /// Number of the oldest requests among which the disk chooses: firmware considers only a part of a long queue.
-    pub choices: usize,
+    /// Number of the oldest requests that the disk reorders: firmware considers only a part of a long queue.
+    pub reorder_depth: usize,
     /// Age at which a request takes precedence.
     pub starvation_limit: Nanos,
     /// Bytes read ahead of a sequential reader.
@@ -49,7 +49,7 @@ struct Request {
     access: Access,
     at: u64,
     len: u64,
-    since: Nanos,
+    submitted_at: Nanos,
     track: u64,
     angle: u64,
 }
@@ -183,16 +183,16 @@ impl Spindle {
     /// Chooses the next operation and its completion time.
     fn start_next(&mut self, now: Nanos) {
         assert!(self.current.is_none(), "a disk performs one operation at a time");
-        let choice = self.queue.iter().take(self.spec.choices);
+        let candidates = self.queue.iter().take(self.spec.reorder_depth);
         let cost = |request: &Request| match self.buffered_at(now, request) {
             Some(at) => at.since(now).0,
             None => self.positioning(now, request),
         };
         let Some(first) = self.queue.front() else { return };
-        let index = if now.since(first.since) > self.spec.starvation_limit || self.queue.len() == 1 {
+        let index = if now.since(first.submitted_at) > self.spec.starvation_limit || self.queue.len() == 1 {
             0
         } else {
-            choice.enumerate().min_by_key(|(_, request)| cost(request)).map_or(0, |(index, _)| index)
+            candidates.enumerate().min_by_key(|(_, request)| cost(request)).map_or(0, |(index, _)| index)
         };
         let request = self.queue.remove(index).expect("the index is within the queue");
         let done = match self.buffered_at(now, &request) {
@@ -251,7 +251,7 @@ impl Device for Spindle {
     fn submit(&mut self, now: Nanos, token: u64, access: Access, at: u64, len: u64) {
         assert!(len > 0 && at + len <= self.spec.capacity_bytes, "outside the disk: {at}+{len}");
         let (track, angle) = (self.track(at), self.angle(at));
-        self.queue.push_back(Request { token, access, at, len, since: now, track, angle });
+        self.queue.push_back(Request { token, access, at, len, submitted_at: now, track, angle });
         if self.current.is_none() {
             self.busy += self.spec.overhead;
             self.start_next(now + self.spec.overhead);
@@ -320,8 +320,8 @@ mod tests {
     fn rewriting_the_same_place_costs_a_revolution() {
         let mut disk = disk();
         let time = one_by_one(&mut disk, (0..100).map(|_| (Access::Write, 1 << 30, 8 << 10)));
-        let each = time.0 / 100;
-        assert!(each.abs_diff(disk.spec.revolution.0) < 100_000, "{each} ns a write");
+        let mean_ns = time.0 / 100;
+        assert!(mean_ns.abs_diff(disk.spec.revolution.0) < 100_000, "{mean_ns} ns a write");
     }
 
     #[test]

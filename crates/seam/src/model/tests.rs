@@ -53,9 +53,9 @@ fn requests_take_the_time_of_the_array() {
         for number in 0..50 {
             write(&world, &disk, number * 7919 % (SIZE / 4096) * 4096, 1).await.unwrap();
         }
-        let each = seam.now().since(start).0 / 50;
+        let mean_ns = seam.now().since(start).0 / 50;
         // Two concurrent reads, then a revolution until the same places pass again.
-        assert!((6_000_000..14_000_000).contains(&each), "{each} ns a small write");
+        assert!((6_000_000..14_000_000).contains(&mean_ns), "{mean_ns} ns a small write");
         assert!(array.busy() > seam.now());
     });
 }
@@ -67,21 +67,21 @@ fn volumes_on_one_array_share_its_spindles() {
         let seam = world.seam();
         world.block_on(async {
             let array = array(&world, raid5());
-            let left = Rc::new(Cell::new(volumes));
+            let remaining = Rc::new(Cell::new(volumes));
             for number in 0..volumes {
                 let content = content(&world, &number.to_string(), SIZE).await;
                 let disk = ModelledDisk::new(&array, content).expect("the array has free space");
-                let (seam, left) = (seam.clone(), Rc::clone(&left));
+                let (seam, remaining) = (seam.clone(), Rc::clone(&remaining));
                 seam.clone().spawn(async move {
                     for _ in 0..200 {
                         let at = seam.random() % (SIZE / 4096) * 4096;
                         let block = seam.alloc().expect("the pool has a free buffer");
                         disk.read(at, vec![Piece::whole(block)]).await.0.unwrap();
                     }
-                    left.set(left.get() - 1);
+                    remaining.set(remaining.get() - 1);
                 });
             }
-            while left.get() > 0 {
+            while remaining.get() > 0 {
                 seam.sleep(crate::Nanos::from_millis(1)).await;
             }
             seam.now().0

@@ -52,7 +52,7 @@ impl DiskType {
             seek_max: Nanos::from_micros(6_120),
             write_settle: Nanos::from_micros(200),
             overhead: Nanos::from_micros(40),
-            choices: 10,
+            reorder_depth: 10,
             starvation_limit: Nanos::from_millis(400),
             read_ahead_bytes: 1 << 20,
             segments: 8,

@@ -103,14 +103,14 @@ pub(super) async fn connect(world: &Rc<Shared>, to: &Address) -> io::Result<SimS
     super::timer::Sleep::new(Rc::clone(world), world.now() + delay).await;
     let found = world.wires.listeners.borrow().get(&name).cloned();
     let queue = found.ok_or(io::ErrorKind::ConnectionRefused)?;
-    let (there, back) = (Pipe::new(world, spec), Pipe::new(world, spec));
+    let (to_server, to_client) = (Pipe::new(world, spec), Pipe::new(world, spec));
     let mut connections = world.wires.connections.borrow_mut();
     connections.retain(|(_, pipes)| pipes.iter().any(|pipe| pipe.strong_count() > 0));
-    connections.push((name, [Rc::downgrade(&there), Rc::downgrade(&back)]));
+    connections.push((name, [Rc::downgrade(&to_server), Rc::downgrade(&to_client)]));
     drop(connections);
-    queue.clients.borrow_mut().push_back(SimStream::new(Rc::clone(&there), Rc::clone(&back), to));
+    queue.clients.borrow_mut().push_back(SimStream::new(Rc::clone(&to_server), Rc::clone(&to_client), to));
     queue.waiting.take().into_iter().for_each(Waker::wake);
-    Ok(SimStream::new(back, there, to))
+    Ok(SimStream::new(to_client, to_server, to))
 }
 
 impl World {

@@ -22,7 +22,7 @@ pub(super) struct Pipe {
     spec: WireSpec,
     state: RefCell<State>,
     /// Total bytes in `State::chunks`.
-    held: Cell<usize>,
+    buffered_bytes: Cell<usize>,
     /// An interruptible read is waiting.
     waits: Cell<bool>,
     /// The waiting read has been interrupted.
@@ -34,7 +34,7 @@ struct State {
     /// Chunks with their arrival times, which never go back.
     chunks: VecDeque<(Nanos, Vec<u8>)>,
     /// Bytes of the first chunk that have been read.
-    taken: usize,
+    consumed_bytes: usize,
     arrival: Nanos,
     /// The writer has closed: the end of the stream follows the last byte.
     closed: bool,
@@ -49,8 +49,8 @@ struct State {
 impl Pipe {
     pub(super) fn new(world: &Rc<Shared>, spec: WireSpec) -> Rc<Pipe> {
         let number = world.number();
-        let (state, held, waits, interrupted) = Default::default();
-        Rc::new(Pipe { world: Rc::clone(world), number, spec, state, held, waits, interrupted })
+        let (state, buffered_bytes, waits, interrupted) = Default::default();
+        Rc::new(Pipe { world: Rc::clone(world), number, spec, state, buffered_bytes, waits, interrupted })
     }
 
     /// Appends bytes up to the window and returns their number; an error if the connection is closed or cut.
@@ -62,7 +62,7 @@ impl Pipe {
         if state.broken || state.closed {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        let room = self.spec.window_bytes.saturating_sub(self.held.get());
+        let room = self.spec.window_bytes.saturating_sub(self.buffered_bytes.get());
         let mut done = 0;
         while done < bytes.len().min(room) {
             let rest = bytes.len().min(room) - done;
@@ -81,7 +81,7 @@ impl Pipe {
             }
             done += count;
         }
-        self.held.set(self.held.get() + done);
+        self.buffered_bytes.set(self.buffered_bytes.get() + done);
         let reader = state.reader.take();
         drop(state);
         reader.into_iter().for_each(Waker::wake);
@@ -100,21 +100,21 @@ impl Pipe {
         }
         let mut done = 0;
         while done < room {
-            let taken = state.taken;
+            let consumed_bytes = state.consumed_bytes;
             let Some((at, chunk)) = state.chunks.front() else { break };
             if *at > self.world.now() {
                 break;
             }
-            let count = (chunk.len() - taken).min(room - done);
-            out.extend_from_slice(&chunk[taken..taken + count]);
+            let count = (chunk.len() - consumed_bytes).min(room - done);
+            out.extend_from_slice(&chunk[consumed_bytes..consumed_bytes + count]);
             done += count;
-            state.taken = taken + count;
-            if state.chunks.front().is_some_and(|(_, chunk)| chunk.len() == state.taken) {
+            state.consumed_bytes = consumed_bytes + count;
+            if state.chunks.front().is_some_and(|(_, chunk)| chunk.len() == state.consumed_bytes) {
                 state.chunks.pop_front();
-                state.taken = 0;
+                state.consumed_bytes = 0;
             }
         }
-        self.held.set(self.held.get() - done);
+        self.buffered_bytes.set(self.buffered_bytes.get() - done);
         if done == 0 {
             return (state.closed && state.chunks.is_empty()).then_some(Ok(0));
         }

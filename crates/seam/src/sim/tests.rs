@@ -40,9 +40,9 @@ fn busy(seed: u64) -> Trace {
     let seam = world.seam();
     world.block_on(async {
         let disk = seam.open_disk(&open_spec("d")).await.unwrap();
-        let left = Rc::new(Cell::new(8));
+        let remaining = Rc::new(Cell::new(8));
         for task in 0..8 {
-            let (seam, disk, left) = (seam.clone(), disk.clone(), Rc::clone(&left));
+            let (seam, disk, remaining) = (seam.clone(), disk.clone(), Rc::clone(&remaining));
             seam.clone().spawn(async move {
                 for _ in 0..20 {
                     let at = seam.random() % (SIZE / 4096) * 4096;
@@ -52,10 +52,10 @@ fn busy(seed: u64) -> Trace {
                     read(&seam, &disk, at).await;
                     disk.flush().await.unwrap();
                 }
-                left.set(left.get() - 1);
+                remaining.set(remaining.get() - 1);
             });
         }
-        while left.get() > 0 {
+        while remaining.get() > 0 {
             seam.sleep(Nanos::from_millis(1)).await;
         }
     });
@@ -222,7 +222,7 @@ fn after(mode: CrashMode, seed: u64) -> ([u64; 8], [u64; 8], bool) {
 #[test]
 fn each_crash_mode_leaves_its_defined_state() {
     let runs = |mode| (0..64).map(|seed| after(mode, seed)).collect::<Vec<_>>();
-    let some =
+    let any_run =
         |runs: &[([u64; 8], [u64; 8], bool)], wanted: fn(&[u64; 8]) -> bool| runs.iter().any(|run| wanted(&run.0));
     let torn = |tags: &[u64; 8]| tags.iter().any(|tag| *tag != tags[0]);
 
@@ -235,19 +235,19 @@ fn each_crash_mode_leaves_its_defined_state() {
 
     let prefix = runs(CrashMode::Prefix);
     assert!(
-        some(&prefix, |tags| *tags == [1; 8])
-            && some(&prefix, |tags| *tags == [2; 8])
-            && some(&prefix, |tags| *tags == [3; 8])
+        any_run(&prefix, |tags| *tags == [1; 8])
+            && any_run(&prefix, |tags| *tags == [2; 8])
+            && any_run(&prefix, |tags| *tags == [3; 8])
     );
-    assert!(!some(&prefix, torn) && prefix.iter().all(|run| run.1 == [0; 8]));
+    assert!(!any_run(&prefix, torn) && prefix.iter().all(|run| run.1 == [0; 8]));
 
     let subset = runs(CrashMode::Subset);
-    assert!(subset.iter().any(|run| run.0 == [1; 8] && run.1 == [4; 8]) && !some(&subset, torn));
+    assert!(subset.iter().any(|run| run.0 == [1; 8] && run.1 == [4; 8]) && !any_run(&subset, torn));
 
     let reordered = runs(CrashMode::Reordered);
     assert!(reordered.iter().any(|run| run.0 == [2; 8] && run.1 == [4; 8]), "an older write lands last");
 
-    assert!(some(&runs(CrashMode::Torn), torn) && some(&runs(CrashMode::Scattered), torn));
+    assert!(any_run(&runs(CrashMode::Torn), torn) && any_run(&runs(CrashMode::Scattered), torn));
     for mode in CrashMode::ALL {
         assert!(
             runs(mode).iter().flat_map(|run| run.0).all(|tag| (1..=3).contains(&tag)),
@@ -584,16 +584,16 @@ fn snapshot_offers_every_survival_while_the_world_continues() {
     assert_eq!((control.tag(0), control.tag(8)), (2, 3));
     let shape: Vec<_> = cut.changes().map(|change| (change.sector, change.completed, change.last_of_disk)).collect();
     assert_eq!(shape, [(0, true, false), (8, false, true)]);
-    let left = |survival: &dyn Fn(usize) -> Survival| {
+    let after_crash = |survival: &dyn Fn(usize) -> Survival| {
         let next = world(4);
         next.adopt(cut.images(survival));
         let disk = next.disk("d").unwrap();
         [disk.tag(0), disk.tag(7), disk.tag(8), disk.tag(15)]
     };
-    assert_eq!(left(&|_| Survival::Lost), [1, 1, 0, 0]);
-    assert_eq!(left(&|_| Survival::Whole), [2, 2, 3, 3]);
-    assert_eq!(left(&|number| if number == 0 { Survival::First(1) } else { Survival::AllBut(1) }), [2, 1, 0, 3]);
-    assert_eq!(left(&|_| Survival::Scattered(1 << 7)), [1, 2, 0, 3]);
+    assert_eq!(after_crash(&|_| Survival::Lost), [1, 1, 0, 0]);
+    assert_eq!(after_crash(&|_| Survival::Whole), [2, 2, 3, 3]);
+    assert_eq!(after_crash(&|number| if number == 0 { Survival::First(1) } else { Survival::AllBut(1) }), [2, 1, 0, 3]);
+    assert_eq!(after_crash(&|_| Survival::Scattered(1 << 7)), [1, 2, 0, 3]);
 }
 
 #[test]

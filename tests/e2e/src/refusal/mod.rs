@@ -1,7 +1,7 @@
 //! Refused volumes and flash stores from an administrator's view: the code, the message and its commands.
 
+pub mod causes;
 pub mod page;
-pub mod scenes;
 
 use serde_json::Value;
 

@@ -178,9 +178,9 @@ struct RenderedEntry {
 }
 
 fn compose(entries: &BTreeMap<String, RenderedEntry>) -> String {
-    let each: Vec<&RenderedEntry> = Refusal::CODES.iter().filter_map(|code| entries.get(*code)).collect();
-    let rows: String = each.iter().map(|entry| entry.rows.as_str()).collect();
-    let sections: String = each.iter().map(|entry| entry.section.as_str()).collect();
+    let ordered: Vec<&RenderedEntry> = Refusal::CODES.iter().filter_map(|code| entries.get(*code)).collect();
+    let rows: String = ordered.iter().map(|entry| entry.rows.as_str()).collect();
+    let sections: String = ordered.iter().map(|entry| entry.section.as_str()).collect();
     format!("{TABLE}{rows}{MESSAGES}{sections}\n")
 }
 
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn placeholders_replace_machine_dependent_values() {
         let (store, data) = ("0123456789abcdef0123456789abcdef", "0123456789abcdef");
-        let given = [
+        let messages = [
             format!("start 12: {store}, directory {store}, 4096 bytes of volume v (data {data});"),
             "was file:0a:7:5.000000009, is nbd+unix:///?socket=/a/b. That of first: blkdiscard -z".to_owned(),
         ];
@@ -243,7 +243,7 @@ mod tests {
             "start N: STORE, directory DIRECTORY, N bytes of volume NAME (data DATA);",
             "was BACKING, is BACKING. That of OTHER: blkdiscard -z",
         ];
-        assert_eq!(given.map(|text| placeholders(&text)), expected);
+        assert_eq!(messages.map(|text| placeholders(&text)), expected);
     }
 
     #[test]

@@ -46,13 +46,13 @@ fn run(fixture: &Fixture, volume: &str, Run(pattern, bytes, requests, flush_ever
     let out = fio.within(fixture.folder.path()).ok();
     let report: Value = serde_json::from_str(&out[out.find('{').expect("valid JSON")..]).expect("valid JSON");
     let job = &report["jobs"][0];
-    let of = |kind: &str, figure: &str| number(&job[kind][figure]);
+    let figure_of = |kind: &str, figure: &str| number(&job[kind][figure]);
     let figures = Figures::from([
-        ("reads", of("read", "total_ios")),
-        ("writes", of("write", "total_ios")),
-        ("flushes", of("sync", "total_ios")),
-        ("read_bytes", of("read", "io_bytes")),
-        ("write_bytes", of("write", "io_bytes")),
+        ("reads", figure_of("read", "total_ios")),
+        ("writes", figure_of("write", "total_ios")),
+        ("flushes", figure_of("sync", "total_ios")),
+        ("read_bytes", figure_of("read", "io_bytes")),
+        ("write_bytes", figure_of("write", "io_bytes")),
     ]);
     assert_eq!(figures["reads"] + figures["writes"], *requests, "{pattern}: {figures:?}");
     assert_eq!(figures["read_bytes"] + figures["write_bytes"], bytes * requests, "{pattern}: {figures:?}");
@@ -80,8 +80,8 @@ fn of_metrics(text: &str, name: &str, labels: &str) -> Figures {
     let series = [("reads", "requests", "read"), ("writes", "requests", "write"), ("flushes", "requests", "flush")];
     let series = series.into_iter().chain([("read_bytes", "bytes", "read"), ("write_bytes", "bytes", "write")]);
     series
-        .map(|(figure, of, op)| {
-            let head = format!("{name}_{of}_total{{{labels},op=\"{op}\"}} ");
+        .map(|(figure, family, op)| {
+            let head = format!("{name}_{family}_total{{{labels},op=\"{op}\"}} ");
             let value = text.lines().find_map(|line| line.strip_prefix(&head));
             (figure, value.unwrap_or_else(|| panic!("no {head}in\n{text}")).parse().expect("a count"))
         })
@@ -114,9 +114,9 @@ fn of_screen(screen: &str, volume: &str) -> Figures {
 fn figures_of_all_sources(daemon: &Daemon, http: &Http) -> BTreeMap<&'static str, [Option<Figures>; 2]> {
     let json = |args: &[&str]| -> Value { serde_json::from_str(&daemon.command(args)).expect("valid JSON") };
     let all = |volumes: &Value| {
-        let each: BTreeMap<_, _> =
+        let by_volume: BTreeMap<_, _> =
             volumes.as_array().expect("a list").iter().map(|v| (v["name"].as_str(), of_report(v))).collect();
-        [Some(each[&Some("v")].clone()), Some(sum(each.values()))]
+        [Some(by_volume[&Some("v")].clone()), Some(sum(by_volume.values()))]
     };
     let metrics = http.get("/metrics").body;
     let (_, event) = http.subscribe("/api/v1/stream?volumes=v", &[]).event();
@@ -130,9 +130,9 @@ fn figures_of_all_sources(daemon: &Daemon, http: &Http) -> BTreeMap<&'static str
         ("API, volumes", all(&http.get("/api/v1/volumes").json()["volumes"])),
         ("API, the volume", [Some(of_report(&http.get("/api/v1/volumes/v").json())), None]),
         ("API, datastores", {
-            let each = datastores.as_array().expect("a list");
-            let v = each.iter().find(|store| store["name"] == "shelf").map(of_report);
-            [v, Some(sum(&each.iter().map(of_report).collect::<Vec<_>>()))]
+            let list = datastores.as_array().expect("a list");
+            let v = list.iter().find(|store| store["name"] == "shelf").map(of_report);
+            [v, Some(sum(&list.iter().map(of_report).collect::<Vec<_>>()))]
         }),
         ("status --json", all(&json(&["status", "--json"])["volumes"])),
         ("status", [Some(of_screen(&daemon.command(&["status"]), "v")), None]),

@@ -44,8 +44,8 @@ fn history_agrees_with_volume_counters_and_fio() {
     let http = Http::of(&daemon);
     let uri = format!("--uri={}", fixture.uri("v"));
     let common = ["--name=v", "--ioengine=nbd", "--randseed=7", "--bs=4k", "--iodepth=4", &uri, "--output-format=json"];
-    let run = |how: &[&str]| -> Value {
-        let args = common.iter().chain(how).copied().collect::<Vec<_>>().join(" ");
+    let run = |options: &[&str]| -> Value {
+        let args = common.iter().chain(options).copied().collect::<Vec<_>>().join(" ");
         let out = tool("fio").args(&args).within(fixture.folder.path()).ok();
         serde_json::from_str(&out[out.find('{').expect("valid JSON")..]).expect("valid JSON")
     };

@@ -39,7 +39,9 @@ fn init_proposes_blank_and_named_devices_and_changes_none() {
     let attach = |name: &str| LoopDevice::attach(&folder.join(name), BYTES, 512);
     let (blank, full, odd) = match (attach("blank"), attach("full"), attach("odd")) {
         (Ok(blank), Ok(full), Ok(odd)) => (blank, full, odd),
-        (Err(why), ..) | (_, Err(why), _) | (.., Err(why)) => return println!("SKIPPED: no loop devices: {why}"),
+        (Err(reason), ..) | (_, Err(reason), _) | (.., Err(reason)) => {
+            return println!("SKIPPED: no loop devices: {reason}");
+        }
     };
     tool("mke2fs").arg("-q").arg("-t").arg("ext4").arg(full.path()).ok();
     // No tool recognises this data, and it belongs to an owner all the same.
@@ -56,11 +58,11 @@ fn init_proposes_blank_and_named_devices_and_changes_none() {
     let report = proposed(&look_args);
     assert_eq!(backings(&report), [blank], "{report:#}");
     let skipped = report["plan"]["left"].as_array().expect("a list");
-    let why = |device: &str| {
+    let reason = |device: &str| {
         let found = skipped.iter().find(|entry| entry["device"] == device).expect("the device is in the list");
         found["why"].as_str().expect("a reason").to_owned()
     };
-    assert!(why(full).contains("ext4") && why(odd).contains("unrecognised data"), "{report:#}");
+    assert!(reason(full).contains("ext4") && reason(odd).contains("unrecognised data"), "{report:#}");
     let report = proposed(&[&look_args[..], &["--volume", full]].concat());
     assert_eq!(backings(&report), [full, blank], "{report:#}");
 
@@ -130,8 +132,8 @@ fn guest_init_distinguishes_flash_from_disks_and_serves_the_plan() {
     );
     let skipped = plan["left"].as_array().expect("a list").iter();
     let skipped: Vec<_> = skipped.map(|entry| entry["why"].as_str().expect("a reason")).collect();
-    assert!(skipped.len() == 2 && skipped.iter().all(|why| why.contains("ext4")), "{report:#}");
-    assert!(skipped.iter().any(|why| why.contains("mounted at /")), "{report:#}");
+    assert!(skipped.len() == 2 && skipped.iter().all(|reason| reason.contains("ext4")), "{report:#}");
+    assert!(skipped.iter().any(|reason| reason.contains("mounted at /")), "{report:#}");
 
     guest.run("hotset check-config /etc/hotset/hotset.toml");
     guest.run(

@@ -61,11 +61,11 @@ fn compare_and_write_by_eight_sessions_loses_no_increment() {
     let mut fixture = Fixture::with_volume(16 << 20);
     let address = fixture.add_iscsi_target("");
     let daemon = fixture.start();
-    let each = increments() / u64::from(SESSIONS);
+    let increments_per_session = increments() / u64::from(SESSIONS);
     let miscompares: u64 = std::thread::scope(|scope| {
         let count = |isid| {
             let (mut session, mut miscompares, mut value) = (log_in(address, isid), 0, 0);
-            for _ in 0..each {
+            for _ in 0..increments_per_session {
                 loop {
                     let done = session.compare_and_write(lun(0), 8, &sector(value), &sector(value + 1));
                     let done = done.expect("the session is open");
@@ -85,7 +85,7 @@ fn compare_and_write_by_eight_sessions_loses_no_increment() {
     });
     let counted = number(&expect_good_status(log_in(address, 99).read(lun(0), 8, 1)).data);
     println!("{counted} increments, {miscompares} lost a race and were repeated");
-    assert_eq!(counted, each * u64::from(SESSIONS));
+    assert_eq!(counted, increments_per_session * u64::from(SESSIONS));
     assert!(miscompares > 0, "no session lost a race");
     daemon.stop();
 }

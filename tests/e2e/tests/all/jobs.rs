@@ -156,14 +156,14 @@ fn failed_flush_without_waiting_is_reported_to_its_actor() {
     let id = start_flush(&http, &operate)["id"].as_str().expect("a name").to_owned();
     let outcome = wait_for("the end of the job", || ended_jobs(&http).into_iter().find(|job| job["id"] == *id));
     assert_eq!(outcome["outcome"], "failed", "{outcome}");
-    let why = outcome["reason"].as_str().expect("a string");
-    assert!(why.starts_with("volume v: destaging failed: "), "{why}");
+    let reason = outcome["reason"].as_str().expect("a string");
+    assert!(reason.starts_with("volume v: destaging failed: "), "{reason}");
     let events = http.get("/api/v1/events?kind=change&subject=v").json();
     let failure = events["events"]
         .as_array()
         .expect("a list")
         .iter()
-        .find(|event| event["text"] == *format!("flush failed: {why}"));
+        .find(|event| event["text"] == *format!("flush failed: {reason}"));
     assert!(
         failure.is_some_and(|event| event["actor"].as_str().is_some_and(|actor| actor.contains("operate"))),
         "{events}"

@@ -48,7 +48,7 @@ fn json_log_has_fields_and_obeys_its_filter() {
 #[test]
 fn unread_standard_error_delays_neither_requests_nor_stop() {
     let mut fixture = Fixture::with_volume(4 << 20);
-    let (pipe, under) = (fixture.folder.join("pipe"), fixture.folder.join("under"));
+    let (pipe, wrapper) = (fixture.folder.join("pipe"), fixture.folder.join("under"));
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
     let nonblock = OFlags::NONBLOCK.bits() as i32;
     let mut full = File::options()
@@ -60,9 +60,9 @@ fn unread_standard_error_delays_neither_requests_nor_stop() {
     let error =
         std::iter::from_fn(|| Some(full.write(&[b'.'; 4096]))).find_map(Result::err).expect("the pipe fills up");
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
-    fs::write(&under, format!("#!/bin/sh\nexec \"$@\" 2>{}\n", pipe.display())).expect("the folder can be written");
-    fs::set_permissions(&under, fs::Permissions::from_mode(0o755)).expect("the file belongs to this user");
-    fixture.wrapper = Some(under);
+    fs::write(&wrapper, format!("#!/bin/sh\nexec \"$@\" 2>{}\n", pipe.display())).expect("the folder can be written");
+    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).expect("the file belongs to this user");
+    fixture.wrapper = Some(wrapper);
     let daemon = fixture.start();
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     client.write(0, &[7; 4096]).expect("the write succeeds");

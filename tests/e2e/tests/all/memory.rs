@@ -126,17 +126,17 @@ fn peak_kib(memory_mib: u64, requests: u64) -> u64 {
     }
     drop(backing);
     let daemon = fixture.start();
-    let (endpoint, left, began) = (fixture.endpoint(), AtomicU64::new(requests), Instant::now());
+    let (endpoint, remaining, began) = (fixture.endpoint(), AtomicU64::new(requests), Instant::now());
     let moved: u64 = std::thread::scope(|scope| {
         let clients = (0..CLIENTS).map(|number| {
-            let (endpoint, left, data, seed) = (&endpoint, &left, &data, seed.wrapping_add(number));
-            scope.spawn(move || load(endpoint, volume_bytes, left, data, seed))
+            let (endpoint, remaining, data, seed) = (&endpoint, &remaining, &data, seed.wrapping_add(number));
+            scope.spawn(move || load(endpoint, volume_bytes, remaining, data, seed))
         });
         let clients: Vec<_> = clients.collect();
         let mut shown = 0;
         while clients.iter().any(|client| !client.is_finished()) {
             std::thread::sleep(Duration::from_millis(50));
-            let done = requests - left.load(Ordering::Relaxed);
+            let done = requests - remaining.load(Ordering::Relaxed);
             if done * 10 / requests > shown {
                 shown = done * 10 / requests;
                 println!(

@@ -87,8 +87,8 @@ fn assert_no_kernel_errors(guest: &mut Linux) {
 }
 
 /// Checks that removal is refused and the package stays installed. Returns the output.
-fn assert_removal_refused(guest: &mut Linux, how: &str) -> String {
-    let (status, output) = guest.try_run(&format!("dpkg --{how} hotset"));
+fn assert_removal_refused(guest: &mut Linux, action: &str) -> String {
+    let (status, output) = guest.try_run(&format!("dpkg --{action} hotset"));
     assert_ne!(status, 0, "the package was removed: {output}");
     println!("refused: {output}");
     let state = guest.run("dpkg-query -W -f '${Status}' hotset");

@@ -8,14 +8,14 @@ use e2e::client::Client;
 use e2e::daemon::{Daemon, hotset, text_of, wait_for};
 use e2e::fixture::Fixture;
 use e2e::fuse::Fuse;
-use e2e::refusal::page::{Entry, check_codes};
-use e2e::refusal::scenes::{
+use e2e::refusal::causes::{
     DEVICES, EXPORTED_BLOCKS, ExportedDisk, MEMORY_FORMAT, STATE, UNFLUSHED, UNFLUSHED_BYTES, backing, cloned_backing,
     cloned_dirty_backing, copy, emptied_log_restored, empty_devices, lost_state, newer_devices, newer_memory, path,
     persisted_memory_file, rename, restore_devices, restored_devices, restored_state, rolled_back_backing,
     set_backing_size, set_flash, set_later_format, set_memory_format, shared_backing, shrunk_backing, stop_dirty,
     unused_flash,
 };
+use e2e::refusal::page::{Entry, check_codes};
 use e2e::refusal::{flash_refusal, json, rebuild, run_proposed_command, show, volume_refusal};
 
 const ADOPT: &str = "hotset volume adopt NAME";

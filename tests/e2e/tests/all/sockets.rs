@@ -16,7 +16,7 @@ const VOLUMES: u32 = 60;
 const MONITOR: u32 = 64_055;
 
 fn is_root() -> bool {
-    fs::metadata("/proc/self").is_ok_and(|about| about.uid() == 0)
+    fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0)
 }
 
 /// Whether a user without privileges can connect to the volume.
@@ -37,12 +37,12 @@ fn control_group_may_not_write_volumes() {
     fixture.enable_vhost_user();
     fixture.tables += &format!("socket_group = \"{VOLUMES}\"\n");
     // The daemon runs without capabilities, as in the package's unit.
-    let under = fixture.folder.join("under");
+    let wrapper = fixture.folder.join("under");
     let ids = format!("--reuid={DAEMON} --regid={DAEMON} --groups={VOLUMES}");
     let script = format!("#!/bin/sh\nexec setpriv {ids} --bounding-set=-all --inh-caps=-all \"$@\"\n");
-    fs::write(&under, script).expect("the folder can be written");
-    fs::set_permissions(&under, Permissions::from_mode(0o755)).expect("the file belongs to this user");
-    fixture.wrapper = Some(under);
+    fs::write(&wrapper, script).expect("the folder can be written");
+    fs::set_permissions(&wrapper, Permissions::from_mode(0o755)).expect("the file belongs to this user");
+    fixture.wrapper = Some(wrapper);
     for path in [fixture.folder.path().to_owned(), fixture.backing("v")] {
         chown(path, Some(DAEMON), Some(DAEMON)).expect("root may");
     }

@@ -9,7 +9,7 @@ use e2e::blocks::{BLOCKS, VOLUME_BYTES, count, read, write, write_some};
 use e2e::daemon::{Daemon, wait_for};
 use e2e::fixture::Fixture;
 use e2e::loop_device::LoopDevice;
-use e2e::refusal::scenes::{
+use e2e::refusal::causes::{
     DEVICES, STATE, backing, on_file, on_slow_disks, path, rename, restore_devices, restored_state, save_devices,
     set_flash, slow_disks,
 };
@@ -66,8 +66,8 @@ fn copy_taken_while_the_daemon_ran_is_refused_after_its_stop() {
     daemon.stop();
     restore_devices(&fixture, ".copy");
     let daemon = fixture.start();
-    let why = volume_refusal(&fixture, &daemon, "dirty-elsewhere");
-    assert!(why.contains("older copy of their log"), "{why}");
+    let reason = volume_refusal(&fixture, &daemon, "dirty-elsewhere");
+    assert!(reason.contains("older copy of their log"), "{reason}");
     daemon.stop();
     assert!(count(&slow_disks(&fixture), 1) < BLOCKS, "nothing was destaged");
 }

@@ -59,11 +59,12 @@ impl Guest {
 
     /// A guest whose queues lie at the beginning of its memory.
     pub fn on(memory: Memory, socket: &Path, queues: usize, features: u64) -> Guest {
-        let each = Guest::queue_bytes();
+        let bytes_per_queue = Guest::queue_bytes();
         let event_idx = features & feature::EVENT_IDX != 0;
         let indirect = features & feature::INDIRECT != 0;
-        let made = (0..queues as u64)
-            .map(|number| Queue::new(&memory, number * each, SIZE, DATA_BYTES, event_idx, indirect).expect("a queue"));
+        let made = (0..queues as u64).map(|number| {
+            Queue::new(&memory, number * bytes_per_queue, SIZE, DATA_BYTES, event_idx, indirect).expect("a queue")
+        });
         let queues = made.collect();
         let mut guest = Guest { front_end: connect(socket, features), memory, queues };
         guest.front_end.share_memory(&guest.memory).expect("the server accepts the message");
@@ -191,7 +192,9 @@ fn full_queue_completes_each_request_once() {
         while !in_flight.is_empty() {
             for queue in 0..2 {
                 for done in guest.queues[queue].take_completions() {
-                    let at = in_flight.iter().position(|(of, head, ..)| (*of, *head) == (queue, done.head));
+                    let at = in_flight
+                        .iter()
+                        .position(|(queue_number, head, ..)| (*queue_number, *head) == (queue, done.head));
                     let (_, head, block, is_write) =
                         in_flight.swap_remove(at.expect("the request is in flight and completes once"));
                     assert_eq!(done.status, 0);
@@ -201,8 +204,8 @@ fn full_queue_completes_each_request_once() {
                     }
                     let data = guest.memory.read(guest.queues[queue].data(head), 4096);
                     let old = written[block as usize];
-                    let wanted = if old == 0 { vec![0; 4096] } else { content(block + old * 1000, 4096) };
-                    assert!(data == wanted, "block {block} is not what was written in round {old}");
+                    let expected = if old == 0 { vec![0; 4096] } else { content(block + old * 1000, 4096) };
+                    assert!(data == expected, "block {block} is not what was written in round {old}");
                 }
             }
         }
@@ -230,10 +233,10 @@ fn guest_is_notified_of_growth() {
     let fixture = fixture("");
     let daemon = fixture.start();
     let mut guest = Guest::started(&fixture, 1, ALL);
-    let mut own = guest.front_end.open_backend_channel().expect("the server accepts the message");
+    let mut back_channel = guest.front_end.open_backend_channel().expect("the server accepts the message");
     daemon.command(&["volume", "resize", "v", "96 MiB"]);
     let mut message = [0; 12];
-    own.read_exact(&mut message).expect("a message");
+    back_channel.read_exact(&mut message).expect("a message");
     assert_eq!(message, [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
     let sectors =
         u64::from_le_bytes(guest.front_end.config(8).expect("the server replies").try_into().expect("eight bytes"));
@@ -412,7 +415,7 @@ fn lost_acknowledged_writes_fail_the_next_flush() {
     let mut guest = Guest::new(&fixture.vhost_user_socket("v"), 1, ALL);
     let inflight = guest.front_end.get_inflight(1, SIZE).expect("the server provides inflight memory");
     guest.start(Some(&inflight));
-    let again = |daemon: &mut Option<Daemon>, guest: &mut Guest, kill: bool| {
+    let restart = |daemon: &mut Option<Daemon>, guest: &mut Guest, kill: bool| {
         let old = daemon.take().expect("the daemon runs");
         if kill {
             old.kill()
@@ -430,14 +433,14 @@ fn lost_acknowledged_writes_fail_the_next_flush() {
         if flushes {
             assert_eq!(guest.request(0, &Request::Flush).0, 0);
         }
-        again(&mut running, &mut guest, kill);
+        restart(&mut running, &mut guest, kill);
         assert_eq!(guest.request(0, &Request::Flush).0, status, "flushed: {flushes}, killed: {kill}");
         assert_eq!(guest.request(0, &Request::Flush).0, 0, "the loss is reported once");
     }
     // A guest with write-through semantics loses no acknowledged write.
     guest.front_end.set_config(32, 0).expect("the field can be changed");
     assert_eq!(guest.request(0, &Request::Write(0, vec![9; 512])).0, 0);
-    again(&mut running, &mut guest, true);
+    restart(&mut running, &mut guest, true);
     assert_eq!(guest.front_end.config(60).expect("the server replies")[32], 0, "the cache mode survives the restart");
     assert_eq!(guest.request(0, &Request::Flush).0, 0);
     assert_eq!(guest.request(0, &Request::Read(0, 512)), (0, vec![9; 512]));
@@ -459,7 +462,7 @@ fn loss_is_reported_after_any_number_of_restarts() {
     assert_eq!(guest.request(0, &Request::Write(0, vec![7; 512])).0, 0);
     daemon.kill();
     fixture.keep_in = "auto".to_owned();
-    let back = |guest: &mut Guest| {
+    let reconnect = |guest: &mut Guest| {
         guest.front_end = connect(&fixture.vhost_user_socket("v"), ALL);
         guest.front_end.share_memory(&guest.memory).expect("the server accepts the message");
         guest.start(Some(&inflight));
@@ -467,17 +470,17 @@ fn loss_is_reported_after_any_number_of_restarts() {
     // One daemon without a guest, and one with a guest.
     fixture.start().kill();
     let daemon = fixture.start();
-    back(&mut guest);
+    reconnect(&mut guest);
     assert_eq!(guest.request(0, &Request::Write(4096, vec![8; 512])).0, 0);
     daemon.kill();
     let daemon = fixture.start();
-    back(&mut guest);
+    reconnect(&mut guest);
     assert_eq!(guest.request(0, &Request::Read(4096, 512)), (0, vec![8; 512]));
     assert_eq!([1, 2, 3].map(|_| guest.request(0, &Request::Flush).0), [1, 0, 0]);
     assert_eq!(guest.request(0, &Request::Write(0, vec![9; 512])).0, 0);
     daemon.kill();
     let daemon = fixture.start();
-    back(&mut guest);
+    reconnect(&mut guest);
     assert_eq!(guest.request(0, &Request::Flush).0, 0, "the loss was reported before");
     assert_eq!(guest.request(0, &Request::Read(0, 512)), (0, vec![9; 512]));
     drop(guest);

@@ -129,17 +129,18 @@ fn guest_end_does_not_affect_other_guests() {
 fn guest_migrates_under_a_verified_load() {
     let fixture = fixture(&["v"]);
     let daemon = fixture.start();
-    let moving = fixture.folder.join("moving");
-    let here = Machine { may_migrate: true, ..machine(&fixture, &["v"]) };
-    let there = Machine { incoming: Some(moving.clone()), may_migrate: true, ..machine(&fixture, &["v"]) };
-    let mut source = Linux::boot_as(&here);
+    let migration_socket = fixture.folder.join("moving");
+    let source_machine = Machine { may_migrate: true, ..machine(&fixture, &["v"]) };
+    let target_machine =
+        Machine { incoming: Some(migration_socket.clone()), may_migrate: true, ..machine(&fixture, &["v"]) };
+    let mut source = Linux::boot_as(&source_machine);
     // A guest that changes memory as fast as an emulated machine is copied would never converge.
     source.start_load(&format!("{} --rate_iops=300", verified("/dev/vdb", 150, 8)));
-    let mut target = Linux::boot_as(&there);
-    wait_for("the machine that waits", || moving.exists().then_some(()));
+    let mut target = Linux::boot_as(&target_machine);
+    wait_for("the machine that waits", || migration_socket.exists().then_some(()));
     source.monitor("migrate_set_parameter max-bandwidth 1G");
     source.monitor("migrate_set_parameter downtime-limit 5000");
-    source.monitor(&format!("migrate -d unix:{}", moving.display()));
+    source.monitor(&format!("migrate -d unix:{}", migration_socket.display()));
     let mut output = String::new();
     for _ in 0..600 {
         output = source.monitor("info migrate");

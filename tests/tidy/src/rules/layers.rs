@@ -42,7 +42,7 @@ const LAYERS: [(&str, u32); 40] = [
     ("demo", 8),
     ("hotset", 9),
     ("driver", 6),
-    ("held", 6),
+    ("thread-stop", 6),
     ("bench", 10),
     ("fuzz", 10),
     ("tidy", 10),

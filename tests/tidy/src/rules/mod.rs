@@ -14,6 +14,7 @@ pub mod test_names;
 pub mod unsafety;
 pub mod unwraps;
 pub mod width;
+pub mod words;
 
 use crate::Violation;
 use crate::source::Source;
@@ -22,7 +23,7 @@ use crate::source::Source;
 pub type Rule = fn(&[Source]) -> Vec<Violation>;
 
 /// All rules with their names.
-pub const ALL: [(&str, Rule); 14] = [
+pub const ALL: [(&str, Rule); 15] = [
     ("length", length::check),
     ("heads", heads::check),
     ("unsafety", unsafety::check),
@@ -37,6 +38,7 @@ pub const ALL: [(&str, Rule); 14] = [
     ("width", width::check),
     ("subjects", subjects::check),
     ("test names", test_names::check),
+    ("words", words::check),
 ];
 
 /// A violation at line `index` (counted from 0) of `source`.

@@ -7,7 +7,7 @@ mod timed;
 use std::path::Path;
 
 use clap::Args;
-use lab::replay::{Amount, Layer, Plan, Recording, Replacement, Report, simulate};
+use lab::replay::{Layer, LayerSize, Plan, Recording, Replacement, Report, simulate};
 use serde::Serialize;
 use trace::{Format, Op, Request};
 
@@ -27,10 +27,10 @@ pub struct Options {
     lenient: bool,
     /// Size of the memory cache (blocks of 4 KiB): 4 GiB, or 10% of the trace's footprint
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_amount)]
-    memory: Amount,
+    memory: LayerSize,
     /// Size of the flash cache (pages of 64 KiB), in the same format
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_amount)]
-    flash: Amount,
+    flash: LayerSize,
     /// Without --memory: size of the memory in front of flash, as a percentage of the flash size
     #[arg(long, value_name = "PERCENT", default_value = "10%", value_parser = parse_stage)]
     stage: u64,
@@ -50,7 +50,7 @@ pub fn parse_format(text: &str) -> Result<Format, String> {
     text.parse().map_err(|error: trace::TraceError| error.to_string())
 }
 
-fn parse_amount(text: &str) -> Result<Amount, String> {
+fn parse_amount(text: &str) -> Result<LayerSize, String> {
     let wrong = |_| {
         format!(
             "\"{text}\" is not a size; write it like \"512 MiB\", \"10 GiB\" or \"10%\" of the \
@@ -58,8 +58,8 @@ fn parse_amount(text: &str) -> Result<Amount, String> {
         )
     };
     match text.strip_suffix('%') {
-        Some(percent) => parse_millipercent(percent).map(Amount::OfFootprint).ok_or_else(|| wrong(String::new())),
-        None => parse_size(text).map(Amount::Bytes).map_err(wrong),
+        Some(percent) => parse_millipercent(percent).map(LayerSize::OfFootprint).ok_or_else(|| wrong(String::new())),
+        None => parse_size(text).map(LayerSize::Bytes).map_err(wrong),
     }
 }
 
@@ -264,9 +264,9 @@ mod tests {
 
     #[test]
     fn sizes_are_bytes_or_a_part_of_the_footprint() {
-        assert_eq!(parse_amount("10%"), Ok(Amount::OfFootprint(10_000)));
-        assert_eq!(parse_amount("0.125 %"), Ok(Amount::OfFootprint(125)));
-        assert_eq!(parse_amount("1 GiB"), Ok(Amount::Bytes(1 << 30)));
+        assert_eq!(parse_amount("10%"), Ok(LayerSize::OfFootprint(10_000)));
+        assert_eq!(parse_amount("0.125 %"), Ok(LayerSize::OfFootprint(125)));
+        assert_eq!(parse_amount("1 GiB"), Ok(LayerSize::Bytes(1 << 30)));
         for wrong in ["", "%", "ten%", "1.%", "0.0001%", "-1%", "99999999999999999999%", "5 potatoes"] {
             assert!(parse_amount(wrong).is_err_and(|error| error.contains("10%")), "{wrong}");
         }
@@ -277,15 +277,15 @@ mod tests {
     #[test]
     fn impossible_simulations_are_refused_with_a_remedy() {
         let plan = |memory, flash, policy| Plan { memory, flash, stage_millipercent: 0, policy };
-        let (none, some) = (Amount::Bytes(0), Amount::OfFootprint(1));
+        let (empty, present) = (LayerSize::Bytes(0), LayerSize::OfFootprint(1));
         for (plan, word) in [
-            (plan(none, none, Replacement::Default), "--memory 10%"),
-            (plan(some, some, Replacement::Belady), "not both"),
-            (plan(some, none, Replacement::ThirdTouch), "omit --memory"),
+            (plan(empty, empty, Replacement::Default), "--memory 10%"),
+            (plan(present, present, Replacement::Belady), "not both"),
+            (plan(present, empty, Replacement::ThirdTouch), "omit --memory"),
         ] {
             assert!(check(&plan).is_err_and(|failure| failure.message.contains(word)), "{word}");
         }
-        assert!(check(&plan(some, some, Replacement::Lru)).is_ok());
+        assert!(check(&plan(present, present, Replacement::Lru)).is_ok());
         assert!(parse_policy("random").is_err_and(|error| error.contains("s3-fifo")));
     }
 }

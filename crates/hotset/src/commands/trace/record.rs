@@ -11,7 +11,7 @@ use messages::{Answer, Request};
 use serde::Serialize;
 use trace::{Anonymiser, Format, Header, Op, TraceError, Writer};
 
-use crate::commands::daemon::{ask_on, connect, unexpected};
+use crate::commands::daemon::{connect, send_request_on, unexpected};
 use terminal::{Failure, print_json};
 use units::show_count;
 
@@ -68,7 +68,7 @@ impl Recorder<'_> {
     /// Fetches and writes the buffered requests; returns true if more are ready.
     fn fetch(&mut self) -> Result<bool, Failure> {
         let request = Request::TraceTake { name: self.volume.to_owned(), recorder: self.recorder };
-        let Answer::Traced(traced) = ask_on(self.client, &request)? else { return Err(unexpected()) };
+        let Answer::Traced(traced) = send_request_on(self.client, &request)? else { return Err(unexpected()) };
         self.write(&traced).map_err(|error| Failure::failed(error.to_string()))?;
         Ok(traced.more)
     }
@@ -133,7 +133,7 @@ pub fn run(
     let write_error = |error: TraceError| Failure::failed(error.to_string());
     let handle = file.reopen().map_err(|error| Failure::failed(format!("{name}: {error}")))?;
     let writer = trace::create(packed_as, Box::new(handle), format, header).map_err(write_error)?;
-    let opened = ask_on(&mut client, &Request::TraceOpen { name: volume.to_owned() })?;
+    let opened = send_request_on(&mut client, &Request::TraceOpen { name: volume.to_owned() })?;
     let Answer::TraceOpened(TraceOpened { recorder, size_bytes }) = opened else { return Err(unexpected()) };
     let started_at = Instant::now();
     let anonymiser = key.map(|key| Anonymiser::new(key, size_bytes));
@@ -147,7 +147,7 @@ pub fn run(
         let kept = format!("{}; the {} requests before that are in {name}", failure.message, show_count(requests));
         return Err(Failure { message: kept, code: failure.code });
     }
-    let closed = ask_on(&mut client, &Request::TraceClose { name: volume.to_owned(), recorder });
+    let closed = send_request_on(&mut client, &Request::TraceClose { name: volume.to_owned(), recorder });
     if json {
         print_json(&report)?;
     } else {

@@ -71,28 +71,28 @@ impl Decoder {
     fn record(&self, bytes: &mut &[u8], before: &mut Previous) -> Option<Request> {
         let (flags, rest) = bytes.split_first()?;
         *bytes = rest;
-        let has = |flag: u8| flags & flag != 0;
-        if has(UNUSED) {
+        let has_flag = |flag: u8| flags & flag != 0;
+        if has_flag(UNUSED) {
             return None;
         }
         let op = [Op::Read, Op::Write, Op::Discard, Op::Flush][usize::from(flags & OP_MASK)];
         let mut time_ns = None;
-        if has(HAS_TIME) {
+        if has_flag(HAS_TIME) {
             before.time_ns = before.time_ns.wrapping_add(unzigzag(take(bytes)?));
             time_ns = Some(before.time_ns);
         }
-        if has(HAS_DEVICE) {
+        if has_flag(HAS_DEVICE) {
             before.device = u32::try_from(take(bytes)?).ok()?;
         }
         if op == Op::Flush {
             return Some(Request { time_ns, op, at: 0, len: 0, device: before.device });
         }
-        let unit = if has(IN_BYTES) { 1 } else { self.unit_bytes };
+        let unit = if has_flag(IN_BYTES) { 1 } else { self.unit_bytes };
         let mut at = before.end;
-        if has(HAS_PLACE) {
+        if has_flag(HAS_PLACE) {
             at = at.wrapping_add(unzigzag(take(bytes)?).wrapping_mul(unit));
         }
-        if has(HAS_LENGTH) {
+        if has_flag(HAS_LENGTH) {
             before.len = take(bytes)?.checked_mul(unit)?;
         }
         before.end = at.wrapping_add(before.len);

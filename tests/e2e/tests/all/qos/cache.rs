@@ -9,17 +9,17 @@ use super::{figure, fixture_on_array, seconds};
 const STEADY: [&str; 3] = ["one", "two", "three"];
 /// Small, so that the fill and a scan of four times the size finish quickly.
 const MEMORY_BYTES: u64 = 16 << 20;
-/// 92 % of the requests go to the first 2 MiB of 100 MiB, 8 % to the rest.
+/// Hot set: 92 % of the requests go to the first 2 MiB of 100 MiB, 8 % to the rest.
 const HOT_READS: &str = "rw=randread bs=4k size=100m random_distribution=zoned:92/2:8/98";
-/// At a rate that leaves the disks idle.
+/// A rate at which the disks are mostly idle.
 const STEADY_RATE: &str = "iodepth=4 rate_iops=250";
 /// Seconds until memory is full and the policy has detected the repeated blocks.
-const FILLED_S: u64 = 6;
+const FILL_SECONDS: u64 = 6;
 /// More than four times the memory, with no block read twice.
 const STREAM: &str = "rw=read bs=256k iodepth=8 size=100g";
-/// Low, because clients that mostly hit memory have few requests in flight, so congestion must be detected early.
+/// A low threshold: clients that mostly hit memory have few requests in flight, and congestion must be detected early.
 const EARLY_CONGESTION: Option<&str> = Some("congestion_threshold = \"5ms\"");
-/// Four times the memory, again and again.
+/// A scan of four times the memory, repeated.
 const LOOP_SCAN: &str = "rw=read bs=256k iodepth=8 size=64m";
 const WRITES: &str = "rw=randwrite bs=64k iodepth=32 size=1g";
 
@@ -35,7 +35,7 @@ fn hits_and_reads(daemon: &Daemon) -> (u64, u64) {
     (sum("memory_hits"), sum("reads"))
 }
 
-fn steady(fixture: &Fixture, daemon: &Daemon, neighbour: Option<&str>, duration_s: u64) -> SteadyFigures {
+fn run_steady_clients(fixture: &Fixture, daemon: &Daemon, neighbour: Option<&str>, duration_s: u64) -> SteadyFigures {
     let options = format!("{HOT_READS} {STEADY_RATE}");
     let mut jobs: Vec<Job> =
         STEADY.iter().map(|name| Job::new(name, fixture.uri(name), &options, 0, duration_s)).collect();
@@ -47,12 +47,12 @@ fn steady(fixture: &Fixture, daemon: &Daemon, neighbour: Option<&str>, duration_
         assert!(bytes >= 4 * MEMORY_BYTES, "the neighbour transferred only {bytes} bytes: too little load");
     }
     let after = hits_and_reads(daemon);
-    let mut all: Vec<Done> = STEADY.iter().flat_map(|name| logs[*name].0.iter().copied()).collect();
-    all.sort_by_key(|done| done.at_ms);
-    let all = Log(all);
+    let mut completions: Vec<Done> = STEADY.iter().flat_map(|name| logs[*name].0.iter().copied()).collect();
+    completions.sort_by_key(|done| done.at_ms);
+    let log = Log(completions);
     SteadyFigures {
         hit_ratio: (after.0 - before.0) as f64 / (after.1 - before.1) as f64,
-        p99_us: all.quantile_us(0, all.end_ms() + 1, 0.99),
+        p99_us: log.quantile_us(0, log.end_ms() + 1, 0.99),
     }
 }
 
@@ -62,9 +62,9 @@ fn measure_beside(datastore: Option<&str>, loads: &[&str], duration_s: u64) -> V
     let fixture = fixture_on_array(&MEMORY_BYTES.to_string(), datastore, &volumes);
     let daemon = fixture.start();
     let fill = format!("{HOT_READS} iodepth=8");
-    run(fixture.folder.path(), &STEADY.map(|name| Job::new(name, fixture.uri(name), &fill, 0, FILLED_S)));
-    let each = std::iter::once(None).chain(loads.iter().map(|options| Some(*options)));
-    let figures = each.map(|neighbour| steady(&fixture, &daemon, neighbour, duration_s)).collect();
+    run(fixture.folder.path(), &STEADY.map(|name| Job::new(name, fixture.uri(name), &fill, 0, FILL_SECONDS)));
+    let neighbours = std::iter::once(None).chain(loads.iter().map(|options| Some(*options)));
+    let figures = neighbours.map(|neighbour| run_steady_clients(&fixture, &daemon, neighbour, duration_s)).collect();
     daemon.stop();
     figures
 }
@@ -76,12 +76,12 @@ fn assert_isolation(loads: &[&str], duration_s: u64) {
     });
     for (name, figures) in [("with", &with), ("without", &without)] {
         println!("{name} QoS: {:?} alone", figures[0]);
-        loads.iter().zip(&figures[1..]).for_each(|(load, beside)| println!("{name} QoS: {beside:?} beside {load}"));
+        loads.iter().zip(&figures[1..]).for_each(|(load, figures)| println!("{name} QoS: {figures:?} beside {load}"));
     }
     let alone = with[0];
-    for (load, beside) in loads.iter().zip(&with[1..]) {
-        assert!(beside.hit_ratio >= alone.hit_ratio - 0.02, "{alone:?} alone, {beside:?} beside {load}");
-        assert!(beside.p99_us * 2 <= alone.p99_us * 3, "{alone:?} alone, {beside:?} beside {load}");
+    for (load, loaded) in loads.iter().zip(&with[1..]) {
+        assert!(loaded.hit_ratio >= alone.hit_ratio - 0.02, "{alone:?} alone, {loaded:?} beside {load}");
+        assert!(loaded.p99_us * 2 <= alone.p99_us * 3, "{alone:?} alone, {loaded:?} beside {load}");
     }
 }
 

@@ -35,10 +35,10 @@ fn bytes(done: &Done) -> u64 {
 /// The rate is not far below the limit.
 fn assert_limit(name: &str, log: &Log, per_second: u64, tolerance: u64, amount: fn(&Done) -> u64) {
     let allowed = per_second + (per_second / 50).max(tolerance);
-    let had = |from: u64, to: u64| log.between(from, to).iter().map(amount).sum::<u64>();
+    let amount_in = |from: u64, to: u64| log.between(from, to).iter().map(amount).sum::<u64>();
     let end = log.end_ms();
-    let seconds: Vec<u64> = log.0.iter().map(|done| had(done.at_ms, done.at_ms + 1000)).collect();
-    let above = seconds.iter().filter(|had| **had > allowed).count();
+    let seconds: Vec<u64> = log.0.iter().map(|done| amount_in(done.at_ms, done.at_ms + 1000)).collect();
+    let above = seconds.iter().filter(|amount| **amount > allowed).count();
     let (peak, excess) = (seconds.iter().max().copied().unwrap_or(0), log.excess(per_second, amount));
     println!(
         "{name}: at most {peak} in a second, {above} of {} seconds above {allowed}; {excess} at once",
@@ -109,8 +109,11 @@ fn burst_is_available_once_and_refills() {
     for log in [first, second] {
         let began = log.0[0].at_ms;
         // Half a second has half of the limit, and the burst.
-        let had = log.between(began, began + 500).len() as u64;
-        assert!(had * 10 >= 9 * (BURST + IOPS / 2), "{had} in the first half second with a burst of {BURST}");
+        let completed = log.between(began, began + 500).len() as u64;
+        assert!(
+            completed * 10 >= 9 * (BURST + IOPS / 2),
+            "{completed} in the first half second with a burst of {BURST}"
+        );
     }
     daemon.stop();
 }

@@ -31,7 +31,7 @@ pub const FLASH_BYTES: u64 = 512 << 20;
 /// free port.
 fn configuration() -> String {
     let volume = |name: &str, policy: WritePolicy| {
-        let backing = BackingSpec::Sim(Stage::array(), Some(VOLUME_BYTES));
+        let backing = BackingSpec::Sim(DemoDaemon::array(), Some(VOLUME_BYTES));
         format!("[[volume]]\nname = \"{name}\"\nbacking = \"{backing}\"\npolicy = \"{policy}\"\n")
     };
     format!(
@@ -56,20 +56,20 @@ pub fn parse(folder: &Path, text: &str) -> Result<Config, Failure> {
 }
 
 /// A daemon with its volumes, in a temporary directory.
-pub struct Stage {
+pub struct DemoDaemon {
     daemon: Background,
     folder: TempDir,
 }
 
-impl Stage {
+impl DemoDaemon {
     /// Starts a daemon with the configuration for the folder; returns when clients can connect.
-    pub fn start(configure: impl FnOnce(&Path) -> Result<Config, Failure>) -> Result<Stage, Failure> {
+    pub fn start(configure: impl FnOnce(&Path) -> Result<Config, Failure>) -> Result<DemoDaemon, Failure> {
         let folder = tempfile::Builder::new().prefix("hotset-demo-").tempdir();
         let folder = folder.map_err(|error| {
             Failure::failed(format!("the temporary directory of the demo cannot be created: {error}"))
         })?;
         let daemon = Background::start(configure(folder.path())?)?;
-        Ok(Stage { daemon, folder })
+        Ok(DemoDaemon { daemon, folder })
     }
 
     /// The model of both arrays.

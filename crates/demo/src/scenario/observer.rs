@@ -6,11 +6,11 @@ use lab::scenario::{Act, Point, Setup};
 use messages::StatusReport;
 
 use super::super::SAMPLE_INTERVAL;
+use super::super::client_counters::{ClientCounters, Meter};
+use super::super::demo_daemon::Control;
 use super::super::figures::{Figures, Reads};
 use super::super::live::Terminal;
 use super::super::screen::{Sample, ratio};
-use super::super::stage::Control;
-use super::super::tally::{Meter, Tally};
 use super::clients::Clients;
 use super::scale::Scale;
 use terminal::Failure;
@@ -22,7 +22,7 @@ const MB: f64 = 1e6;
 /// Measurements of one side over a span of time.
 #[derive(Default)]
 pub struct Measurements {
-    tally: Tally,
+    counters: ClientCounters,
     reads: Reads,
     backing_read: u64,
     backing_written: u64,
@@ -32,7 +32,7 @@ pub struct Measurements {
 impl Measurements {
     /// Adds `other`.
     pub fn add(&mut self, other: &Measurements) {
-        self.tally.add(&other.tally);
+        self.counters.add(&other.counters);
         self.reads.add(other.reads);
         self.backing_read += other.backing_read;
         self.backing_written += other.backing_written;
@@ -41,30 +41,30 @@ impl Measurements {
 
     /// Its figures.
     pub fn figures(&self) -> Figures {
-        Figures::of(&self.tally, self.reads, self.seconds)
+        Figures::of(&self.counters, self.reads, self.seconds)
     }
 
     /// Requests that failed.
     pub fn errors(&self) -> u64 {
-        self.tally.errors
+        self.counters.errors
     }
 
     /// Mean latency of reads and writes together.
     pub fn latency_ms(&self) -> f64 {
-        let (reads, writes) = (self.tally.reads.counts(), self.tally.writes.counts());
+        let (reads, writes) = (self.counters.reads.counts(), self.counters.writes.counts());
         (reads.sum_ns + writes.sum_ns) as f64 / 1e6 / (reads.all + writes.all).max(1) as f64
     }
 
     /// The data point that the lab would record.
     fn point(&self, minute: u64, state: &SideState, errors: u64) -> Point {
         let figures = self.figures();
-        let writes = self.tally.writes.counts().all;
+        let writes = self.counters.writes.counts().all;
         Point {
             minute: minute as f64,
             iops: figures.iops,
             latency_ms: self.latency_ms(),
             read_hit_ratio: figures.read_hit_ratio,
-            write_hit_ratio: self.tally.fast_writes as f64 / writes.max(1) as f64,
+            write_hit_ratio: self.counters.fast_writes as f64 / writes.max(1) as f64,
             flash_fill_ratio: state.flash_fill_ratio,
             backing_read_mb_s: self.backing_read as f64 / MB / self.seconds,
             backing_write_mb_s: self.backing_written as f64 / MB / self.seconds,
@@ -104,7 +104,7 @@ impl Side {
         if report.stopping {
             return Err(Failure::failed("the daemon is stopping"));
         }
-        let tally = self.meter.take();
+        let counters = self.meter.take();
         let now = Instant::now();
         let seconds = (now - std::mem::replace(&mut self.sampled_at, now)).as_secs_f64();
         let sum = |value: fn(&messages::VolumeReport) -> u64| report.volumes.iter().map(value).sum::<u64>();
@@ -115,7 +115,7 @@ impl Side {
         };
         let (read, written) = (sum(|volume| volume.backing_read_bytes), sum(|volume| volume.backing_write_bytes));
         let measurements = Measurements {
-            tally,
+            counters,
             reads: reads.since(std::mem::replace(&mut self.reads, reads)),
             backing_read: read.saturating_sub(std::mem::replace(&mut self.backing_read, read)),
             backing_written: written.saturating_sub(std::mem::replace(&mut self.backing_written, written)),
@@ -155,7 +155,7 @@ pub struct ActResults {
 
 /// Results of a demo.
 #[derive(Default)]
-pub struct Course {
+pub struct DemoResults {
     /// The acts that were run.
     pub acts: Vec<ActResults>,
     /// Duration.
@@ -179,7 +179,7 @@ pub struct Observer<'a> {
     samples: Vec<Sample>,
     since_display: [Measurements; 2],
     errors: [u64; 2],
-    course: Course,
+    results: DemoResults,
 }
 
 impl<'a> Observer<'a> {
@@ -202,22 +202,22 @@ impl<'a> Observer<'a> {
             samples: Vec::new(),
             since_display: Default::default(),
             errors: [0; 2],
-            course: Course::default(),
+            results: DemoResults::default(),
         }
     }
 
     /// Observes until all acts have run or a side has ended.
-    pub fn observe(mut self, clients: &[Clients; 2]) -> Result<Course, Failure> {
+    pub fn observe(mut self, clients: &[Clients; 2]) -> Result<DemoResults, Failure> {
         for act in &self.setup.acts {
-            self.course.acts.push(ActResults { name: act.name.clone(), ..ActResults::default() });
+            self.results.acts.push(ActResults { name: act.name.clone(), ..ActResults::default() });
             for minute in 1..=act.minutes {
                 if clients.iter().any(Clients::have_ended) || !self.observe_minute(act, minute)? {
-                    self.course.cut_short = true;
-                    return Ok(self.course);
+                    self.results.cut_short = true;
+                    return Ok(self.results);
                 }
             }
         }
-        Ok(self.course)
+        Ok(self.results)
     }
 
     /// Observes a minute of the publication, number `minute` of the act; false if a side has ended.
@@ -239,9 +239,9 @@ impl<'a> Observer<'a> {
             }
             self.show(act, &states[0])?;
         }
-        let results = self.course.acts.last_mut().expect("an act is running");
+        let results = self.results.acts.last_mut().expect("an act is running");
         for (index, measurements) in minute_measurements.iter().enumerate() {
-            self.errors[index] += measurements.tally.errors;
+            self.errors[index] += measurements.counters.errors;
             results.points[index].push(measurements.point(minute, &states[index], self.errors[index]));
             results.whole[index].add(measurements);
             if minute > act.minutes - act.minutes.div_ceil(END_FRACTION) {
@@ -253,13 +253,13 @@ impl<'a> Observer<'a> {
 
     /// Shows the figures since the last display, unless that is too short ago.
     fn show(&mut self, act: &Act, state: &SideState) -> Result<(), Failure> {
-        self.course.seconds = self.began.elapsed().as_secs_f64();
-        self.course.dirty_bytes = state.dirty_bytes;
+        self.results.seconds = self.began.elapsed().as_secs_f64();
+        self.results.dirty_bytes = state.dirty_bytes;
         if self.since_display[0].seconds < SAMPLE_INTERVAL.as_secs_f64() * 0.8 {
             return Ok(());
         }
         let [with, without] = std::mem::take(&mut self.since_display).map(|measurements| measurements.figures());
-        let (at_seconds, dirty_bytes) = (self.course.seconds, state.dirty_bytes);
+        let (at_seconds, dirty_bytes) = (self.results.seconds, state.dirty_bytes);
         self.samples.push(Sample { at_seconds, without, with, dirty_bytes });
         let minute = match self.scale.timed {
             true => format!(", minute {} of {}", self.minutes, self.setup.minutes()),

@@ -7,20 +7,20 @@ use super::engine_policy::mix_bits;
 use super::lru::Lru;
 
 /// An LRU with an admission rule in front.
-pub struct Gated<A> {
+pub struct AdmissionLru<A> {
     admission: A,
     lru: Lru,
     admitted: u64,
 }
 
-impl<A: Admission> Gated<A> {
+impl<A: Admission> AdmissionLru<A> {
     /// A cache of `slots` pages; the trace has `distinct` pages.
     pub fn new(admission: A, slots: usize, distinct: u32) -> Self {
-        Gated { admission, lru: Lru::new(slots, distinct), admitted: 0 }
+        AdmissionLru { admission, lru: Lru::new(slots, distinct), admitted: 0 }
     }
 }
 
-impl<A: Admission> Cache for Gated<A> {
+impl<A: Admission> Cache for AdmissionLru<A> {
     fn access(&mut self, page: u32) -> bool {
         if self.lru.contains(page) {
             return self.lru.access(page);

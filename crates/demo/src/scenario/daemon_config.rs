@@ -6,7 +6,7 @@ use engine::WritePolicy;
 use lab::scenario::test_bed::Plan;
 use seam::model::RaidLevel;
 
-use super::super::stage::parse;
+use super::super::demo_daemon::parse;
 use config::{Config, MEMORY_MIN_BYTES};
 use terminal::Failure;
 use units::exact_bytes;
@@ -92,7 +92,7 @@ mod tests {
                 assert_eq!(ssd, plan.flash.map(|flash| flash.ssd()), "{}", scenario.name);
                 let policies = config.volumes.iter().map(|volume| volume.policy);
                 let policy = if plan.cached { plan.policy } else { WritePolicy::None };
-                assert!(policies.into_iter().all(|each| each == policy), "{}", scenario.name);
+                assert!(policies.into_iter().all(|volume_policy| volume_policy == policy), "{}", scenario.name);
             }
         }
     }

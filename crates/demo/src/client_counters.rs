@@ -8,7 +8,7 @@ use seam::Nanos;
 
 /// Completed requests.
 #[derive(Default)]
-pub struct Tally {
+pub struct ClientCounters {
     /// Latencies of reads.
     pub reads: Histogram,
     /// Latencies of writes.
@@ -21,7 +21,7 @@ pub struct Tally {
     pub errors: u64,
 }
 
-impl Tally {
+impl ClientCounters {
     /// Counts a request.
     pub fn record(&mut self, write: bool, latency: Nanos) {
         if write {
@@ -33,7 +33,7 @@ impl Tally {
     }
 
     /// Adds the requests of `other`.
-    pub fn add(&mut self, other: &Tally) {
+    pub fn add(&mut self, other: &ClientCounters) {
         self.reads.add_all(&other.reads);
         self.writes.add_all(&other.writes);
         self.fast_writes += other.fast_writes;
@@ -44,11 +44,11 @@ impl Tally {
 
 /// Counters that a client increments and an observer reads and resets.
 #[derive(Clone, Default)]
-pub struct Meter(Arc<Mutex<Tally>>);
+pub struct Meter(Arc<Mutex<ClientCounters>>);
 
 impl Meter {
     /// Returns the counters since the last call and resets them.
-    pub fn take(&self) -> Tally {
+    pub fn take(&self) -> ClientCounters {
         std::mem::take(&mut self.0.lock().expect("no thread panics while it holds the lock"))
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
-use held::StoppedThread;
+use thread_stop::StoppedThread;
 
 use crate::cells::Cell;
 use crate::fio;
@@ -55,7 +55,7 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
             |figure: fn(&(fio::Outcome, fio::Outcome)) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
         let ratio = median_of(|(running, stopped)| stopped.median_us / running.median_us);
         let tail = median_of(|(running, stopped)| stopped.p99_us / running.p99_us);
-        let each: Vec<String> =
+        let ratios: Vec<String> =
             rounds.iter().map(|(running, stopped)| format!("{:.2}", stopped.median_us / running.median_us)).collect();
         eprintln!("{} with the control thread stopped: {ratio:.2}, p99 {tail:.2}", cell.name);
         // Writing to a string cannot fail.
@@ -67,7 +67,7 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
             median_of(|(running, _)| running.p99_us),
             median_of(|(_, stopped)| stopped.median_us),
             median_of(|(_, stopped)| stopped.p99_us),
-            each.join(", ")
+            ratios.join(", ")
         );
     }
     let text = text.trim_end().to_owned();
