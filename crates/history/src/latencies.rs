@@ -135,11 +135,8 @@ mod tests {
     #[test]
     fn report_in_the_layout_is_taken_over_exactly() {
         let latencies = Latencies { sum_us: 77, counts: vec![(0, 4), (7, 3), (8, 1), (100, 2), (169, 5)] };
-        let bucket = |bucket| Bucket {
-            from_us: start_us(bucket),
-            to_us: end_us(bucket),
-            count: latencies.count_of(bucket),
-        };
+        let bucket =
+            |bucket| Bucket { from_us: start_us(bucket), to_us: end_us(bucket), count: latencies.count_of(bucket) };
         let report = Counts::of_buckets((0..LATENCY_BUCKETS).map(bucket), 77.0);
         assert_eq!(report.below.len(), 6, "{report:?}");
         assert_eq!(Latencies::of_report(&report), Some(latencies));

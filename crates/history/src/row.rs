@@ -324,9 +324,7 @@ mod tests {
         let mut row = Row::new(1_000, 1);
         row.push(Point::of_sample(1_003, 1, &figures, [read, Latencies::default()]));
         row.push(Point { start: 1_004, ..points(1_000, 1, &row.bytes()).expect("a valid row").remove(0) });
-        let expected = [
-            2, 12, 1, 0x81, 0x80, 0x80, 1, 0xac, 2, 7, 3, 0x88, 0x27, 0, 0xaa, 2, 17, 1, 0x98, 1, 1, 0, 6,
-        ];
+        let expected = [2, 12, 1, 0x81, 0x80, 0x80, 1, 0xac, 2, 7, 3, 0x88, 0x27, 0, 0xaa, 2, 17, 1, 0x98, 1, 1, 0, 6];
         assert_eq!(row.bytes(), expected);
     }
 

@@ -71,9 +71,7 @@ pub fn percentile_us(buckets: impl Iterator<Item = Bucket> + Clone, part: f64) -
             return Some(match bucket {
                 Bucket { from_us, to_us, .. } if to_us.is_infinite() => from_us,
                 Bucket { from_us: 0.0, to_us, .. } => to_us,
-                Bucket { from_us, to_us, count } => {
-                    from_us + (to_us - from_us) * (rank - below) as f64 / count as f64
-                }
+                Bucket { from_us, to_us, count } => from_us + (to_us - from_us) * (rank - below) as f64 / count as f64,
             });
         }
         below += bucket.count;
@@ -143,10 +141,8 @@ impl Counts {
         let mut bounds: Vec<f64> = self.below.iter().chain(&other.below).map(|below| below.us).collect();
         bounds.sort_by(f64::total_cmp);
         bounds.dedup();
-        let below = bounds.iter().map(|us| CountsBelow {
-            us: *us,
-            count: combine(self.below_us(*us), other.below_us(*us)),
-        });
+        let below =
+            bounds.iter().map(|us| CountsBelow { us: *us, count: combine(self.below_us(*us), other.below_us(*us)) });
         self.below = below.collect();
         self.all = combine(self.all, other.all);
         self.sum_us += other.sum_us;

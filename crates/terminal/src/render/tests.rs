@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use messages::report::{
     CoreReport, DatastoreReport, EpisodeReport, FigureReport, HistoryReport, LatencyFigures, LatencyReport,
-    MemberReport, OverrideReport, QosUse, Quantiles,
+    MemberReport, OverrideReport, QosUse, Quantiles, SourceBytes,
 };
 use messages::{StatusReport, VolumeReport, VolumeState};
 
@@ -12,7 +12,9 @@ use super::{datastore, history, screen, volume};
 
 fn busy() -> VolumeReport {
     let read = Quantiles { p50: 85.0, p99: 1250.0, p999: 9100.0 };
-    let write = Quantiles { p50: 42.0, p99: 310.0, p999: 800.0 };
+    let write = Quantiles { p50: 16.384, p99: 310.0, p999: 800.0 };
+    let read_service = Some(Quantiles { p50: 16.384, p99: 250.0, p999: 900.0 });
+    let read_held = Some(Quantiles { p50: 16.384, p99: 1_000.0, p999: 8_200.0 });
     VolumeReport {
         incarnation: "00c0ffee00c0ffee".to_owned(),
         backing_identity: "device:wwn-0x5000c500a1b2c3d4".to_owned(),
@@ -28,6 +30,7 @@ fn busy() -> VolumeReport {
         memory_hits: 1_200_000,
         partial_hits: 4_567,
         misses: 30_000,
+        source_bytes: SourceBytes { memory: 38 << 30, prefetched: 1 << 30, flash: 0, backing: 1 << 30 },
         memory_bytes: 3 << 30,
         dirty_bytes: 120 << 20,
         written_bytes: 8 << 20,
@@ -36,7 +39,7 @@ fn busy() -> VolumeReport {
         backing_writes: 7_000,
         backing_read_bytes: 2 << 30,
         backing_write_bytes: 3 << 30,
-        latency_us: LatencyReport { read, write },
+        latency_us: LatencyReport { read, write, read_service, read_held, ..LatencyReport::default() },
         qos: QosUse {
             shares: 2_000,
             limit_iops: 500,
