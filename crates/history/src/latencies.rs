@@ -138,7 +138,7 @@ mod tests {
         let bucket =
             |bucket| Bucket { from_us: start_us(bucket), to_us: end_us(bucket), count: latencies.count_of(bucket) };
         let report = Counts::of_buckets((0..LATENCY_BUCKETS).map(bucket), 77.0);
-        assert_eq!(report.below.len(), 6, "{report:?}");
+        assert_eq!(report.below.len(), 7, "{report:?}");
         assert_eq!(Latencies::of_report(&report), Some(latencies));
         assert_eq!(Latencies::of_report(&Counts::default()), None);
     }

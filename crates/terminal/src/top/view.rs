@@ -34,6 +34,12 @@ const SOURCE_BYTES_WIDTH: usize = 56;
 /// Age from which a reply counts as late.
 const STALE_AFTER: Duration = Duration::from_secs(5);
 
+/// Colours of the sources of reads: the nearest ones to the web page's (`ui/src/style.css`) among 256.
+const MEMORY: Color = Color::Indexed(36);
+const FLASH: Color = Color::Indexed(75);
+const PREFETCHED: Color = Color::Indexed(178);
+const ARRAY: Color = Color::Indexed(208);
+
 /// The colours; none with `NO_COLOR`. Shapes and words convey the same.
 #[derive(Clone, Copy)]
 pub struct Palette {
@@ -173,10 +179,10 @@ fn sources(interval: Option<&Interval>, width: usize, palette: Palette) -> Vec<L
         Some(ratio) => format!(" hit ratio {}", percent(ratio)),
     };
     vec![
-        line("memory", sources.memory, read.memory, Color::Green),
-        line("flash", sources.flash, read.flash, Color::Cyan),
-        line("prefetched", sources.prefetched, read.prefetched, Color::Yellow),
-        line("array", sources.array, read.backing, Color::Red),
+        line("memory", sources.memory, read.memory, MEMORY),
+        line("flash", sources.flash, read.flash, FLASH),
+        line("prefetched", sources.prefetched, read.prefetched, PREFETCHED),
+        line("array", sources.array, read.backing, ARRAY),
         Line::raw(hit_ratio),
     ]
 }
