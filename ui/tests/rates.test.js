@@ -52,5 +52,11 @@ test('held time is told apart, and only where a request was held', () => {
 });
 
 test('an unknown latency is shown as a bound', () => {
-  assert.deepEqual([16.384, 1, 17.4, 34_359_738.368, null].map(latency), ['< 16 µs', '< 16 µs', '17.4 µs', '> 34 s', '–']);
+  assert.deepEqual([16.384, 1, 17.4, 34_359_738.368, null].map(latency), [
+    '< 16 µs',
+    '< 16 µs',
+    '17.4 µs',
+    '> 34 s',
+    '–',
+  ]);
 });

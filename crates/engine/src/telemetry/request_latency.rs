@@ -87,15 +87,13 @@ impl RequestLatency {
 mod tests {
     use super::*;
 
-    const MS: Nanos = Nanos::from_millis(1);
-
     #[test]
     fn held_time_is_in_the_total_and_not_in_the_service() {
         let latency = RequestLatency::default();
         (0..8).for_each(|_| latency.add_unmeasured());
         latency.add(Nanos::from_micros(100), Nanos::ZERO);
         assert_eq!(latency.stats().parts, None);
-        latency.add(Nanos::from_micros(16_100), 16 * MS);
+        latency.add(Nanos::from_micros(16_100), Nanos::from_millis(16));
         let LatencyStats { total, parts } = latency.stats();
         let LatencyParts { service, held } = parts.expect("a request was held");
         assert_eq!((total.all(), service.all(), held.all()), (10, 10, 10));
