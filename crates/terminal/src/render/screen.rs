@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use messages::report::Quantiles;
+use messages::report::{LatencyReport, Quantiles};
 use messages::{FlashReport, StatusReport, VolumeReport};
 
 use super::iscsi;
@@ -162,6 +162,14 @@ pub fn volumes(volumes: &[VolumeReport], rates: Rates<'_>, style: Style) -> Stri
             Some((_, seconds)) => show_count((counted(field) as f64 / seconds).round() as u64),
             None => show_count(field(now)),
         };
+        // Rates come with the latencies of the same interval.
+        let latencies = match before {
+            Some((old, _)) if !now.latency_counts.read.is_omitted() => {
+                LatencyReport::of(&now.latency_counts.since(&old.latency_counts))
+            }
+            _ => now.latency_us,
+        };
+        let (read_count, write_count) = (counted(|volume| volume.reads), counted(|volume| volume.writes));
         table.row(vec![
             now.name.clone(),
             if now.is_limited() { format!("{}, limited", now.state.name()) } else { now.state.name().to_owned() },
@@ -169,11 +177,11 @@ pub fn volumes(volumes: &[VolumeReport], rates: Rates<'_>, style: Style) -> Stri
             show_bytes(now.size_bytes),
             shown(|volume| volume.reads),
             show_percent(counted(|volume| volume.memory_hits + volume.flash_hits), counted(|volume| volume.reads)),
-            quantile(now.reads, &now.latency_us.read, |read| read.p50),
-            quantile(now.reads, &now.latency_us.read, |read| read.p99),
+            quantile(read_count, &latencies.read, |read| read.p50),
+            quantile(read_count, &latencies.read, |read| read.p99),
             shown(|volume| volume.writes),
-            quantile(now.writes, &now.latency_us.write, |write| write.p50),
-            quantile(now.writes, &now.latency_us.write, |write| write.p99),
+            quantile(write_count, &latencies.write, |write| write.p50),
+            quantile(write_count, &latencies.write, |write| write.p99),
             show_bytes(now.memory_bytes),
             show_bytes(now.dirty_bytes),
         ]);

@@ -2,10 +2,10 @@
 
 use insta::assert_snapshot;
 use messages::report::{
-    CoreReport, DatastoreReport, EpisodeReport, FigureReport, HistoryReport, LatencyFigures, LatencyReport,
-    MemberReport, OverrideReport, QosUse, Quantiles, SourceBytes,
+    CoreReport, CountsBelow, DatastoreReport, EpisodeReport, FigureReport, HistoryReport, LatencyFigures,
+    LatencyReport, MemberReport, OverrideReport, QosUse, Quantiles, SourceBytes,
 };
-use messages::{StatusReport, VolumeReport, VolumeState};
+use messages::{Counts, StatusReport, VolumeReport, VolumeState};
 
 use super::style::Style;
 use super::{datastore, history, screen, volume};
@@ -108,6 +108,31 @@ fn top_shows_rates_since_the_last_sample() {
     let mut now = report(vec![later]);
     now.uptime_ms += 2_000;
     assert_snapshot!(screen::status(&now, Some(&before), Style::PLAIN));
+}
+
+#[test]
+fn rates_come_with_the_latencies_of_their_interval() {
+    let counts = |fast, slow| {
+        let below = [(16.384, fast), (3_932.16, fast), (4_194.304, fast + slow)];
+        Counts {
+            below: below.map(|(us, count)| CountsBelow { us, count }).into(),
+            all: fast + slow,
+            ..Counts::default()
+        }
+    };
+    let volume = |fast, slow| {
+        let mut volume = busy();
+        volume.reads = fast + slow;
+        volume.latency_counts.read = counts(fast, slow);
+        volume.latency_us = LatencyReport::of(&volume.latency_counts);
+        volume
+    };
+    let (before, mut now) = (report(vec![volume(1_000_000, 0)]), report(vec![volume(1_000_000, 100)]));
+    now.uptime_ms += 1_000;
+    let since_start = screen::volumes(&now.volumes, None, Style::PLAIN);
+    assert!(since_start.contains("< 16 us") && !since_start.contains("4.1"), "{since_start}");
+    let interval = screen::status(&now, Some(&before), Style::PLAIN);
+    assert!(interval.contains("4.06 ms") && interval.contains("4.19 ms"), "{interval}");
 }
 
 #[test]
