@@ -590,12 +590,23 @@ export interface components {
      * @enum {string}
      */
     KeySource: 'default' | 'file' | 'command';
-    /** @description A volume's latencies. */
+    /**
+     * @description Latency histograms of client requests. The total is what clients see: service time and held time together. Held time
+     *     is the wait for the volume's limit and for requests of other volumes.
+     */
     LatencyCountsReport: {
-      /** @description Of reads. */
+      /** @description Total of reads. */
       read: components['schemas']['Counts'];
-      /** @description Of writes. */
+      /** @description Held time of reads; absent if no read was held. */
+      read_held?: components['schemas']['Counts'];
+      /** @description Service time of reads; absent if no read was held, then it equals the total. */
+      read_service?: components['schemas']['Counts'];
+      /** @description Total of writes. */
       write: components['schemas']['Counts'];
+      /** @description Held time of writes; absent if no write was held. */
+      write_held?: components['schemas']['Counts'];
+      /** @description Service time of writes; absent if no write was held, then it equals the total. */
+      write_service?: components['schemas']['Counts'];
     };
     /** @description Latencies over time, of the histograms of all requests of each step. */
     LatencyFigures: {
