@@ -205,7 +205,7 @@ fn counters(volume: &VolumeReport) -> Vec<Line> {
     let requests = |count: u64, bytes: u64| format!("{}, {}", show_count(count), show_bytes(bytes));
     let bytes = &volume.source_bytes;
     let all_bytes = bytes.memory + bytes.flash + bytes.prefetched + bytes.backing;
-    let part_of_bytes = |part| format!("{} {}", show_bytes(part), show_percent(part, all_bytes));
+    let part_of_bytes = |part| format!("{} ({})", show_bytes(part), show_percent(part, all_bytes));
     let sources =
         [("memory", bytes.memory), ("flash", bytes.flash), ("prefetched", bytes.prefetched), ("array", bytes.backing)];
     let sources = sources.map(|(source, part)| format!("{source} {}", part_of_bytes(part))).join(", ");
