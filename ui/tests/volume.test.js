@@ -298,3 +298,21 @@ test('sections have addresses, and the back button and the keyboard reach them',
   await page.getByText('Section not found.').waitFor();
   assert.deepEqual(page.errors, []);
 });
+
+test('a limited volume has a badge in its heading and in the table', { skip }, async (t) => {
+  await daemon.command('volume', 'set', 'database', 'limit_iops=200');
+  t.after(() => daemon.command('volume', 'set', 'database', 'limit_iops=0'));
+  const page = await open(t, '#/volumes/database');
+  const tag = page.locator('.heading .limited');
+  await tag.waitFor();
+  assert.equal(await tag.innerText(), 'limited');
+  if (process.env.SCREENSHOT) await page.screenshot({ path: `${process.env.SCREENSHOT}/volume.png` });
+  await tag.click();
+  assert.ok(page.url().includes('#/volumes/database/qos'), page.url());
+  await page.goto(`${daemon.url}#/volumes`);
+  const row = page.locator('tbody tr', { hasText: 'database' });
+  await row.locator('.limited').waitFor();
+  if (process.env.SCREENSHOT) await page.screenshot({ path: `${process.env.SCREENSHOT}/volumes.png` });
+  assert.equal(await page.locator('tbody tr .limited').count(), 1);
+  assert.deepEqual(page.errors, []);
+});

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use messages::report::{BackingRequests, SourceBytes};
-use messages::{Counts, LatencyCountsReport, VolumeReport};
+use messages::{LatencyCountsReport, VolumeReport};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -95,8 +95,7 @@ impl Totals {
         self.backing_write_bytes += volume.backing_write_bytes;
         self.backing_errors += volume.backing_errors;
         volume.backing_requests.iter().for_each(|requests| self.add_backing_requests(requests));
-        add_counts(&mut self.latency_counts.read, &volume.latency_counts.read);
-        add_counts(&mut self.latency_counts.write, &volume.latency_counts.write);
+        self.latency_counts.add(&volume.latency_counts);
     }
 }
 
@@ -108,7 +107,7 @@ impl Totals {
             Some(sum) => {
                 sum.requests += added.requests;
                 sum.bytes += added.bytes;
-                add_counts(&mut sum.latency, &added.latency);
+                sum.latency.add(&added.latency);
             }
             None => self.backing_requests.push(added.clone()),
         }
@@ -120,15 +119,4 @@ pub fn by_datastore<'a>(volumes: impl IntoIterator<Item = &'a VolumeReport>) -> 
     let mut sums: BTreeMap<&str, Totals> = BTreeMap::new();
     volumes.into_iter().for_each(|volume| sums.entry(&volume.datastore).or_default().add(volume));
     sums
-}
-
-/// All volumes have the same buckets; one that is refused has none.
-fn add_counts(sum: &mut Counts, counts: &Counts) {
-    if sum.below.is_empty() {
-        sum.below.clone_from(&counts.below);
-    } else {
-        sum.below.iter_mut().zip(&counts.below).for_each(|(sum, bucket)| sum.count += bucket.count);
-    }
-    sum.all += counts.all;
-    sum.sum_us += counts.sum_us;
 }

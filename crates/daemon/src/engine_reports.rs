@@ -4,14 +4,14 @@
 
 use engine::backing::{Cause, Op};
 use engine::policy::curve::{CurveStats, VolumeCurves};
+use engine::telemetry::LatencyStats;
 use engine::{
-    BackingCount, DatastoreStats, Episode, FlashStats, LatencyCounts, LatencySummary, Limits, MemberStats, Qos,
-    QosStats, REPORTED_OCTAVES, VolumeProblem, VolumeStats,
+    BackingCount, BucketCounts, DatastoreStats, Episode, FlashStats, LATENCY_BUCKETS, LatencyCounts, Limits,
+    MemberStats, Qos, QosStats, REPORTED_OCTAVES, VolumeProblem, VolumeStats, latency_bucket_end_ns,
 };
 use messages::report::{
-    AlertKind, BackingRequests, Counts, CountsBelow, Curve, DatastoreReport, EpisodeReport, FlashUse,
-    LatencyCountsReport, LatencyReport, MemberReport, MissRatioCurve, Notice, Point, QosUse, Quantiles, SourceBytes,
-    VolumeReport,
+    AlertKind, BackingRequests, Bucket, Counts, CountsBelow, Curve, DatastoreReport, EpisodeReport, FlashUse,
+    LatencyCountsReport, LatencyReport, MemberReport, MissRatioCurve, Notice, Point, QosUse, SourceBytes, VolumeReport,
 };
 use seam::Nanos;
 
@@ -48,8 +48,8 @@ pub fn add_volume_stats(report: &mut VolumeReport, stats: VolumeStats) {
     report.backing_unanswered_ms = stats.backing_unanswered_ms;
     report.readahead_bytes = stats.readahead_bytes;
     report.throttled_us = stats.throttled_us;
-    report.latency_us = LatencyReport { read: quantiles(stats.read_latency), write: quantiles(stats.write_latency) };
-    report.latency_counts = LatencyCountsReport { read: counts(stats.read_counts), write: counts(stats.write_counts) };
+    report.latency_counts = latency_counts(&stats.read_latency, &stats.write_latency);
+    report.latency_us = LatencyReport::of(&report.latency_counts);
     report.backing_requests = stats.backing.into_iter().map(backing_requests).collect();
     report.alerts.extend(stats.problems.iter().map(notice));
 }
@@ -81,8 +81,28 @@ fn flash_use(stats: FlashStats) -> FlashUse {
     }
 }
 
-fn quantiles(latency: LatencySummary) -> Quantiles {
-    Quantiles { p50: latency.p50_us, p99: latency.p99_us, p999: latency.p999_us }
+fn latency_counts(read: &LatencyStats, write: &LatencyStats) -> LatencyCountsReport {
+    let part = |counts: Option<&BucketCounts>| counts.map_or_else(Counts::default, bucket_counts);
+    LatencyCountsReport {
+        read: bucket_counts(&read.total),
+        write: bucket_counts(&write.total),
+        read_service: part(read.parts.as_ref().map(|parts| &parts.service)),
+        read_held: part(read.parts.as_ref().map(|parts| &parts.held)),
+        write_service: part(write.parts.as_ref().map(|parts| &parts.service)),
+        write_held: part(write.parts.as_ref().map(|parts| &parts.held)),
+    }
+}
+
+/// Counts in the engine's layout. The first bucket is listed even if it is empty.
+fn bucket_counts(counts: &BucketCounts) -> Counts {
+    let end_us = |bucket| latency_bucket_end_ns(bucket).map_or(f64::INFINITY, |end_ns| end_ns as f64 / 1e3);
+    let mut occupied = counts.buckets.iter().copied().peekable();
+    let all = (0..LATENCY_BUCKETS).map(|bucket| Bucket {
+        from_us: bucket.checked_sub(1).map_or(0.0, end_us),
+        to_us: end_us(bucket),
+        count: occupied.next_if(|(occupied, _)| *occupied == bucket).map_or(0, |(_, count)| count),
+    });
+    Counts::of_buckets(all, counts.sum_ns as f64 / 1e3)
 }
 
 fn counts(counts: LatencyCounts) -> Counts {
@@ -183,6 +203,25 @@ fn curve(stats: &CurveStats) -> Curve {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn latencies_of_the_engine_are_reported_by_occupied_bucket() {
+        let latency = engine::telemetry::RequestLatency::default();
+        latency.add_unmeasured();
+        let write = latency.stats();
+        latency.add(Nanos::from_micros(16_100), Nanos::from_millis(16));
+        let counts = latency_counts(&latency.stats(), &write);
+        let bounds: Vec<f64> = counts.read.below.iter().map(|below| below.us).collect();
+        assert_eq!(bounds, [16.384, 15_728.64, 16_777.216]);
+        assert_eq!((counts.read.all, counts.read.sum_us, counts.read_held.sum_us), (2, 16_101.0, 16_000.0));
+        assert_eq!(bounds[0], units::LATENCY_US_MIN);
+        assert_eq!(latency_bucket_end_ns(LATENCY_BUCKETS - 2).map(|ns| ns as f64 / 1e3), Some(units::LATENCY_US_MAX));
+        let quantiles = LatencyReport::of(&counts);
+        assert_eq!((quantiles.read.p50, quantiles.read.p99), (16.384, 16_777.216));
+        assert_eq!(quantiles.read_service.map(|service| service.p99), Some(106.496));
+        assert_eq!(quantiles.read_held.map(|held| (held.p50, held.p99)), Some((16.384, 16_777.216)));
+        assert_eq!((quantiles.write_held, counts.write_held), (None, Counts::default()));
+    }
 
     #[test]
     fn episode_of_congestion_has_dates() {

@@ -1,4 +1,5 @@
-//! A latency histogram of fixed size with eight buckets an octave: a percentile is at most an eighth too high.
+//! Latency histograms with eight buckets an octave, so that a percentile is at most an eighth too high: one of all
+//! latencies, for own measurements, and one in the layout in which latencies of client requests are reported.
 
 use std::cell::Cell;
 
@@ -13,6 +14,93 @@ const BUCKETS: usize = PER_OCTAVE * OCTAVES;
 /// Upper bounds of the reported buckets, in powers of two of a nanosecond: 16 us, 66 us, 262 us, 1.05 ms, each octave
 /// to 34 ms, 134 ms and 1.07 s. They are whole octaves, so that the reported counts are exact.
 pub const REPORTED_OCTAVES: [u32; 11] = [14, 16, 18, 20, 21, 22, 23, 24, 25, 27, 30];
+
+/// Octave of the first bound of the [layout](LATENCY_BUCKETS): the first bucket is below 2^14 ns (16.4 us).
+const LAYOUT_FIRST_OCTAVE: usize = 14;
+/// Octave of its last bound: the last bucket is from 2^35 ns (34.4 s) on.
+const LAYOUT_LAST_OCTAVE: usize = 35;
+/// Fine bucket that ends at the first bound of the layout.
+const LAYOUT_FIRST_BUCKET: usize = LAYOUT_FIRST_OCTAVE * PER_OCTAVE - 1;
+
+/// Number of buckets of the layout in which the latencies of client requests are counted, reported and stored: one
+/// below 16.4 us, eight an octave up to 34.4 s, and one above.
+pub const LATENCY_BUCKETS: usize = (LAYOUT_LAST_OCTAVE - LAYOUT_FIRST_OCTAVE) * PER_OCTAVE + 2;
+
+/// Upper end in nanoseconds of a bucket of the layout, which latencies of the bucket do not reach; `None` for the last
+/// one.
+pub fn latency_bucket_end_ns(bucket: usize) -> Option<u64> {
+    assert!(bucket < LATENCY_BUCKETS, "bucket {bucket} of {LATENCY_BUCKETS}");
+    (bucket < LATENCY_BUCKETS - 1).then(|| upper_end(LAYOUT_FIRST_BUCKET + bucket))
+}
+
+fn latency_bucket_of(ns: u64) -> usize {
+    bucket_of(ns).saturating_sub(LAYOUT_FIRST_BUCKET).min(LATENCY_BUCKETS - 1)
+}
+
+/// Latencies in the [layout](LATENCY_BUCKETS). Empty buckets are left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BucketCounts {
+    /// Bucket and number of requests, by rising bucket.
+    pub buckets: Vec<(usize, u64)>,
+    /// Sum of the latencies, in nanoseconds.
+    pub sum_ns: u64,
+}
+
+impl BucketCounts {
+    /// Number of requests.
+    pub fn all(&self) -> u64 {
+        self.buckets.iter().map(|(_, count)| count).sum()
+    }
+}
+
+/// A histogram in the [layout](LATENCY_BUCKETS).
+pub struct LayoutHistogram {
+    buckets: Vec<Cell<u64>>,
+    sum_ns: Cell<u64>,
+}
+
+impl Default for LayoutHistogram {
+    fn default() -> Self {
+        LayoutHistogram { buckets: vec![Cell::new(0); LATENCY_BUCKETS], sum_ns: Cell::new(0) }
+    }
+}
+
+impl LayoutHistogram {
+    /// Counts one latency.
+    pub fn add(&self, latency: Nanos) {
+        self.add_times(latency, 1);
+    }
+
+    /// Counts `times` requests of one latency.
+    pub fn add_times(&self, latency: Nanos, times: u64) {
+        let bucket = &self.buckets[latency_bucket_of(latency.0)];
+        bucket.set(bucket.get() + times);
+        self.sum_ns.set(self.sum_ns.get().saturating_add(latency.0.saturating_mul(times)));
+    }
+
+    /// Adds the counts of another histogram.
+    pub fn add_all(&self, other: &LayoutHistogram) {
+        for (bucket, more) in self.buckets.iter().zip(&other.buckets) {
+            bucket.set(bucket.get() + more.get());
+        }
+        self.sum_ns.set(self.sum_ns.get().saturating_add(other.sum_ns.get()));
+    }
+
+    /// Takes out requests that were counted by [`LayoutHistogram::add_all`] or one by one.
+    pub fn take_out(&self, part: &LayoutHistogram) {
+        for (bucket, less) in self.buckets.iter().zip(&part.buckets) {
+            assert!(less.get() <= bucket.get(), "a part is not larger than the whole");
+            bucket.set(bucket.get() - less.get());
+        }
+        self.sum_ns.set(self.sum_ns.get().saturating_sub(part.sum_ns.get()));
+    }
+
+    /// The counts.
+    pub fn counts(&self) -> BucketCounts {
+        let counts = self.buckets.iter().map(Cell::get).enumerate();
+        BucketCounts { buckets: counts.filter(|(_, count)| *count > 0).collect(), sum_ns: self.sum_ns.get() }
+    }
+}
 
 /// Counts of latencies from a nanosecond to a quarter of an hour.
 pub struct Histogram {
@@ -130,6 +218,33 @@ mod tests {
             assert!(measured >= truth && measured <= truth * 1.13, "{measured} for {truth}");
         }
         assert_eq!(Histogram::default().summary(), LatencySummary::default());
+    }
+
+    #[test]
+    fn layout_is_gapless_from_16_us_to_34_s() {
+        let ends: Vec<u64> = (0..LATENCY_BUCKETS).filter_map(latency_bucket_end_ns).collect();
+        assert_eq!((ends.len(), ends.first(), ends.last()), (LATENCY_BUCKETS - 1, Some(&(1 << 14)), Some(&(1 << 35))));
+        for (bucket, end) in ends.iter().enumerate() {
+            assert_eq!((latency_bucket_of(end - 1), latency_bucket_of(*end)), (bucket, bucket + 1), "end {end} ns");
+        }
+        for pair in ends.windows(2) {
+            assert!(pair[0] < pair[1] && pair[1] - pair[0] <= pair[0] / 8, "{pair:?}");
+        }
+        assert_eq!((latency_bucket_of(0), latency_bucket_of(u64::MAX)), (0, LATENCY_BUCKETS - 1));
+        for octave in REPORTED_OCTAVES {
+            assert!(ends.contains(&(1 << octave)), "2^{octave} ns is a bound of the backings' histograms only");
+        }
+    }
+
+    #[test]
+    fn layout_histogram_lists_occupied_buckets() {
+        let (whole, part) = (LayoutHistogram::default(), LayoutHistogram::default());
+        whole.add_times(Nanos::from_micros(1), 3);
+        part.add(Nanos::from_micros(20));
+        whole.add_all(&part);
+        assert_eq!(whole.counts(), BucketCounts { buckets: vec![(0, 3), (2, 1)], sum_ns: 23_000 });
+        whole.take_out(&part);
+        assert_eq!((whole.counts().all(), whole.counts().sum_ns), (3, 3_000));
     }
 
     #[test]

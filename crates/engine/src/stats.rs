@@ -6,7 +6,8 @@ use std::fmt;
 use seam::{DiskError, Nanos};
 
 use crate::backing::{Cause, Op};
-use crate::histogram::{Histogram, OctaveCounts, REPORTED_OCTAVES};
+use crate::histogram::{OctaveCounts, REPORTED_OCTAVES};
+use crate::telemetry::{LatencyStats, RequestLatency};
 
 /// Latency of one kind of request, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -19,7 +20,7 @@ pub struct LatencySummary {
     pub p999_us: f64,
 }
 
-/// Latency distribution of one kind of request.
+/// Latency distribution of one kind of request to a backing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LatencyCounts {
     /// Requests faster than 2 to the power of each of [`REPORTED_OCTAVES`] nanoseconds.
@@ -113,13 +114,9 @@ pub struct VolumeStats {
     /// Time that writers waited because dirty data is at its bound, in microseconds.
     pub throttled_us: u64,
     /// Latency of reads.
-    pub read_latency: LatencySummary,
+    pub read_latency: LatencyStats,
     /// Latency of writes.
-    pub write_latency: LatencySummary,
-    /// Distribution of read latency.
-    pub read_counts: LatencyCounts,
-    /// Distribution of write latency.
-    pub write_counts: LatencyCounts,
+    pub write_latency: LatencyStats,
     /// Use of the flash cache.
     pub flash: FlashStats,
     /// Waits caused by quality of service.
@@ -300,8 +297,8 @@ pub struct Counters {
     /// Bytes of dirty content written to the flash log.
     pub logged_bytes: Counter,
     /// Latency of reads.
-    pub read_latency: Histogram,
-    write_latency: Histogram,
+    pub read_latency: RequestLatency,
+    write_latency: RequestLatency,
     /// The backing's last error.
     pub last_error: RefCell<Option<DiskError>>,
 }
@@ -318,13 +315,13 @@ impl Counters {
     }
 
     /// Counts a read served from memory without waiting, `prefetched` bytes of it from blocks that were prefetched for
-    /// it. Such a read is too short for a clock reading: it counts as 1 µs.
+    /// it.
     pub fn read_hit(&self, bytes: u64, prefetched: u64) {
         self.add(&self.reads, 1);
         self.add(&self.read_bytes, bytes);
         self.add(if prefetched == 0 { &self.memory_hits } else { &self.prefetched_hits }, 1);
         self.add_source_bytes(SourceBytes { memory: bytes - prefetched, prefetched, ..SourceBytes::default() });
-        self.read_latency.add(Nanos::from_micros(1));
+        self.read_latency.add_unmeasured();
     }
 
     /// Counts a served read that had to wait.
@@ -346,11 +343,18 @@ impl Counters {
         self.source_bytes.set(self.source_bytes.get().with(bytes));
     }
 
-    /// Counts an acknowledged write.
-    pub fn write_done(&self, bytes: u64, latency: Nanos) {
+    /// Counts a write that was acknowledged without waiting.
+    pub fn write_absorbed(&self, bytes: u64) {
         self.add(&self.writes, 1);
         self.add(&self.write_bytes, bytes);
-        self.write_latency.add(latency.max(Nanos::from_micros(1)));
+        self.write_latency.add_unmeasured();
+    }
+
+    /// Counts an acknowledged write that took `latency`, of which it was held for `held`.
+    pub fn write_done(&self, bytes: u64, latency: Nanos, held: Nanos) {
+        self.add(&self.writes, 1);
+        self.add(&self.write_bytes, bytes);
+        self.write_latency.add(latency, held);
     }
 
     /// Counts a completed request to the backing.
@@ -405,10 +409,8 @@ impl Counters {
             backing_errors: self.backing_errors.get(),
             readahead_bytes: self.readahead_bytes.get(),
             throttled_us: self.throttled_us.get(),
-            read_latency: self.read_latency.summary(),
-            write_latency: self.write_latency.summary(),
-            read_counts: self.read_latency.counts(),
-            write_counts: self.write_latency.counts(),
+            read_latency: self.read_latency.stats(),
+            write_latency: self.write_latency.stats(),
             ..VolumeStats::default()
         }
     }

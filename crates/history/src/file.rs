@@ -16,8 +16,8 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 use super::rollup::Key;
 use super::tiers::TIERS;
 
-/// Schema version of the file.
-const VERSION: i64 = 1;
+/// Version of the file. Version 1 has the same tables; its rows are of version 1 as well ([`super::row`]).
+const VERSION: i64 = 2;
 /// The fact in which a newer format names the first release that reads it, packed ([`Release::unpack`]).
 const NEEDS: &str = "needs";
 /// Its name.
@@ -81,6 +81,8 @@ pub struct File {
     db: Connection,
     folder: PathBuf,
     limit_bytes: u64,
+    /// Version that the file has now; the first write raises it to [`VERSION`].
+    version: i64,
     ids: BTreeMap<Rc<str>, i64>,
     /// Second before which rows of each tier were deleted early to keep the size limit.
     shortened_until: [u64; TIERS.len()],
@@ -123,7 +125,7 @@ impl File {
         db.pragma_update(None, "wal_autocheckpoint", WAL_PAGES)?;
         db.pragma_update(None, "journal_size_limit", (u64::from(WAL_PAGES) * PAGE_BYTES) as i64)?;
         db.pragma_update(None, "cache_size", -8192)?;
-        if version != VERSION {
+        if version == 0 {
             let transaction = db.transaction()?;
             transaction.execute_batch(TABLES)?;
             transaction.pragma_update(None, "user_version", VERSION)?;
@@ -133,6 +135,7 @@ impl File {
             db,
             folder: folder.to_owned(),
             limit_bytes,
+            version: if version == 0 { VERSION } else { version },
             ids: BTreeMap::new(),
             shortened_until: [0; TIERS.len()],
         };
@@ -160,6 +163,10 @@ impl File {
     /// Writes rows and the seconds of completeness in one transaction; rows replace shorter versions of themselves.
     pub fn write(&mut self, rows: &[(Key, Vec<u8>)], until: &[u64; TIERS.len()]) -> Result<(), FileError> {
         let transaction = self.db.transaction()?;
+        // A row's version never exceeds that of its file.
+        if self.version != VERSION {
+            transaction.pragma_update(None, "user_version", VERSION)?;
+        }
         let mut new_ids: BTreeMap<Rc<str>, i64> = BTreeMap::new();
         {
             let mut replace = transaction
@@ -181,6 +188,7 @@ impl File {
             }
         }
         transaction.commit()?;
+        self.version = VERSION;
         self.ids.append(&mut new_ids);
         Ok(())
     }
@@ -344,7 +352,7 @@ mod tests {
         file.db
             .execute_batch("DROP TABLE points; CREATE TABLE curves (data BLOB NOT NULL)")
             .expect("the tables change");
-        file.db.pragma_update(None, "user_version", 2).expect("the setting is accepted");
+        file.db.pragma_update(None, "user_version", 3).expect("the setting is accepted");
         match needs {
             Some(packed) => {
                 let sql = "INSERT INTO facts (name, number) VALUES (?1, ?2)";
@@ -357,7 +365,7 @@ mod tests {
 
     #[test]
     fn newer_file_is_refused_and_left_unchanged() {
-        for (needs, requirement) in [(None, "a version that reads format 2"), (Some(0x0001_0004_0002), "Hotset 1.4.2")]
+        for (needs, requirement) in [(None, "a version that reads format 3"), (Some(0x0001_0004_0002), "Hotset 1.4.2")]
         {
             let folder = tempfile::tempdir().expect("a folder");
             write_newer(folder.path(), needs);
@@ -375,8 +383,8 @@ mod tests {
             );
             for _ in 0..2 {
                 let refused = File::open(folder.path(), 1 << 30).err().expect("a newer format is refused").to_string();
-                let expected = "history.db was written by a newer version of Hotset (format 2, this one reads up to \
-                                1); needs at least";
+                let expected = "history.db was written by a newer version of Hotset (format 3, this one reads up to \
+                                2); needs at least";
                 assert_eq!(
                     refused,
                     format!(

@@ -7,6 +7,7 @@
 //! subject.rs   subjects of figures: the whole daemon, a volume, a datastore
 //! track.rs     from growing counters to the increase since the previous sample
 //! point.rs     sum, minimum, maximum, latencies of some seconds; merging of points
+//! latencies.rs latency histograms in the engine's layout
 //! row.rs       encoding of points in the bytes of a row
 //! tiers.rs     resolutions and retention times
 //! rollup.rs    points of each tier, and rows that are not written yet
@@ -28,6 +29,7 @@
 
 mod clock;
 mod file;
+mod latencies;
 mod point;
 mod query;
 mod recorder;

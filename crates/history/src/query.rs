@@ -1,12 +1,13 @@
 //! Queries: selection of a tier, and the columns of the answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use engine::REPORTED_OCTAVES;
+use engine::LATENCY_BUCKETS;
 use messages::report::{FigureReport, HistoryReport, LatencyFigures};
 use messages::{ErrorKind, Failure};
 
 use super::file::{File, FileError};
+use super::latencies::{Latencies, end_us};
 use super::point::Point;
 use super::rollup::RollUp;
 use super::row::points;
@@ -169,11 +170,19 @@ fn figures(at: usize, steps: &BTreeMap<u64, Point>) -> FigureReport {
 }
 
 fn latency(at: usize, steps: &BTreeMap<u64, Point>) -> LatencyFigures {
-    let bounds_us: Vec<f64> = REPORTED_OCTAVES.iter().map(|octave| (1u64 << octave) as f64 / 1e3).collect();
     let all = || steps.values().map(|point| &point.latencies[at]);
-    let part = |part: f64| all().map(|latencies| latencies.percentile_us(part, &bounds_us)).collect();
-    let mean = |latencies: &super::point::Latencies| {
+    let part = |part: f64| all().map(|latencies| latencies.percentile_us(part)).collect();
+    let mean = |latencies: &Latencies| {
         Some(latencies.count()).filter(|count| *count > 0).map(|count| latencies.sum_us as f64 / count as f64)
+    };
+    let listed = listed_buckets(all());
+    let counts = |latencies: &Latencies| {
+        let mut counts = vec![0; listed.len()];
+        for (bucket, count) in &latencies.counts {
+            let at = listed.binary_search(bucket).expect("every occupied bucket is listed");
+            counts[at] = *count;
+        }
+        counts
     };
     LatencyFigures {
         count: all().map(|latencies| latencies.count()).collect(),
@@ -181,9 +190,19 @@ fn latency(at: usize, steps: &BTreeMap<u64, Point>) -> LatencyFigures {
         p50_us: part(0.5),
         p99_us: part(0.99),
         p999_us: part(0.999),
-        counts: all().map(|latencies| latencies.counts.to_vec()).collect(),
-        bounds_us,
+        counts: all().map(counts).collect(),
+        bounds_us: listed[..listed.len() - 1].iter().map(|bucket| end_us(*bucket)).collect(),
     }
+}
+
+/// Buckets in the answer: those that are occupied in a step, the ones below them, whose ends are their lower ends, and
+/// the first and the last one.
+fn listed_buckets<'a>(all: impl Iterator<Item = &'a Latencies>) -> Vec<usize> {
+    let mut listed = BTreeSet::from([0, LATENCY_BUCKETS - 1]);
+    for (bucket, _) in all.flat_map(|latencies| &latencies.counts) {
+        listed.extend([bucket.saturating_sub(1), *bucket]);
+    }
+    listed.into_iter().collect()
 }
 
 #[cfg(test)]
@@ -242,5 +261,21 @@ mod tests {
         assert!(
             select(Some("v"), "write_latency").is_ok_and(|(figures, latencies)| figures.is_empty() && latencies == [1])
         );
+    }
+
+    #[test]
+    fn answer_lists_occupied_buckets_with_their_lower_ends() {
+        let point = |start, counts: &[(usize, u64)]| {
+            let read = Latencies { sum_us: 1, counts: counts.to_vec() };
+            let latencies = [read, Latencies::default()];
+            (start, Point::of_sample(start, 1, &[0; super::super::series::COUNT], latencies))
+        };
+        let steps = BTreeMap::from([point(1, &[(0, 5), (40, 2)]), point(2, &[(41, 1), (169, 3)])]);
+        let figures = latency(0, &steps);
+        assert_eq!(figures.bounds_us, [0, 39, 40, 41, 168].map(end_us));
+        assert_eq!(figures.counts, [[5, 0, 2, 0, 0, 0], [0, 0, 0, 1, 0, 3]]);
+        assert_eq!(figures.p50_us, [Some(16.384), Some(end_us(168))]);
+        let none = latency(1, &steps);
+        assert_eq!((none.bounds_us, none.p99_us), (vec![16.384], vec![None, None]));
     }
 }

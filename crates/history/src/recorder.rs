@@ -301,8 +301,33 @@ mod tests {
                     assert_eq!(report.covered_seconds.iter().sum::<u64>(), 7_200, "{context}");
                     let latency = &report.latency["read"];
                     assert_eq!(latency.count.iter().sum::<u64>(), reads, "{context}");
+                    // The reads of 0.1.0 are in one bucket of version 1, those of later releases took 100 us.
+                    let medians = latency.p50_us.iter().flatten();
+                    let within = if golden.release == "0.1.0" { 262.144..=1_048.576 } else { 98.304..=106.496 };
+                    assert!(medians.clone().count() > 0 && medians.clone().all(|us| within.contains(us)), "{context}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn first_write_raises_the_version_and_older_rows_stay_readable() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("history.db");
+        let golden = golden::files("history.db.zst", write_golden).remove(0);
+        std::fs::write(&path, golden.bytes).expect("written");
+        let version = || {
+            let db = rusqlite::Connection::open(&path).expect("the file opens");
+            db.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0)).expect("a version")
+        };
+        drop(recorder(folder.path()));
+        assert_eq!(version(), 1, "reading alone converts nothing");
+        record(folder.path(), GOLDEN_BEGIN + 7_200, 120, false);
+        assert_eq!(version(), 2);
+        let recorder = recorder(folder.path());
+        let now = GOLDEN_BEGIN + 7_320;
+        for tier in &TIERS[1..3] {
+            assert_eq!(sums(&recorder, tier.step, now), (21_600 + 360, 21_600 + 360), "{} s", tier.step);
         }
     }
 
@@ -312,13 +337,13 @@ mod tests {
         record(folder.path(), 50_000_000, 60, false);
         let path = folder.path().join("history.db");
         let db = rusqlite::Connection::open(&path).expect("the file opens");
-        db.pragma_update(None, "user_version", 2).expect("the setting is accepted");
+        db.pragma_update(None, "user_version", 3).expect("the setting is accepted");
         drop(db);
         let before = std::fs::read(&path).expect("the file is readable");
         record(folder.path(), 50_000_100, 60, false);
         assert!(std::fs::read(&path).expect("the file is readable") == before, "the file was changed");
         let failed = recorder(folder.path()).health().failed.expect("the history has failed");
-        assert!(failed.contains("history.db was written by a newer version of Hotset (format 2"), "{failed}");
+        assert!(failed.contains("history.db was written by a newer version of Hotset (format 3"), "{failed}");
     }
 
     #[test]

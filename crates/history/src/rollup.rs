@@ -208,15 +208,15 @@ impl TierState {
 
 #[cfg(test)]
 mod tests {
-    use super::super::point::Latencies;
+    use super::super::latencies::Latencies;
     use super::super::row::points;
     use super::super::series::COUNT;
     use super::*;
 
     fn sample(second: u64) -> Point {
-        let mut latencies = [Latencies::default(); 2];
-        latencies[0].counts[(second % 12) as usize] = second % 7;
-        latencies[0].sum_us = second % 7 * 101;
+        let requests = second % 7;
+        let counts = if requests == 0 { Vec::new() } else { vec![(second as usize % 170, requests)] };
+        let latencies = [Latencies { sum_us: requests * 101, counts }, Latencies::default()];
         let figures = std::array::from_fn(|at| second.wrapping_mul(0x9e37_79b9).rotate_left(at as u32) % 1_000);
         assert_eq!(figures.len(), COUNT);
         Point::of_sample(second, 1, &figures, latencies)

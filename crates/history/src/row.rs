@@ -6,16 +6,26 @@
 //! type   = 0  point of one sample: seconds, mask, a sum for each bit of the mask, latencies
 //!          1  point of several: samples, seconds, mask, (sum, minimum, maximum - minimum) for each bit, latencies
 //!          2  repetition of the previous point: the head has their number, each one step later
-//! latencies = for reads, for writes: mask of 12 bits; unless it is 0, the sum, and a count for each bit
+//! latencies = for reads, for writes: number of occupied buckets; unless it is 0, the sum in microseconds, and for each
+//!          occupied bucket the buckets since the previous one (since the first, for the first one), and its count
 //! ```
 //!
 //! A figure that is always 0 has no bit. An idle volume is one point and its number of repetitions.
+//!
+//! In a row of version 1 latencies are a mask of 12 bits, and unless it is 0 the sum, and a count for each bit. Its
+//! buckets end at 2 to the power of [`OCTAVES_V1`] nanoseconds.
 
-use super::point::{BUCKETS, Latencies, Point, Value};
+use engine::LATENCY_BUCKETS;
+use messages::report::Bucket;
+
+use super::latencies::Latencies;
+use super::point::{Point, Value};
 use super::series::{COUNT, SERIES};
 
 /// Version of the encoding.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// Bounds of the buckets in rows of version 1.
+const OCTAVES_V1: [u32; 11] = [14, 16, 18, 20, 21, 22, 23, 24, 25, 27, 30];
 
 const SINGLE: u64 = 0;
 const MERGED: u64 = 1;
@@ -102,11 +112,15 @@ fn write_point(bytes: &mut Vec<u8>, later: u64, point: &Point) {
         }
     }
     for latencies in &point.latencies {
-        let mask = mask(latencies.counts.iter().map(|count| *count > 0));
-        put(bytes, mask);
-        if mask > 0 {
+        put(bytes, latencies.counts.len() as u64);
+        if !latencies.counts.is_empty() {
             put(bytes, latencies.sum_us);
-            latencies.counts.iter().filter(|count| **count > 0).for_each(|count| put(bytes, *count));
+        }
+        let mut before = 0;
+        for (bucket, count) in &latencies.counts {
+            put(bytes, (bucket - before) as u64);
+            put(bytes, *count);
+            before = *bucket;
         }
     }
 }
@@ -126,12 +140,12 @@ fn put(bytes: &mut Vec<u8>, mut number: u64) {
 /// Decodes the points of a row from `start` on, of a tier with this step.
 pub fn points(start: u64, step: u64, bytes: &[u8]) -> Result<Vec<Point>, RowError> {
     let (version, rest) = bytes.split_first().ok_or(RowError::Damaged)?;
-    if *version != VERSION {
+    if !(1..=VERSION).contains(version) {
         return Err(RowError::Version(*version));
     }
-    let mut reader = Reader(rest);
+    let mut reader = Reader { rest, version: *version };
     let mut points: Vec<Point> = Vec::new();
-    while !reader.0.is_empty() {
+    while !reader.rest.is_empty() {
         let head = reader.number()?;
         let before = points.last();
         if head % 4 == REPEAT {
@@ -149,14 +163,17 @@ pub fn points(start: u64, step: u64, bytes: &[u8]) -> Result<Vec<Point>, RowErro
     Ok(points)
 }
 
-struct Reader<'a>(&'a [u8]);
+struct Reader<'a> {
+    rest: &'a [u8],
+    version: u8,
+}
 
 impl Reader<'_> {
     fn number(&mut self) -> Result<u64, RowError> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
-            let (byte, rest) = self.0.split_first().ok_or(RowError::Damaged)?;
-            self.0 = rest;
+            let (byte, rest) = self.rest.split_first().ok_or(RowError::Damaged)?;
+            self.rest = rest;
             number |= u64::from(byte & 0x7f) << shift;
             if byte & 0x80 == 0 {
                 return Ok(number);
@@ -187,18 +204,40 @@ impl Reader<'_> {
     }
 
     fn latencies(&mut self) -> Result<Latencies, RowError> {
-        let mut latencies = Latencies::default();
-        let mask = self.number()?;
-        if mask >> BUCKETS != 0 {
+        if self.version == 1 {
+            return self.latencies_v1();
+        }
+        let occupied = self.number()? as usize;
+        if occupied > LATENCY_BUCKETS {
             return Err(RowError::Damaged);
         }
-        if mask > 0 {
-            latencies.sum_us = self.number()?;
-        }
-        for (_, count) in latencies.counts.iter_mut().enumerate().filter(|(at, _)| mask >> at & 1 == 1) {
-            *count = self.number()?;
+        let sum_us = if occupied > 0 { self.number()? } else { 0 };
+        let mut latencies = Latencies { sum_us, counts: Vec::with_capacity(occupied) };
+        let mut bucket = 0;
+        for at in 0..occupied {
+            let step = self.number()?;
+            bucket += step;
+            if bucket >= LATENCY_BUCKETS as u64 || (at > 0 && step == 0) {
+                return Err(RowError::Damaged);
+            }
+            latencies.counts.push((bucket as usize, self.number()?));
         }
         Ok(latencies)
+    }
+
+    fn latencies_v1(&mut self) -> Result<Latencies, RowError> {
+        let mask = self.number()?;
+        if mask >> (OCTAVES_V1.len() + 1) != 0 {
+            return Err(RowError::Damaged);
+        }
+        let sum_us = if mask > 0 { self.number()? } else { 0 };
+        let end_us = |at: usize| OCTAVES_V1.get(at).map_or(f64::INFINITY, |octave| (1u64 << octave) as f64 / 1e3);
+        let mut buckets = Vec::new();
+        for at in (0..=OCTAVES_V1.len()).filter(|at| mask >> at & 1 == 1) {
+            let from_us = at.checked_sub(1).map_or(0.0, end_us);
+            buckets.push(Bucket { from_us, to_us: end_us(at), count: self.number()? });
+        }
+        Ok(Latencies::of_buckets(buckets.into_iter(), sum_us))
     }
 }
 
@@ -209,9 +248,8 @@ mod tests {
     fn point(start: u64, seed: u64) -> Point {
         let mut figures = [0; COUNT];
         (0..COUNT).filter(|at| !(seed + *at as u64).is_multiple_of(3)).for_each(|at| figures[at] = seed << at);
-        let mut latencies = [Latencies::default(); 2];
-        latencies[1].counts[(seed % 12) as usize] = seed;
-        latencies[1].sum_us = seed * 100;
+        let write = Latencies { sum_us: seed * 100, counts: vec![(seed as usize % 160, seed), (168, 1), (169, 300)] };
+        let latencies = [Latencies::default(), write];
         Point::of_sample(start, 1, &figures, latencies)
     }
 
@@ -266,9 +304,40 @@ mod tests {
             );
         }
         assert_eq!(points(0, 1, &[9, 9, 9]), Err(RowError::Version(9)));
+        assert_eq!(points(0, 1, &[0, 9, 9]), Err(RowError::Version(0)));
+        // A bucket past the last one, a bucket that does not rise, and more buckets than there are.
+        for latencies in [&[1, 5, 170, 1, 1][..], &[2, 5, 3, 1, 0, 1], &[171, 1]] {
+            let row = [&[VERSION, 0, 1, 0], latencies].concat();
+            assert_eq!(points(0, 1, &row), Err(RowError::Damaged), "{latencies:?}");
+        }
         assert_eq!(
             points(0, 1, &[VERSION, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]),
             Err(RowError::Damaged)
         );
+    }
+
+    #[test]
+    fn bytes_of_a_row_never_change() {
+        let mut figures = [0; COUNT];
+        (figures[0], figures[21]) = (300, 7);
+        let read = Latencies { sum_us: 5_000, counts: vec![(0, 298), (17, 1), (169, 1)] };
+        let mut row = Row::new(1_000, 1);
+        row.push(Point::of_sample(1_003, 1, &figures, [read, Latencies::default()]));
+        row.push(Point { start: 1_004, ..points(1_000, 1, &row.bytes()).expect("a valid row").remove(0) });
+        let expected = [2, 12, 1, 0x81, 0x80, 0x80, 1, 0xac, 2, 7, 3, 0x88, 0x27, 0, 0xaa, 2, 17, 1, 0x98, 1, 1, 0, 6];
+        assert_eq!(row.bytes(), expected);
+    }
+
+    #[test]
+    fn row_of_version_1_is_read_with_its_latencies_spread() {
+        // One second with 8 reads from 16 to 65 us and 2 past 1.07 s, and a write below 16 us.
+        let row = [1, 0, 1, 0, 0x82, 0x10, 0xe8, 7, 8, 2, 1, 4, 1];
+        let point = points(0, 1, &row).expect("a valid row").remove(0);
+        let [read, write] = &point.latencies;
+        assert_eq!((read.count(), read.sum_us, write.count(), write.sum_us), (10, 1_000, 1, 4));
+        assert_eq!(write.percentile_us(0.5), Some(16.384));
+        let median = read.percentile_us(0.5).expect("reads");
+        assert!((45.0..50.0).contains(&median), "{median} us, about 5/8 of the way from 16 to 65 us");
+        assert_eq!(read.percentile_us(1.0).map(f64::round), Some(1_207_960.0));
     }
 }

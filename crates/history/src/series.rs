@@ -39,7 +39,7 @@ pub struct Series {
 pub const COUNT: usize = SERIES.len();
 
 /// All series. Rows refer to their positions: new series are appended, and no series ever moves.
-pub const SERIES: [Series; 38] = [
+pub const SERIES: [Series; 44] = [
     counter("reads", "requests", |volume| volume.reads),
     counter("writes", "requests", |volume| volume.writes),
     counter("flushes", "requests", |volume| volume.flushes),
@@ -89,6 +89,12 @@ pub const SERIES: [Series; 38] = [
     whole("flash_log_bytes", "bytes", Kind::Counter, |status| written(status, |device| device.log_bytes)),
     whole("flash_journal_bytes", "bytes", Kind::Counter, |status| written(status, |device| device.journal_bytes)),
     counter("prefetched_hits", "requests", |volume| volume.prefetched_hits),
+    counter("memory_source_bytes", "bytes", |volume| volume.source_bytes.memory),
+    counter("prefetched_source_bytes", "bytes", |volume| volume.source_bytes.prefetched),
+    counter("flash_source_bytes", "bytes", |volume| volume.source_bytes.flash),
+    counter("backing_source_bytes", "bytes", |volume| volume.source_bytes.backing),
+    counter("read_held_us", "microseconds", |volume| volume.latency_counts.read_held.sum_us as u64),
+    counter("write_held_us", "microseconds", |volume| volume.latency_counts.write_held.sum_us as u64),
 ];
 
 /// Sum over all flash devices of the written bytes that `part` returns.

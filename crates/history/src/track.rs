@@ -4,9 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use messages::{Counts, StatusReport, VolumeReport};
+use messages::{StatusReport, VolumeReport};
 
-use super::point::{BUCKETS, Latencies, Point};
+use super::latencies::Latencies;
+use super::point::Point;
 use super::series::{COUNT, Kind, SERIES, Source};
 
 /// Maximum number of datastores that are recorded, the first by name.
@@ -71,7 +72,7 @@ impl Tracker {
                 self.whole[at] = now;
             }
         }
-        let point = |sum: &Sum| Point::of_sample(second, seconds, &sum.figures, sum.latencies);
+        let point = |sum: &Sum| Point::of_sample(second, seconds, &sum.figures, sum.latencies.clone());
         let named_point = |(name, sum): (&&str, &Sum)| ((*name).to_owned(), point(sum));
         let datastores = datastores.iter().take(DATASTORES_MAX).map(named_point).collect();
         SamplePoints { whole: point(&all), volumes, datastores }
@@ -79,7 +80,8 @@ impl Tracker {
 
     /// Increases of a volume; `None` without counters, because the volume is refused or its core does not answer.
     fn add_volume(&mut self, report: &VolumeReport) -> Option<([u64; COUNT], [Latencies; 2])> {
-        let latencies = [latencies(&report.latency_counts.read)?, latencies(&report.latency_counts.write)?];
+        let counts = &report.latency_counts;
+        let latencies = [Latencies::of_report(&counts.read)?, Latencies::of_report(&counts.write)?];
         let read = |at: usize| match SERIES[at].source {
             Source::Volume(read) => read(report),
             Source::Whole(_) => 0,
@@ -96,7 +98,7 @@ impl Tracker {
 
 impl Default for Sum {
     fn default() -> Self {
-        Sum { figures: [0; COUNT], latencies: [Latencies::default(); 2] }
+        Sum { figures: [0; COUNT], latencies: Default::default() }
     }
 }
 
@@ -113,50 +115,31 @@ impl Counters {
     /// Increases since `before`. After a restart of counters, which shows in a decrease, the full counts are returned.
     fn since(&self, before: &Counters) -> Counters {
         let counters = || (0..COUNT).filter(|at| SERIES[*at].kind == Kind::Counter);
-        let has_decreased = |(now, before): (&Latencies, &Latencies)| {
-            now.counts.iter().zip(before.counts).any(|(now, before)| *now < before) || now.sum_us < before.sum_us
-        };
+        let latencies = self.latencies.iter().zip(&before.latencies).map(|(now, before)| now.since(before));
+        let latencies: Option<Vec<Latencies>> = latencies.collect();
         let was_reset = self.incarnation != before.incarnation
             || counters().any(|at| self.figures[at] < before.figures[at])
-            || self.latencies.iter().zip(&before.latencies).any(has_decreased);
+            || latencies.is_none();
         let mut since = self.clone();
-        if !was_reset {
+        if let Some(latencies) = latencies.filter(|_| !was_reset) {
             counters().for_each(|at| since.figures[at] -= before.figures[at]);
-            for (now, before) in since.latencies.iter_mut().zip(&before.latencies) {
-                now.sum_us -= before.sum_us;
-                now.counts.iter_mut().zip(before.counts).for_each(|(now, before)| *now -= before);
-            }
+            since.latencies.iter_mut().zip(latencies).for_each(|(latencies, increase)| *latencies = increase);
         }
         since
     }
 }
 
-/// Converts the engine's cumulative buckets to separate ones.
-fn latencies(counts: &Counts) -> Option<Latencies> {
-    if counts.below.len() + 1 != BUCKETS {
-        return None;
-    }
-    let mut latencies = Latencies { sum_us: counts.sum_us.round() as u64, ..Latencies::default() };
-    let mut below = 0;
-    let ends = counts.below.iter().map(|below| below.count).chain([counts.all]);
-    for (bucket, end) in latencies.counts.iter_mut().zip(ends) {
-        *bucket = end.saturating_sub(below);
-        below = end;
-    }
-    Some(latencies)
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
-    use messages::VolumeState;
     use messages::report::CountsBelow;
+    use messages::{Counts, VolumeState};
 
     use super::*;
 
     /// A volume that has served `reads` reads of 4 KiB, each in 100 us.
     pub fn volume(name: &str, reads: u64) -> VolumeReport {
-        let below = (0..11).map(|at| CountsBelow { us: f64::from(16 << at), count: if at < 3 { 0 } else { reads } });
-        let counts = Counts { below: below.collect(), all: reads, sum_us: reads as f64 * 100.0 };
+        let below = [(16.384, 0), (98.304, 0), (106.496, reads)].map(|(us, count)| CountsBelow { us, count });
+        let counts = Counts { below: below.into(), all: reads, sum_us: reads as f64 * 100.0 };
         let mut report = VolumeReport::idle(name, VolumeState::Active, "write-back", "/x");
         report.latency_counts.write = Counts {
             below: counts.below.iter().map(|below| CountsBelow { count: 0, ..*below }).collect(),

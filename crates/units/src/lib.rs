@@ -103,6 +103,20 @@ pub fn show_micros(micros: f64) -> String {
     }
 }
 
+/// Shortest latency that is known: shorter ones are counted together.
+pub const LATENCY_US_MIN: f64 = 16.384;
+/// Longest latency that is known: longer ones are counted together.
+pub const LATENCY_US_MAX: f64 = 34_359_738.368;
+
+/// A latency of client requests, in microseconds: `< 16 us` where more is not known, else as [`show_micros`].
+pub fn show_latency(micros: f64) -> String {
+    match micros {
+        m if m <= LATENCY_US_MIN => format!("< {}", show_micros(LATENCY_US_MIN)),
+        m if m >= LATENCY_US_MAX => format!("> {}", show_micros(LATENCY_US_MAX)),
+        m => show_micros(m),
+    }
+}
+
 /// A time as the configuration writes it, in the largest unit that divides it: `10s`, `1500ms`.
 pub fn show_time(time: Duration) -> String {
     let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -161,6 +175,8 @@ mod tests {
         assert_eq!(show_count(999), "999");
         assert_eq!(show_micros(85.4), "85 us");
         assert_eq!(show_micros(1250.0), "1.25 ms");
+        assert_eq!((show_latency(1.0), show_latency(16.384)), ("< 16 us".to_owned(), "< 16 us".to_owned()));
+        assert_eq!((show_latency(17.2), show_latency(4e7)), ("17 us".to_owned(), "> 34.4 s".to_owned()));
         assert_eq!(show_percent(1, 4), "25.0 %");
         assert_eq!(show_percent(0, 0), "-");
     }

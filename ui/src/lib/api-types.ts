@@ -120,11 +120,14 @@ export interface components {
       /** @description Volumes that it serves. */
       volumes: number;
     };
-    /** @description Latencies of one kind of request, in buckets that add up over volumes and time. */
+    /**
+     * @description Latencies of one kind of request, in buckets that add up over volumes and time. Empty buckets may be left out: a
+     *     bucket begins at the bound of the entry before it.
+     */
     Counts: {
       /** @description Requests that were counted. */
       all: number;
-      /** @description By growing latency. */
+      /** @description By growing latency. The first bound is the shortest measured latency. */
       below: components['schemas']['CountsBelow'][];
       /** @description Sum of their latencies. */
       sum_us: number;
@@ -590,12 +593,23 @@ export interface components {
      * @enum {string}
      */
     KeySource: 'default' | 'file' | 'command';
-    /** @description A volume's latencies. */
+    /**
+     * @description Latency histograms of client requests. The total is what clients see: service time and held time together. Held time
+     *     is the wait for the volume's limit and for requests of other volumes.
+     */
     LatencyCountsReport: {
-      /** @description Of reads. */
+      /** @description Total of reads. */
       read: components['schemas']['Counts'];
-      /** @description Of writes. */
+      /** @description Held time of reads; absent if no read was held. */
+      read_held?: components['schemas']['Counts'];
+      /** @description Service time of reads; absent if no read was held, then it equals the total. */
+      read_service?: components['schemas']['Counts'];
+      /** @description Total of writes. */
       write: components['schemas']['Counts'];
+      /** @description Held time of writes; absent if no write was held. */
+      write_held?: components['schemas']['Counts'];
+      /** @description Service time of writes; absent if no write was held, then it equals the total. */
+      write_service?: components['schemas']['Counts'];
     };
     /** @description Latencies over time, of the histograms of all requests of each step. */
     LatencyFigures: {
@@ -614,12 +628,19 @@ export interface components {
       /** @description 99 % took at most this. */
       p99_us: (number | null)[];
     };
-    /** @description Latency of a volume's requests, in microseconds. */
+    /**
+     * @description Latency of a volume's requests since the start, in microseconds: what clients see. A value of at most 16.384 is a
+     *     bound: shorter latencies are not measured.
+     */
     LatencyReport: {
       /** @description Of reads. */
       read: components['schemas']['Quantiles'];
+      read_held?: components['schemas']['Quantiles'] | null;
+      read_service?: components['schemas']['Quantiles'] | null;
       /** @description Of writes. */
       write: components['schemas']['Quantiles'];
+      write_held?: components['schemas']['Quantiles'] | null;
+      write_service?: components['schemas']['Quantiles'] | null;
     };
     /** @description The principal that is logged in now. */
     LoggedIn: {

@@ -5,7 +5,7 @@ import { FIGURES } from './loads';
 import { quantileOf } from './rates';
 import { stepOf, type Interval } from './time-range.svelte';
 import type { Counts, History, HistoryLatency } from './types';
-import { bytes, bytesRate, rate, time } from './units';
+import { bytes, bytesRate, latency, rate } from './units';
 
 /** A figure, or a volume's requests, before and after; null where unknown. */
 export interface Change {
@@ -42,13 +42,13 @@ function mean(names: string[]): Figure['of'] {
 /** The 99th percentile of all requests of these steps: percentiles are never averaged. */
 function p99(op: 'read' | 'write'): Figure['of'] {
   return (report, steps) => {
-    const latency: HistoryLatency | undefined = report.latency[op];
-    if (latency === undefined) return null;
-    const counts = steps.map((at) => latency.counts[at]!);
+    const figures: HistoryLatency | undefined = report.latency[op];
+    if (figures === undefined) return null;
+    const counts = steps.map((at) => figures.counts[at]!);
     const upTo = (end: number) =>
       counts.reduce((sum, of) => sum + of.slice(0, end).reduce((all, count) => all + count, 0), 0);
-    const below = latency.bounds_us.map((us, index) => ({ us, count: upTo(index + 1) }));
-    return quantileOf(NOTHING, { below, all: upTo(latency.bounds_us.length + 1), sum_us: 0 }, 0.99);
+    const below = figures.bounds_us.map((us, index) => ({ us, count: upTo(index + 1) }));
+    return quantileOf(NOTHING, { below, all: upTo(figures.bounds_us.length + 1), sum_us: 0 }, 0.99);
   };
 }
 
@@ -64,8 +64,8 @@ const KNOWN: Figure[] = [
   { label: 'Reads from the array', unit: rate, least: 1, of: mean(['misses', 'partial_hits']) },
   { label: 'Array requests', unit: rate, least: 1, of: mean(['backing_reads', 'backing_writes']) },
   { label: 'Dirty data', unit: bytes, least: 1024 * KIB, of: mean(['dirty_bytes']) },
-  { label: 'Read latency, p99', unit: time, least: 100, of: p99('read') },
-  { label: 'Write latency, p99', unit: time, least: 100, of: p99('write') },
+  { label: 'Read latency, p99', unit: latency, least: 100, of: p99('read') },
+  { label: 'Write latency, p99', unit: latency, least: 100, of: p99('write') },
 ];
 
 /** History of the range and of the range before it, with the indices of the steps of each. */

@@ -29,7 +29,8 @@ function extremes(latency: HistoryLatency | undefined, at: number): { min: numbe
   const bounds = latency?.bounds_us ?? [];
   // The last bucket has no upper bound.
   return {
-    min: first < 0 ? null : (bounds[first - 1] ?? 1),
+    // Below the first bound nothing more is known.
+    min: first < 0 ? null : bounds[Math.max(0, first - 1)]!,
     max: last < 0 ? null : bounds[Math.min(last, bounds.length - 1)]!,
   };
 }

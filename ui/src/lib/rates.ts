@@ -1,6 +1,6 @@
 // Rates per second from counters.
 
-import type { Counters, Counts, Sample } from './types';
+import type { Counters, Counts, LatencyCounts, Sample } from './types';
 
 /** Reads per second by source. */
 export interface Sources {
@@ -13,11 +13,19 @@ export interface Sources {
 
 export const NO_READS: Sources = { memory: 0, flash: 0, prefetched: 0, array: 0 };
 
-/** Rates per second between two samples; latencies in microseconds, null without requests. */
+/** Parts of a latency: 99th percentiles of service time, and of the time for which limits or shares held requests. */
+export interface LatencyParts {
+  service: number;
+  held: number;
+}
+
+/** Rates per second between two samples; latencies in microseconds as clients see them, null without requests. */
 export interface Rates {
   /** Unix seconds. */
   at: number;
   sources: Sources;
+  /** Bytes per second by source; unknown in the history. */
+  sourceBytes?: Sources;
   reads: number;
   writes: number;
   readBytes: number;
@@ -29,6 +37,9 @@ export interface Rates {
   readP99: number | null;
   writeP50: number | null;
   writeP99: number | null;
+  /** Only if a read was held; unknown in the history. */
+  readParts?: LatencyParts | null;
+  writeParts?: LatencyParts | null;
   dirtyBytes: number;
 }
 
@@ -75,6 +86,11 @@ export function sourcesOf(of: Record<(typeof SOURCE_COUNTERS)[number], number>):
   };
 }
 
+/** Bytes read by source. */
+export function sourceBytesOf({ source_bytes: of }: Pick<Counters, 'source_bytes'>): Sources {
+  return { memory: of.memory, flash: of.flash, prefetched: of.prefetched, array: of.backing };
+}
+
 /** Rates between two states of the same counters. */
 export function between(from: Counters, to: Counters, atMs: number, tookMs: number): Rates {
   // Removing a volume lowers the sums: rates are never negative.
@@ -83,6 +99,7 @@ export function between(from: Counters, to: Counters, atMs: number, tookMs: numb
   return {
     at: atMs / 1e3,
     sources: mapSources((source) => rate((of) => sourcesOf(of)[source])),
+    sourceBytes: mapSources((source) => rate((of) => sourceBytesOf(of)[source])),
     reads: rate((of) => of.reads),
     writes: rate((of) => of.writes),
     readBytes: rate((of) => of.read_bytes),
@@ -94,22 +111,50 @@ export function between(from: Counters, to: Counters, atMs: number, tookMs: numb
     readP99: quantile('read', 0.99),
     writeP50: quantile('write', 0.5),
     writeP99: quantile('write', 0.99),
+    readParts: partsOf(from.latency_counts, to.latency_counts, 'read'),
+    writeParts: partsOf(from.latency_counts, to.latency_counts, 'write'),
     dirtyBytes: to.dirty_bytes,
   };
 }
 
-/** Quantile of the requests between two states of a histogram, interpolated linearly like Prometheus. */
+/** Requests below a bound of a histogram, which leaves out bounds of empty buckets. */
+function belowOf(counts: Counts, us: number): number {
+  return counts.below.findLast((bucket) => bucket.us <= us)?.count ?? 0;
+}
+
+/**
+ * Quantile of the requests between two states of a histogram. The same as `percentile_us` of the daemon: interpolated
+ * linearly within a bucket, the upper end of the first bucket, the lower end of one without an upper end.
+ */
 export function quantileOf(from: Counts, to: Counts, quantile: number): number | null {
   const all = to.all - from.all;
   if (all <= 0) return null;
-  const rank = quantile * all;
+  const rank = Math.max(1, Math.ceil(quantile * all));
+  const bounds = [...new Set([...from.below, ...to.below].map(({ us }) => us))].sort((a, b) => a - b);
   let [floor, below] = [0, 0];
-  for (const [index, bucket] of to.below.entries()) {
-    const count = bucket.count - (from.below[index]?.count ?? 0);
-    if (count >= rank) return floor + ((bucket.us - floor) * (rank - below)) / Math.max(1, count - below);
-    [floor, below] = [bucket.us, count];
+  for (const us of bounds) {
+    const count = belowOf(to, us) - belowOf(from, us);
+    if (count >= rank) return floor === 0 ? us : floor + ((us - floor) * (rank - below)) / (count - below);
+    [floor, below] = [us, count];
   }
   return floor;
+}
+
+/** Service and held time between two states; null if nothing was held for a measurable time. */
+function partsOf(from: LatencyCounts, to: LatencyCounts, op: 'read' | 'write'): LatencyParts | null {
+  const [service, held] = [to[`${op}_service`], to[`${op}_held`]];
+  if (!service || !held) return null;
+  const before = from[op].all;
+  // Before the first held request the daemon leaves the parts out.
+  const notHeld = { below: held.below.slice(0, 1).map(({ us }) => ({ us, count: before })), all: before, sum_us: 0 };
+  const heldBefore = from[`${op}_held`] ?? notHeld;
+  const first = held.below[0]?.us ?? 0;
+  const isHeld = held.all - heldBefore.all > belowOf(held, first) - belowOf(heldBefore, first);
+  const [heldP99, serviceP99] = [
+    quantileOf(heldBefore, held, 0.99),
+    quantileOf(from[`${op}_service`] ?? from[op], service, 0.99),
+  ];
+  return isHeld && heldP99 !== null && serviceP99 !== null ? { service: serviceP99, held: heldP99 } : null;
 }
 
 /** Hit ratio; null without reads. A prefetched read is no hit, because the array has read its data. */
@@ -127,6 +172,7 @@ export function recent(rates: (Rates | null)[], count: number): Rates | undefine
   return {
     ...newest,
     sources: mapSources((source) => mean((of) => of.sources[source])),
+    sourceBytes: mapSources((source) => mean((of) => of.sourceBytes?.[source] ?? 0)),
     reads: mean((of) => of.reads),
     writes: mean((of) => of.writes),
     readBytes: mean((of) => of.readBytes),

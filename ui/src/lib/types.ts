@@ -22,6 +22,7 @@ export type {
   IscsiSessionReport as IscsiSession,
   JobReport as Job,
   KeyReport as Key,
+  LatencyCountsReport as LatencyCounts,
   LatencyFigures as HistoryLatency,
   LoggedIn,
   MissRatioCurve,

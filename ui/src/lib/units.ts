@@ -41,6 +41,16 @@ export function time(us: number | null): string {
   return duration(us / 1e6);
 }
 
+/** Shortest and longest known latency in microseconds. */
+const LATENCY_US_MIN = 16.384;
+const LATENCY_US_MAX = 34_359_738.368;
+
+/** Formats a latency of client requests in microseconds. */
+export function latency(us: number | null): string {
+  if (us !== null && us <= LATENCY_US_MIN) return '< 16 µs';
+  return us !== null && us >= LATENCY_US_MAX ? '> 34 s' : time(us);
+}
+
 /** Formats seconds. */
 export function duration(seconds: number): string {
   if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : seconds.toFixed(0)} s`;

@@ -15,6 +15,9 @@ export interface Row {
 /** A thousand volumes are megabytes: many volumes are polled less often. */
 const pauseMs = (count: number) => (count > 200 ? 5_000 : 2_000);
 
+/** True if a limit holds requests above it. */
+export const isLimited = ({ qos }: Pick<Volume, 'qos'>) => qos.limit_iops > 0 || qos.limit_bytes > 0;
+
 class Volumes {
   rows = $state.raw<Row[]>([]);
   isLoaded = $state(false);

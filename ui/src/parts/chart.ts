@@ -2,7 +2,7 @@
 
 import uPlot from 'uplot';
 import { colour } from '../lib/theme.svelte';
-import { bytes, bytesRate, count } from '../lib/units';
+import { bytes, bytesRate, count, latency, time } from '../lib/units';
 import { drawMarks, type Marked } from './marks';
 
 export interface Series {
@@ -159,6 +159,8 @@ export function optionsOf(
   size: { width: number; height: number },
   drawing: Drawing,
 ): uPlot.Options {
+  // Ticks of a latency axis are plain times, also below the shortest known latency.
+  const onAxis = unit === latency ? time : unit;
   return {
     ...size,
     cursor: {
@@ -186,7 +188,7 @@ export function optionsOf(
         ...(unit === bytes || unit === bytesRate ? { incrs: BINARY } : unit === count ? { incrs: WHOLE } : {}),
         ...(isLogarithmic ? tensOf() : {}),
         // uPlot passes null for labels that would overlap on a logarithmic scale.
-        values: (_, ticks) => ticks.map((tick) => (tick === null ? '' : tick === 0 ? '0' : unit(tick))),
+        values: (_, ticks) => ticks.map((tick) => (tick === null ? '' : tick === 0 ? '0' : onAxis(tick))),
       },
     ],
     series: [

@@ -4,7 +4,7 @@
 use messages::StatusReport;
 use messages::report::DatastoreReport;
 
-use super::lines::{Labels, Lines};
+use super::lines::{BACKING_BOUNDS_US, CLIENT_BOUNDS_US, Labels, Lines};
 use crate::totals::{Totals, by_datastore};
 
 /// Writes all families of all datastores.
@@ -32,7 +32,8 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
     each(
         "hotset_datastore_reads_by_source_total",
         "counter",
-        "Client reads by source: memory, flash, backing, or mixed for partial hits.",
+        "Client reads by source: memory, prefetched (read ahead from the backing), flash (possibly with memory), \
+         backing, or mixed for partial hits.",
         "source",
         |sum| {
             vec![
@@ -41,6 +42,21 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
                 ("flash", sum.flash_hits),
                 ("backing", sum.misses),
                 ("mixed", sum.partial_hits),
+            ]
+        },
+    );
+    each(
+        "hotset_datastore_read_bytes_by_source_total",
+        "counter",
+        "Bytes that clients read, by source.",
+        "source",
+        |sum| {
+            let bytes = &sum.source_bytes;
+            vec![
+                ("memory", bytes.memory),
+                ("prefetched", bytes.prefetched),
+                ("flash", bytes.flash),
+                ("backing", bytes.backing),
             ]
         },
     );
@@ -59,13 +75,15 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
     lines.family("hotset_backing_latency_seconds", "histogram", help);
     for (labels, sum) in &sums {
         for requests in &sum.backing_requests {
-            lines.histogram(labels, &[("op", &requests.op), ("cause", &requests.cause)], &requests.latency);
+            let more = [("op", requests.op.as_str()), ("cause", &requests.cause)];
+            lines.histogram(labels, &more, &requests.latency, &BACKING_BOUNDS_US);
         }
     }
-    lines.family("hotset_datastore_latency_seconds", "histogram", "Latency of client requests.");
+    let help = "Latency of client requests, the wait for limits and shares included.";
+    lines.family("hotset_datastore_latency_seconds", "histogram", help);
     for (labels, sum) in &sums {
-        lines.histogram(labels, &[("op", "read")], &sum.latency_counts.read);
-        lines.histogram(labels, &[("op", "write")], &sum.latency_counts.write);
+        lines.histogram(labels, &[("op", "read")], &sum.latency_counts.read, &CLIENT_BOUNDS_US);
+        lines.histogram(labels, &[("op", "write")], &sum.latency_counts.write, &CLIENT_BOUNDS_US);
     }
 }
 

@@ -5,6 +5,45 @@ use std::fmt::Write;
 
 use messages::Counts;
 
+/// Bounds of the buckets of requests to backings, in microseconds: whole octaves of nanoseconds.
+pub const BACKING_BOUNDS_US: [f64; 11] = [
+    16.384,
+    65.536,
+    262.144,
+    1_048.576,
+    2_097.152,
+    4_194.304,
+    8_388.608,
+    16_777.216,
+    33_554.432,
+    134_217.728,
+    1_073_741.824,
+];
+/// Bounds of the buckets of client requests: the same ones, and two an octave below 1 ms. Every bound is one of the
+/// engine's layout, so that the counts are exact.
+pub const CLIENT_BOUNDS_US: [f64; 20] = [
+    16.384,
+    24.576,
+    32.768,
+    49.152,
+    65.536,
+    98.304,
+    131.072,
+    196.608,
+    262.144,
+    393.216,
+    524.288,
+    786.432,
+    1_048.576,
+    2_097.152,
+    4_194.304,
+    8_388.608,
+    16_777.216,
+    33_554.432,
+    134_217.728,
+    1_073_741.824,
+];
+
 /// Media type of the format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -31,10 +70,11 @@ impl Lines {
         self.line("", labels, more, None, value);
     }
 
-    /// Writes a histogram's buckets, sum and count.
-    pub fn histogram(&mut self, labels: &Labels, more: &[(&str, &str)], counts: &Counts) {
-        for below in &counts.below {
-            self.line("_bucket", labels, more, Some(below.us / 1e6), below.count as f64);
+    /// Writes a histogram's buckets with the given bounds, its sum and its count. The bounds are fixed, so that the
+    /// series of a histogram never change.
+    pub fn histogram(&mut self, labels: &Labels, more: &[(&str, &str)], counts: &Counts, bounds_us: &[f64]) {
+        for us in bounds_us {
+            self.line("_bucket", labels, more, Some(us / 1e6), counts.below_us(*us) as f64);
         }
         self.line("_bucket", labels, more, Some(f64::INFINITY), counts.all as f64);
         self.line("_sum", labels, more, None, counts.sum_us / 1e6);

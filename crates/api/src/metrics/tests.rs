@@ -91,9 +91,13 @@ fn volume(name: &str) -> VolumeReport {
     let mut volume = VolumeReport::idle(name, VolumeState::Active, "write-back", "/x");
     volume.datastore = "sas-pool".to_owned();
     (volume.reads, volume.memory_hits, volume.misses) = (10, 7, 3);
-    let below = (0..11).map(|octave| CountsBelow { us: f64::from(1 << octave), count: octave as u64 }).collect();
+    // Three requests from 20.5 to 22.5 us, six from 1.1 to 1.2 ms, one past the last bound.
+    let below = [(16.384, 0), (20.48, 0), (22.528, 3), (1_048.576, 3), (1_179.648, 9)];
+    let below = below.map(|(us, count)| CountsBelow { us, count }).into();
     volume.latency_counts.read = Counts { below, all: 10, sum_us: 1_500_000.0 };
     volume.latency_counts.write = volume.latency_counts.read.clone();
+    volume.latency_counts.write_service = volume.latency_counts.read.clone();
+    volume.latency_counts.write_held = Counts { sum_us: 250_000.0, ..volume.latency_counts.read.clone() };
     for op in ["read", "write", "zero", "flush"] {
         for cause in ["client-read", "destage", "readahead", "promotion"] {
             let (op, cause) = (op.to_owned(), cause.to_owned());
@@ -159,12 +163,16 @@ fn text_follows_the_format_and_holds_known_values() {
     assert_eq!(values[&format!("hotset_volume_requests_total{{{labels},op=\"read\"}}")], 10.0);
     assert_eq!(values[&format!("hotset_volume_reads_by_source_total{{{labels},source=\"backing\"}}")], 3.0);
     assert_eq!(values[&format!("hotset_volume_latency_seconds_bucket{{{labels},op=\"read\",le=\"+Inf\"}}")], 10.0);
-    assert_eq!(values[&format!("hotset_volume_latency_seconds_bucket{{{labels},op=\"read\",le=\"0.000001\"}}")], 0.0);
+    let below = |le: &str| values[&format!("hotset_volume_latency_seconds_bucket{{{labels},op=\"read\",le=\"{le}\"}}")];
+    assert_eq!((below("0.000016384"), below("0.000024576"), below("0.000786432")), (0.0, 3.0, 3.0));
+    assert_eq!((below("0.001048576"), below("0.002097152"), below("1.073741824")), (3.0, 9.0, 9.0));
+    let held = |op: &str| values[&format!("hotset_volume_held_seconds_total{{{labels},op=\"{op}\"}}")];
+    assert_eq!((held("read"), held("write")), (0.0, 0.25));
     assert_eq!(values[&format!("hotset_volume_latency_seconds_sum{{{labels},op=\"write\"}}")], 1.5);
     assert_eq!(values["hotset_datastore_requests_total{datastore=\"sas-pool\",op=\"read\"}"], 20.0);
     let backing = "datastore=\"sas-pool\",op=\"write\",cause=\"destage\"";
     assert_eq!(values[&format!("hotset_backing_latency_seconds_count{{{backing}}}")], 20.0);
-    assert_eq!(values[&format!("hotset_backing_latency_seconds_bucket{{{backing},le=\"0.000002\"}}")], 2.0);
+    assert_eq!(values[&format!("hotset_backing_latency_seconds_bucket{{{backing},le=\"0.000065536\"}}")], 6.0);
     assert_eq!(values["hotset_flash_endurance_used_ratio{device=\"number 2\"}"], 0.25);
 }
 
@@ -205,10 +213,24 @@ fn parser_refuses_malformed_texts() {
 }
 
 #[test]
-fn volume_has_72_series_at_most() {
+fn buckets_keep_their_bounds_and_are_bounds_of_the_engine() {
+    let octaves = [14, 16, 18, 20, 21, 22, 23, 24, 25, 27, 30];
+    assert_eq!(lines::BACKING_BOUNDS_US, octaves.map(|octave| (1u64 << octave) as f64 / 1e3));
+    for bound in lines::BACKING_BOUNDS_US {
+        assert!(lines::CLIENT_BOUNDS_US.contains(&bound), "{bound} us was a bound in earlier versions");
+    }
+    for bound in lines::CLIENT_BOUNDS_US {
+        // The engine has eight buckets an octave from 2^14 ns on.
+        let ns = (bound * 1e3).round() as u64;
+        assert!(ns >= 1 << 14 && ns.is_multiple_of(1 << (ns.ilog2() - 3)), "{bound} us is within a bucket");
+    }
+}
+
+#[test]
+fn volume_has_96_series_at_most() {
     let values = parse(&text(&status(vec![volume("a")]), 1000)).expect("the exposition is valid");
     let own = values.keys().filter(|series| series.contains("volume=\"a\"")).count();
-    assert!((50..=72).contains(&own), "{own}");
+    assert!((70..=96).contains(&own), "{own}");
 }
 
 #[test]

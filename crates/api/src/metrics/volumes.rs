@@ -1,10 +1,10 @@
-//! Families of volumes: at most 72 series each.
+//! Families of volumes: at most 96 series each.
 
 use messages::{StatusReport, VolumeReport};
 
-use super::lines::{Labels, Lines};
+use super::lines::{CLIENT_BOUNDS_US, Labels, Lines};
 
-/// Pairs of operation and cause with a series, at most. The engine has as many; the bound keeps a volume within 72
+/// Pairs of operation and cause with a series, at most. The engine has as many; the bound keeps a volume within 96
 /// series whatever the engine adds.
 const CAUSES_MAX: usize = 7;
 
@@ -69,12 +69,22 @@ const FAMILIES: &[Family] = &[
     Family {
         name: "hotset_volume_latency_seconds",
         kind: "histogram",
-        help: "Latency of client requests; a full memory hit counts as one microsecond.",
+        help: "Latency of client requests, the wait for limits and shares included; a full memory hit counts as one \
+               microsecond.",
         samples: |lines, labels, volume| {
-            lines.histogram(labels, &[("op", "read")], &volume.latency_counts.read);
-            lines.histogram(labels, &[("op", "write")], &volume.latency_counts.write);
+            lines.histogram(labels, &[("op", "read")], &volume.latency_counts.read, &CLIENT_BOUNDS_US);
+            lines.histogram(labels, &[("op", "write")], &volume.latency_counts.write, &CLIENT_BOUNDS_US);
         },
     },
+    counter(
+        "hotset_volume_held_seconds_total",
+        "The part of the latency of client requests in which limits or shares held them.",
+        |lines, labels, volume| {
+            let counts = &volume.latency_counts;
+            lines.sample(labels, &[("op", "read")], counts.read_held.sum_us / 1e6);
+            lines.sample(labels, &[("op", "write")], counts.write_held.sum_us / 1e6);
+        },
+    ),
     counter("hotset_volume_errors_total", "Failed client requests.", |lines, labels, volume| {
         lines.sample(labels, &[], volume.errors as f64);
     }),

@@ -17,7 +17,7 @@ use crate::extract::{Json, PathName, QueryParameters};
 use crate::problem::Problem;
 
 /// Names of figures in a query at most, twice as many as there are.
-const SERIES_MAX: usize = 80;
+const SERIES_MAX: usize = 96;
 /// The media type of comma-separated values.
 const CSV: &str = "text/csv";
 

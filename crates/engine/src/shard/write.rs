@@ -44,7 +44,7 @@ impl<S: Seam> Shard<S> {
         });
         self.record_dirty(now);
         if is_written {
-            self.counters.write_done(len as u64, Nanos::ZERO);
+            self.counters.write_absorbed(len as u64);
             self.curves.borrow_mut().record_use(at, len as u64);
         }
         is_written
@@ -97,7 +97,7 @@ impl<S: Seam> Shard<S> {
             // The policy has changed meanwhile.
             self.flush_all().await?;
         }
-        self.counters.write_done(len as u64, self.seam().now().since(started_at));
+        self.counters.write_done(len as u64, trace.elapsed(self.seam().now()), trace.held());
         Ok(())
     }
 

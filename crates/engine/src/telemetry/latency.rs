@@ -104,8 +104,13 @@ impl LatencyTrace {
         self.last.set(now);
     }
 
+    /// Time for which the volume's limit and requests of other volumes held the request.
+    pub fn held(&self) -> Nanos {
+        self.spent[Step::Limit as usize].get() + self.spent[Step::Shares as usize].get()
+    }
+
     /// Time since the start of the trace.
-    pub(super) fn elapsed(&self, now: Nanos) -> Nanos {
+    pub fn elapsed(&self, now: Nanos) -> Nanos {
         now.since(self.started_at)
     }
 
@@ -113,5 +118,21 @@ impl LatencyTrace {
     pub(super) fn longest(&self) -> (Step, Nanos) {
         let spent = Step::ALL.iter().map(|(_, step)| (*step, self.spent[*step as usize].get()));
         spent.max_by_key(|(_, spent)| *spent).expect("the list of steps is not empty")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limit_and_shares_are_held_time() {
+        let at = Nanos::from_millis;
+        let trace = LatencyTrace::new(at(0));
+        trace.record(Step::Limit, at(5));
+        trace.record(Step::Gate, at(6));
+        trace.record(Step::Backing, at(16));
+        trace.move_time(Step::Backing, Step::Shares, at(3));
+        assert_eq!((trace.held(), trace.elapsed(at(17))), (at(8), at(17)));
     }
 }

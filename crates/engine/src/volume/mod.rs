@@ -280,11 +280,10 @@ impl<S: Seam> Volume<S> {
         self.wait_for_limit(len as u64, &trace).await;
         let _inside = self.enter().await?;
         self.check(at, len as u64)?;
-        let started_at = self.now();
-        trace.record(Step::Gate, started_at);
+        trace.record(Step::Gate, self.now());
         let result = self.0.shard.read(at, len, out, keep, &trace).await;
         let now = self.now();
-        self.0.shard.counters.read_latency.add(now.since(started_at).max(Nanos::from_micros(1)));
+        self.0.shard.counters.read_latency.add(trace.elapsed(now), trace.held());
         self.0.shard.slow_requests.record(&trace, OpKind::Read, at, len as u64, now);
         self.count(result)
     }

@@ -12,7 +12,7 @@ use super::daemon::{connect, send_request_on, unexpected};
 use terminal::{Failure, print_json};
 
 /// Series that are read from the history.
-const SERIES: [&str; 12] = [
+const SERIES: [&str; 19] = [
     "reads",
     "writes",
     "read_bytes",
@@ -20,6 +20,13 @@ const SERIES: [&str; 12] = [
     "memory_hits",
     "prefetched_hits",
     "flash_hits",
+    "partial_hits",
+    "misses",
+    "memory_source_bytes",
+    "prefetched_source_bytes",
+    "flash_source_bytes",
+    "backing_source_bytes",
+    "read_held_us",
     "backing_reads",
     "backing_writes",
     "backing_read_bytes",

@@ -1,6 +1,6 @@
 //! Totals of the cache's gain: requests, their sources, requests avoided at the array, and read latency.
 
-use messages::report::HistoryReport;
+use messages::report::{Bucket, HistoryReport, SourceBytes, percentile_us};
 use serde::Serialize;
 
 /// Totals over a time span, of a volume or of all volumes.
@@ -26,6 +26,10 @@ pub struct Gain {
     pub prefetched_hits: u64,
     /// Reads served completely from flash.
     pub flash_hits: u64,
+    /// Reads served from the array, wholly or in part.
+    pub array_reads: u64,
+    /// Bytes read by clients, by source.
+    pub source_bytes: SourceBytes,
     /// Reads by the cache from the backing.
     pub backing_reads: u64,
     /// Writes by the cache to the backing.
@@ -34,10 +38,12 @@ pub struct Gain {
     pub backing_read_bytes: u64,
     /// Bytes of backing writes.
     pub backing_write_bytes: u64,
-    /// Upper bound of the median read latency; `None` without reads, or past the last bucket of the histogram.
-    pub read_p50_at_most_us: Option<f64>,
-    /// Upper bound of the 99th percentile of read latency.
-    pub read_p99_at_most_us: Option<f64>,
+    /// Median of read latency; `None` without reads.
+    pub read_p50_us: Option<f64>,
+    /// 99th percentile of read latency.
+    pub read_p99_us: Option<f64>,
+    /// Time for which limits or shares held reads.
+    pub read_held_us: u64,
 }
 
 /// The gain of one volume.
@@ -63,12 +69,20 @@ impl Gain {
             memory_hits: sum("memory_hits"),
             prefetched_hits: sum("prefetched_hits"),
             flash_hits: sum("flash_hits"),
+            array_reads: sum("misses") + sum("partial_hits"),
+            source_bytes: SourceBytes {
+                memory: sum("memory_source_bytes"),
+                prefetched: sum("prefetched_source_bytes"),
+                flash: sum("flash_source_bytes"),
+                backing: sum("backing_source_bytes"),
+            },
             backing_reads: sum("backing_reads"),
             backing_writes: sum("backing_writes"),
             backing_read_bytes: sum("backing_read_bytes"),
             backing_write_bytes: sum("backing_write_bytes"),
-            read_p50_at_most_us: quantile_bound(history, 0.5),
-            read_p99_at_most_us: quantile_bound(history, 0.99),
+            read_p50_us: read_percentile_us(history, 0.5),
+            read_p99_us: read_percentile_us(history, 0.99),
+            read_held_us: sum("read_held_us"),
         }
     }
 
@@ -83,17 +97,15 @@ impl Gain {
     }
 }
 
-/// Upper bound of the bucket that contains the given quantile of all reads.
-fn quantile_bound(history: &HistoryReport, part: f64) -> Option<f64> {
+/// A percentile of all reads, of the histograms of all steps together.
+fn read_percentile_us(history: &HistoryReport, part: f64) -> Option<f64> {
     let latency = history.latency.get("read")?;
-    let of = |bucket: usize| latency.counts.iter().filter_map(|counts| counts.get(bucket)).sum::<u64>();
-    let all: u64 = latency.count.iter().sum();
-    let rank = (all as f64 * part).ceil() as u64;
-    let mut cumulative = 0;
-    latency.bounds_us.iter().enumerate().find_map(|(bucket, bound)| {
-        cumulative += of(bucket);
-        (all > 0 && cumulative >= rank).then_some(*bound)
-    })
+    let end_us = |bucket: usize| latency.bounds_us.get(bucket).copied().unwrap_or(f64::INFINITY);
+    let all_steps = |bucket: usize| latency.counts.iter().filter_map(|counts| counts.get(bucket)).sum::<u64>();
+    let buckets: Vec<Bucket> = (0..=latency.bounds_us.len())
+        .map(|at| Bucket { from_us: at.checked_sub(1).map_or(0.0, end_us), to_us: end_us(at), count: all_steps(at) })
+        .collect();
+    percentile_us(buckets.iter().copied(), part)
 }
 
 #[cfg(test)]
@@ -123,9 +135,10 @@ mod tests {
         let gain = Gain::of(&history);
         assert_eq!((gain.covered_seconds, gain.reads, gain.memory_hits, gain.flash_hits), (90, 100, 51, 0));
         assert_eq!((gain.avoided_requests(), gain.avoided_bytes()), (110 - 39, 0));
-        assert_eq!((gain.read_p50_at_most_us, gain.read_p99_at_most_us), (Some(10.0), Some(1_000.0)));
+        assert_eq!((gain.read_p50_us, gain.read_p99_us), (Some(10.0), Some(1_000.0)));
+        assert_eq!(read_percentile_us(&history, 0.75), Some(55.0));
         // The slowest read lies in the unbounded last bucket.
-        assert_eq!(quantile_bound(&history, 1.0), None);
+        assert_eq!(read_percentile_us(&history, 1.0), Some(1_000.0));
         assert_eq!(Gain::of(&HistoryReport::default()), Gain::default());
     }
 }

@@ -10,13 +10,13 @@ use messages::unix_time;
 use super::Findings;
 use super::chart::Chart;
 use super::gain::Gain;
-use units::{show_bytes, show_count, show_micros, show_percent, show_time};
+use units::{show_bytes, show_count, show_latency, show_micros, show_percent, show_time};
 
 const STYLE: &str = "\
 :root { color-scheme: light dark; --ink: #1c2430; --ground: #fff; --faint: #5d6776; --grid: #dfe4ea; --memory: \
-#0b62c4; --flash: #b4480c; --array: #8a93a0 }\n\
+#0b8a66; --flash: #2563b8; --prefetched: #8a6d00; --array: #c2571a }\n\
 @media (prefers-color-scheme: dark) { :root { --ink: #e8ecf1; --ground: #14181e; --faint: #9aa5b4; --grid: #2b323c; \
---memory: #6cb0ff; --flash: #ff9d5c; --array: #6b7480 } }\n\
+--memory: #35b78d; --flash: #6aa5f0; --prefetched: #d8b93c; --array: #f08c4b } }\n\
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--ground); max-width: 60rem; margin: \
 2rem auto; padding: 0 1rem }\n\
 h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem } .faint, figcaption { color: var(--faint) } figure \
@@ -25,10 +25,12 @@ table { border-collapse: collapse; width: 100% } th, td { padding: .25rem .5rem;
 1px solid var(--grid) } th:first-child, td:first-child, td.text { text-align: left }\n\
 svg { width: 100% } svg text { fill: var(--faint); font-size: 12px } .end { text-anchor: end } .grid { stroke: \
 var(--grid) } polyline { fill: none; stroke-width: 2 }\n\
-polygon.memory { fill: var(--memory) } polygon.flash { fill: var(--flash) } polygon.array { fill: var(--array) }\n\
+polygon.memory { fill: var(--memory) } polygon.flash { fill: var(--flash) } polygon.prefetched { fill: \
+var(--prefetched) } polygon.array { fill: var(--array) }\n\
 polyline.memory { stroke: var(--memory) } polyline.flash { stroke: var(--flash) } polyline.array { stroke: \
 var(--array) }\n\
-b.memory { color: var(--memory) } b.flash { color: var(--flash) } b.array { color: var(--array) }\n";
+b.memory { color: var(--memory) } b.flash { color: var(--flash) } b.prefetched { color: var(--prefetched) } b.array { \
+color: var(--array) }\n";
 
 /// The gain in one sentence.
 pub fn sentence(gain: &Gain) -> String {
@@ -67,21 +69,27 @@ pub fn write(found: &Findings) -> String {
 }
 
 fn figures(gain: &Gain) -> String {
-    let bound = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("at most {}", show_micros(us)));
+    let latency = |us: Option<f64>| us.map_or("-".to_owned(), |us| escaped(&show_latency(us)));
+    let bytes = &gain.source_bytes;
+    let part = |reads| format!("{} ({})", show_count(reads), show_percent(reads, gain.reads));
+    let held = match gain.read_held_us {
+        0 => String::new(),
+        held_us => {
+            let mean = held_us as f64 / gain.reads.max(1) as f64;
+            format!("of which limits and shares held {} per read on average", show_micros(mean))
+        }
+    };
     let rows = [
         ("Reads", show_count(gain.reads), show_bytes(gain.read_bytes)),
         ("Writes", show_count(gain.writes), show_bytes(gain.write_bytes)),
-        ("Reads served whole by memory", show_count(gain.memory_hits), show_percent(gain.memory_hits, gain.reads)),
-        (
-            "Reads prefetched from the array",
-            show_count(gain.prefetched_hits),
-            show_percent(gain.prefetched_hits, gain.reads),
-        ),
-        ("Reads served whole by flash", show_count(gain.flash_hits), show_percent(gain.flash_hits, gain.reads)),
-        ("Reads from the array", show_count(gain.backing_reads), show_bytes(gain.backing_read_bytes)),
-        ("Writes to the array", show_count(gain.backing_writes), show_bytes(gain.backing_write_bytes)),
-        ("Half of the reads took", bound(gain.read_p50_at_most_us), String::new()),
-        ("99 % of the reads took", bound(gain.read_p99_at_most_us), String::new()),
+        ("Reads from memory", part(gain.memory_hits), show_bytes(bytes.memory)),
+        ("Reads from flash", part(gain.flash_hits), show_bytes(bytes.flash)),
+        ("Reads prefetched from the array", part(gain.prefetched_hits), show_bytes(bytes.prefetched)),
+        ("Reads from the array, wholly or in part", part(gain.array_reads), show_bytes(bytes.backing)),
+        ("Reads at the array", show_count(gain.backing_reads), show_bytes(gain.backing_read_bytes)),
+        ("Writes at the array", show_count(gain.backing_writes), show_bytes(gain.backing_write_bytes)),
+        ("Read latency, median", latency(gain.read_p50_us), String::new()),
+        ("Read latency, p99", latency(gain.read_p99_us), held),
     ];
     let rows: String =
         rows.iter().map(|(name, value, more)| format!("<tr><td>{name}<td>{value}<td>{more}\n")).collect();
@@ -98,9 +106,12 @@ fn charts(found: &Findings) -> String {
     let sum = |left: Vec<f64>, right: Vec<f64>| -> Vec<f64> {
         left.into_iter().zip(right).map(|(left, right)| left + right).collect()
     };
-    let (memory, flash) = (mean("memory_hits"), mean("flash_hits"));
-    let hits = sum(memory.clone(), flash.clone());
-    let others = mean("reads").into_iter().zip(hits).map(|(reads, hits)| (reads - hits).max(0.0)).collect();
+    let sources = [
+        ("memory", mean("memory_hits")),
+        ("flash", mean("flash_hits")),
+        ("prefetched", mean("prefetched_hits")),
+        ("array", sum(mean("misses"), mean("partial_hits"))),
+    ];
     let percentile = |of: Option<&Vec<Option<f64>>>| -> Vec<f64> {
         of.map_or_else(|| vec![0.0; at.len()], |values| values.iter().map(|value| value.unwrap_or(0.0)).collect())
     };
@@ -117,9 +128,9 @@ fn charts(found: &Findings) -> String {
     };
     figure(
         "Where reads came from",
-        drawn("Reads per second, by source", &[("memory", memory), ("flash", flash), ("array", others)], true, rate),
-        "Reads per second: <b class=\"memory\">memory</b>, <b class=\"flash\">flash</b>, <b class=\"array\">the \
-         array</b>, wholly or in part.",
+        drawn("Reads per second, by source", &sources, true, rate),
+        "Reads per second: <b class=\"memory\">memory</b>, <b class=\"flash\">flash</b>, <b \
+         class=\"prefetched\">prefetched</b> from the array, <b class=\"array\">the array</b>, wholly or in part.",
     );
     let client_requests = sum(mean("reads"), mean("writes"));
     let array_requests = sum(mean("backing_reads"), mean("backing_writes"));
@@ -137,8 +148,9 @@ fn charts(found: &Findings) -> String {
     let p99 = percentile(latency.map(|latency| &latency.p99_us));
     figure(
         "How long reads took",
-        drawn("Latency of reads", &[("memory", p50), ("flash", p99)], false, show_micros),
-        "<b class=\"memory\">Half</b> and <b class=\"flash\">99 %</b> of the reads of a step took at most this.",
+        drawn("Latency of reads", &[("memory", p50), ("flash", p99)], false, |us| escaped(&show_latency(us))),
+        "<b class=\"memory\">Median</b> and <b class=\"flash\">99th percentile</b> of the reads of a step, as clients \
+         see them.",
     );
     text
 }
@@ -146,14 +158,16 @@ fn charts(found: &Findings) -> String {
 fn volumes(found: &Findings) -> String {
     let row = |volume: &super::VolumeGain| {
         let gain = &volume.gain;
-        let p99 = gain.read_p99_at_most_us.map_or("-".to_owned(), show_micros);
+        let p99 = gain.read_p99_us.map_or("-".to_owned(), |us| escaped(&show_latency(us)));
         format!(
-            "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{p99}\n",
+            "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{p99}\n",
             escaped(&volume.volume),
             show_count(gain.reads),
             show_count(gain.writes),
             show_percent(gain.memory_hits, gain.reads),
             show_percent(gain.flash_hits, gain.reads),
+            show_percent(gain.prefetched_hits, gain.reads),
+            show_percent(gain.array_reads, gain.reads),
             show_count(gain.avoided_requests())
         )
     };
@@ -165,8 +179,8 @@ fn volumes(found: &Findings) -> String {
     };
     let more = line(unlisted, "had fewer reads") + &line(found.volumes_not_examined, "were not examined");
     format!(
-        "<h2>Volumes</h2>\n<table>\n<tr><th>volume<th>reads<th>writes<th>memory<th>flash<th>requests avoided<th>99 % \
-         of reads within\n{rows}</table>\n{more}"
+        "<h2>Volumes</h2>\n<table>\n<tr><th>volume<th>reads<th>writes<th>memory<th>flash<th>prefetched<th>array\
+         <th>requests avoided<th>read p99\n{rows}</table>\n{more}"
     )
 }
 
@@ -192,13 +206,25 @@ fn capitalized(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use messages::report::{EventKind, EventReport, EventsPage, HistoryReport};
+    use messages::report::{EventKind, EventReport, EventsPage, HistoryReport, SourceBytes};
 
     use super::super::VolumeGain;
     use super::*;
 
     fn findings() -> Findings {
-        let gain = Gain { covered_seconds: 60, reads: 100, memory_hits: 60, flash_hits: 20, ..Gain::default() };
+        let gain = Gain {
+            covered_seconds: 60,
+            reads: 100,
+            memory_hits: 60,
+            flash_hits: 20,
+            prefetched_hits: 15,
+            array_reads: 5,
+            source_bytes: SourceBytes { memory: 60 << 12, flash: 20 << 12, prefetched: 15 << 12, backing: 5 << 12 },
+            read_p50_us: Some(16.384),
+            read_p99_us: Some(15_900.0),
+            read_held_us: 100 * 2_500,
+            ..Gain::default()
+        };
         let event = EventReport {
             at_unix_ms: 1_000,
             kind: EventKind::Alert,
@@ -222,6 +248,12 @@ mod tests {
         let page = write(&findings());
         for part in [
             "80.0 % of 100 reads were served",
+            "60 (60.0 %)<td>240 KiB",
+            "20 (20.0 %)<td>80 KiB",
+            "15 (15.0 %)<td>60 KiB",
+            "5 (5.0 %)<td>20 KiB",
+            "median<td>&lt; 16 us",
+            "p99<td>15.9 ms<td>of which limits and shares held 2.50 ms per read",
             "2 more had fewer",
             "4 more were not examined",
             "raised &amp; cleared",

@@ -31,7 +31,7 @@ pub use heat::{HeatReport, HeatRow};
 pub use history::{FigureReport, HistoryHealth, HistoryReport, LatencyFigures, TierReport};
 pub use iscsi::{IscsiReport, IscsiSessionReport, SlowCommandReport, UnitReport};
 pub use job::{EndedJobReport, JobKind, JobOutcome, JobReport};
-pub use latency::{BackingRequests, Counts, CountsBelow, LatencyCountsReport};
+pub use latency::{BackingRequests, Bucket, Counts, CountsBelow, LatencyCountsReport, percentile_us};
 pub use qos::{DatastoreReport, EpisodeReport, MemberReport, QosUse};
 pub use status::{CoreReport, OverrideReport, StatusReport};
 pub use volume::{
@@ -83,6 +83,8 @@ mod tests {
         check(SlowCommandReport::default());
         check(JobReport::default());
         check(BackingRequests::default());
+        check(LatencyCountsReport::default());
+        check(LatencyReport::default());
         check(DatastoreReport::default());
         check(EpisodeReport::default());
         check(StatusReport::default());

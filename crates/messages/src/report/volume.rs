@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{BackingRequests, LatencyCountsReport, MissRatioCurve, Notice, QosUse, UnitReport};
+use super::{BackingRequests, Counts, LatencyCountsReport, MissRatioCurve, Notice, QosUse, UnitReport};
 
 /// State of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -47,13 +47,49 @@ pub struct Quantiles {
     pub p999: f64,
 }
 
-/// Latency of a volume's requests, in microseconds.
+/// Latency of a volume's requests since the start, in microseconds: what clients see. A value of at most 16.384 is a
+/// bound: shorter latencies are not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LatencyReport {
     /// Of reads.
     pub read: Quantiles,
     /// Of writes.
     pub write: Quantiles,
+    /// Service time of reads; absent if no read was held, then it equals `read`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_service: Option<Quantiles>,
+    /// Time for which the volume's limit or requests of other volumes held reads; absent if no read was held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_held: Option<Quantiles>,
+    /// Service time of writes; absent if no write was held, then it equals `write`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_service: Option<Quantiles>,
+    /// Time for which the volume's limit held writes; absent if no write was held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_held: Option<Quantiles>,
+}
+
+impl Quantiles {
+    /// Quantiles of a histogram; 0 without requests.
+    pub fn of(counts: &Counts) -> Quantiles {
+        let at = |part| counts.percentile_us(part).unwrap_or(0.0);
+        Quantiles { p50: at(0.5), p99: at(0.99), p999: at(0.999) }
+    }
+}
+
+impl LatencyReport {
+    /// Quantiles of histograms.
+    pub fn of(counts: &LatencyCountsReport) -> LatencyReport {
+        let held = |held: Option<&Counts>| held.map(Quantiles::of);
+        LatencyReport {
+            read: Quantiles::of(&counts.read),
+            write: Quantiles::of(&counts.write),
+            read_service: counts.held_reads().map(|_| Quantiles::of(&counts.read_service)),
+            read_held: held(counts.held_reads()),
+            write_service: counts.held_writes().map(|_| Quantiles::of(&counts.write_service)),
+            write_held: held(counts.held_writes()),
+        }
+    }
 }
 
 /// Everything about a volume.
@@ -197,6 +233,11 @@ pub struct VolumeReport {
 }
 
 impl VolumeReport {
+    /// True if a limit holds requests above it.
+    pub fn is_limited(&self) -> bool {
+        self.qos.limit_iops > 0 || self.qos.limit_bytes > 0
+    }
+
     /// A report of a volume without requests.
     pub fn idle(name: &str, state: VolumeState, policy: &str, backing: &str) -> Self {
         VolumeReport {

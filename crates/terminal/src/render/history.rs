@@ -7,7 +7,7 @@ use messages::unix_time;
 
 use super::style::Style;
 use super::table::{Side, Table};
-use units::{show_bytes, show_micros};
+use units::{show_bytes, show_latency};
 
 /// The figures shown, with their column titles.
 const FIGURES: [(&str, &str); 6] = [
@@ -37,7 +37,7 @@ pub fn table(report: &HistoryReport, style: Style) -> String {
             "bytes" => show_bytes(mean.round() as u64),
             _ => format!("{mean:.1}"),
         };
-        let latency = |us: Option<f64>| us.map_or_else(|| "-".to_owned(), show_micros);
+        let latency = |us: Option<f64>| us.map_or_else(|| "-".to_owned(), show_latency);
         let mut row = vec![unix_time::format(Duration::from_secs(*begin))];
         row.extend(figures.iter().map(|(figures, _)| figure(&figures.unit, figures.mean[at])));
         row.extend(latencies.iter().map(|(figures, _)| latency(figures.p99_us[at])));

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use messages::report::Quantiles;
+use messages::report::{LatencyReport, Quantiles};
 use messages::{FlashReport, StatusReport, VolumeReport};
 
 use super::iscsi;
 use super::style::Style;
 use super::table::{Side, Table};
-use units::{show_bytes, show_count, show_micros, show_percent};
+use units::{show_bytes, show_count, show_latency, show_percent};
 
 /// The whole screen. With `before`, an earlier status, requests are shown as rates.
 pub fn status(now: &StatusReport, before: Option<&StatusReport>, style: Style) -> String {
@@ -19,7 +19,7 @@ pub fn status(now: &StatusReport, before: Option<&StatusReport>, style: Style) -
     text += "\n";
     text += &match now.volumes.is_empty() {
         true => "no volumes; add [[volume]] to the configuration, or `hotset volume add`\n".to_owned(),
-        false => volumes(&now.volumes, rates(now, before), style),
+        false => volumes(&now.volumes, rates(now, before), style) + &sources(&now.volumes, rates(now, before), style),
     };
     text += &now.iscsi.as_ref().map_or(String::new(), |report| iscsi::sessions(report, style));
     if !now.overrides.is_empty() {
@@ -162,18 +162,26 @@ pub fn volumes(volumes: &[VolumeReport], rates: Rates<'_>, style: Style) -> Stri
             Some((_, seconds)) => show_count((counted(field) as f64 / seconds).round() as u64),
             None => show_count(field(now)),
         };
+        // Rates come with the latencies of the same interval.
+        let latencies = match before {
+            Some((old, _)) if !now.latency_counts.read.is_omitted() => {
+                LatencyReport::of(&now.latency_counts.since(&old.latency_counts))
+            }
+            _ => now.latency_us,
+        };
+        let (read_count, write_count) = (counted(|volume| volume.reads), counted(|volume| volume.writes));
         table.row(vec![
             now.name.clone(),
-            now.state.name().to_owned(),
+            if now.is_limited() { format!("{}, limited", now.state.name()) } else { now.state.name().to_owned() },
             now.policy.clone(),
             show_bytes(now.size_bytes),
             shown(|volume| volume.reads),
             show_percent(counted(|volume| volume.memory_hits + volume.flash_hits), counted(|volume| volume.reads)),
-            quantile(now.reads, &now.latency_us.read, |read| read.p50),
-            quantile(now.reads, &now.latency_us.read, |read| read.p99),
+            quantile(read_count, &latencies.read, |read| read.p50),
+            quantile(read_count, &latencies.read, |read| read.p99),
             shown(|volume| volume.writes),
-            quantile(now.writes, &now.latency_us.write, |write| write.p50),
-            quantile(now.writes, &now.latency_us.write, |write| write.p99),
+            quantile(write_count, &latencies.write, |write| write.p50),
+            quantile(write_count, &latencies.write, |write| write.p99),
             show_bytes(now.memory_bytes),
             show_bytes(now.dirty_bytes),
         ]);
@@ -181,9 +189,50 @@ pub fn volumes(volumes: &[VolumeReport], rates: Rates<'_>, style: Style) -> Stri
     table.render(style)
 }
 
+/// Reads of all volumes by source, in requests and in bytes; empty without reads.
+fn sources(volumes: &[VolumeReport], rates: Rates<'_>, style: Style) -> String {
+    let sum = |of: fn(&VolumeReport) -> u64| -> u64 {
+        let counted = |now: &VolumeReport| {
+            let before = rates.and_then(|(before, _)| before.iter().find(|old| old.name == now.name));
+            of(now).saturating_sub(before.map_or(0, of))
+        };
+        volumes.iter().map(counted).sum()
+    };
+    let parts = [
+        ("memory", sum(|volume| volume.memory_hits), sum(|volume| volume.source_bytes.memory)),
+        ("flash", sum(|volume| volume.flash_hits), sum(|volume| volume.source_bytes.flash)),
+        ("prefetched", sum(|volume| volume.prefetched_hits), sum(|volume| volume.source_bytes.prefetched)),
+        ("array", sum(|volume| volume.misses + volume.partial_hits), sum(|volume| volume.source_bytes.backing)),
+    ];
+    let (requests, bytes) = parts.iter().fold((0, 0), |all, part| (all.0 + part.1, all.1 + part.2));
+    if requests == 0 {
+        return String::new();
+    }
+    let mut table = Table::new(&[
+        ("reads by source", Side::Left),
+        ("requests", Side::Right),
+        ("part", Side::Right),
+        ("bytes", Side::Right),
+        ("part", Side::Right),
+    ]);
+    let seconds = rates.map(|(_, seconds)| seconds);
+    let rate = |count: u64| seconds.map_or(count, |seconds| (count as f64 / seconds).round() as u64);
+    let per_second = if seconds.is_some() { "/s" } else { "" };
+    for (source, part, part_bytes) in parts {
+        table.row(vec![
+            source.to_owned(),
+            format!("{}{per_second}", show_count(rate(part))),
+            show_percent(part, requests),
+            format!("{}{per_second}", show_bytes(rate(part_bytes))),
+            show_percent(part_bytes, bytes),
+        ]);
+    }
+    format!("\n{}", table.render(style))
+}
+
 /// A quantile; `-` without requests.
 pub(super) fn quantile(requests: u64, quantiles: &Quantiles, which: fn(&Quantiles) -> f64) -> String {
-    if requests == 0 { "-".to_owned() } else { show_micros(which(quantiles)) }
+    if requests == 0 { "-".to_owned() } else { show_latency(which(quantiles)) }
 }
 
 /// A daemon's uptime as text.

@@ -2,17 +2,19 @@
 
 use insta::assert_snapshot;
 use messages::report::{
-    CoreReport, DatastoreReport, EpisodeReport, FigureReport, HistoryReport, LatencyFigures, LatencyReport,
-    MemberReport, OverrideReport, QosUse, Quantiles,
+    CoreReport, CountsBelow, DatastoreReport, EpisodeReport, FigureReport, HistoryReport, LatencyFigures,
+    LatencyReport, MemberReport, OverrideReport, QosUse, Quantiles, SourceBytes,
 };
-use messages::{StatusReport, VolumeReport, VolumeState};
+use messages::{Counts, StatusReport, VolumeReport, VolumeState};
 
 use super::style::Style;
 use super::{datastore, history, screen, volume};
 
 fn busy() -> VolumeReport {
     let read = Quantiles { p50: 85.0, p99: 1250.0, p999: 9100.0 };
-    let write = Quantiles { p50: 42.0, p99: 310.0, p999: 800.0 };
+    let write = Quantiles { p50: 16.384, p99: 310.0, p999: 800.0 };
+    let read_service = Some(Quantiles { p50: 16.384, p99: 250.0, p999: 900.0 });
+    let read_held = Some(Quantiles { p50: 16.384, p99: 1_000.0, p999: 8_200.0 });
     VolumeReport {
         incarnation: "00c0ffee00c0ffee".to_owned(),
         backing_identity: "device:wwn-0x5000c500a1b2c3d4".to_owned(),
@@ -28,6 +30,7 @@ fn busy() -> VolumeReport {
         memory_hits: 1_200_000,
         partial_hits: 4_567,
         misses: 30_000,
+        source_bytes: SourceBytes { memory: 38 << 30, prefetched: 1 << 30, flash: 0, backing: 1 << 30 },
         memory_bytes: 3 << 30,
         dirty_bytes: 120 << 20,
         written_bytes: 8 << 20,
@@ -36,7 +39,7 @@ fn busy() -> VolumeReport {
         backing_writes: 7_000,
         backing_read_bytes: 2 << 30,
         backing_write_bytes: 3 << 30,
-        latency_us: LatencyReport { read, write },
+        latency_us: LatencyReport { read, write, read_service, read_held, ..LatencyReport::default() },
         qos: QosUse {
             shares: 2_000,
             limit_iops: 500,
@@ -105,6 +108,31 @@ fn top_shows_rates_since_the_last_sample() {
     let mut now = report(vec![later]);
     now.uptime_ms += 2_000;
     assert_snapshot!(screen::status(&now, Some(&before), Style::PLAIN));
+}
+
+#[test]
+fn rates_come_with_the_latencies_of_their_interval() {
+    let counts = |fast, slow| {
+        let below = [(16.384, fast), (3_932.16, fast), (4_194.304, fast + slow)];
+        Counts {
+            below: below.map(|(us, count)| CountsBelow { us, count }).into(),
+            all: fast + slow,
+            ..Counts::default()
+        }
+    };
+    let volume = |fast, slow| {
+        let mut volume = busy();
+        volume.reads = fast + slow;
+        volume.latency_counts.read = counts(fast, slow);
+        volume.latency_us = LatencyReport::of(&volume.latency_counts);
+        volume
+    };
+    let (before, mut now) = (report(vec![volume(1_000_000, 0)]), report(vec![volume(1_000_000, 100)]));
+    now.uptime_ms += 1_000;
+    let since_start = screen::volumes(&now.volumes, None, Style::PLAIN);
+    assert!(since_start.contains("< 16 us") && !since_start.contains("4.1"), "{since_start}");
+    let interval = screen::status(&now, Some(&before), Style::PLAIN);
+    assert!(interval.contains("4.06 ms") && interval.contains("4.19 ms"), "{interval}");
 }
 
 #[test]

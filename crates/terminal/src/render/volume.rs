@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use messages::report::{QosUse, SlowReport};
+use messages::report::{QosUse, Quantiles, SlowReport};
 use messages::{VolumeReport, VolumeState};
 
 use super::reasons::{cache_reason, latency_step};
@@ -18,7 +18,8 @@ pub fn page(volume: &VolumeReport, style: Style) -> String {
         VolumeState::Refused => style.bad(volume.state.name()),
         VolumeState::Paused | VolumeState::Frozen | VolumeState::Removing => style.warn(volume.state.name()),
     };
-    let mut text = format!("{}  {}, {}\n\n", style.bold(&volume.name), state, volume.policy);
+    let limited = if volume.is_limited() { format!(", {}", style.warn("limited")) } else { String::new() };
+    let mut text = format!("{}  {state}{limited}, {}\n\n", style.bold(&volume.name), volume.policy);
     for (name, value) in properties(volume).into_iter().chain(counters(volume)) {
         text += &match name {
             "" => "\n".to_owned(),
@@ -193,7 +194,7 @@ pub fn slow(requests: &[SlowReport], style: Style) -> String {
 
 fn counters(volume: &VolumeReport) -> Vec<Line> {
     let part_of_reads = |part| format!("{} ({})", show_count(part), show_percent(part, volume.reads));
-    let latency = |requests, quantiles| {
+    let latency = |requests, quantiles: &Quantiles| {
         let each = [
             ("p50", quantile(requests, quantiles, |q| q.p50)),
             ("p99", quantile(requests, quantiles, |q| q.p99)),
@@ -202,7 +203,19 @@ fn counters(volume: &VolumeReport) -> Vec<Line> {
         each.map(|(name, value)| format!("{name} {value}")).join(", ")
     };
     let requests = |count: u64, bytes: u64| format!("{}, {}", show_count(count), show_bytes(bytes));
-    vec![
+    let bytes = &volume.source_bytes;
+    let all_bytes = bytes.memory + bytes.flash + bytes.prefetched + bytes.backing;
+    let part_of_bytes = |part| format!("{} ({})", show_bytes(part), show_percent(part, all_bytes));
+    let sources =
+        [("memory", bytes.memory), ("flash", bytes.flash), ("prefetched", bytes.prefetched), ("array", bytes.backing)];
+    let sources = sources.map(|(source, part)| format!("{source} {}", part_of_bytes(part))).join(", ");
+    // Service and held time, if the volume's limit or other volumes held requests.
+    let parts = |requests, service: &Option<Quantiles>, held: &Option<Quantiles>| {
+        let (Some(service), Some(held)) = (service, held) else { return Vec::new() };
+        vec![("    service", latency(requests, service)), ("    held", latency(requests, held))]
+    };
+    let us = &volume.latency_us;
+    let mut lines = vec![
         ("", String::new()),
         ("reads", requests(volume.reads, volume.read_bytes)),
         ("  memory hits", part_of_reads(volume.memory_hits)),
@@ -210,9 +223,16 @@ fn counters(volume: &VolumeReport) -> Vec<Line> {
         ("  flash hits", part_of_reads(volume.flash_hits)),
         ("  partial hits", part_of_reads(volume.partial_hits)),
         ("  misses", part_of_reads(volume.misses)),
-        ("  latency", latency(volume.reads, &volume.latency_us.read)),
+        ("  bytes", sources),
+        ("  latency", latency(volume.reads, &us.read)),
+    ];
+    lines.extend(parts(volume.reads, &us.read_service, &us.read_held));
+    lines.extend([
         ("writes", requests(volume.writes, volume.write_bytes)),
-        ("  latency", latency(volume.writes, &volume.latency_us.write)),
+        ("  latency", latency(volume.writes, &us.write)),
+    ]);
+    lines.extend(parts(volume.writes, &us.write_service, &us.write_held));
+    lines.extend([
         ("  throttled", format!("{} ms in total", show_count(volume.throttled_us / 1000))),
         ("limit waits", waited(volume.qos.limit_waits, volume.qos.limit_waited_us)),
         ("share waits", waited(volume.qos.share_waits, volume.qos.share_waited_us)),
@@ -235,5 +255,6 @@ fn counters(volume: &VolumeReport) -> Vec<Line> {
         ("backing writes", requests(volume.backing_writes, volume.backing_write_bytes)),
         ("backing flushes", show_count(volume.backing_flushes)),
         ("backing errors", show_count(volume.backing_errors)),
-    ]
+    ]);
+    lines
 }

@@ -4,9 +4,9 @@ use std::cmp::Ordering;
 
 use messages::{VolumeReport, VolumeState};
 
-use super::interval::{Sources, quantile_us};
+use super::interval::Sources;
 use super::model::Row;
-use units::{show_bytes, show_count, show_micros};
+use units::{show_bytes, show_count, show_latency};
 
 /// Text for an unknown value.
 pub const UNKNOWN: &str = "-";
@@ -68,11 +68,11 @@ pub const COLUMNS: &[Column] = &[
     figure("bytes/s", 't', 10, |row| rate(row, |volume| volume.read_bytes + volume.write_bytes, bytes)),
     figure("hits", 'h', 8, |row| over_interval(row, |volume| Sources::of(volume).hit_ratio(), percent)),
     figure("read p99", 'l', 9, |row| {
-        over_interval(row, |volume| quantile_us(&volume.latency_counts.read, 0.99), show_micros)
+        over_interval(row, |volume| volume.latency_counts.read.percentile_us(0.99), show_latency)
     }),
     figure("dirty", 'd', 9, |row| current_bytes(row.volume.dirty_bytes)),
     figure("write p99", 'p', 10, |row| {
-        over_interval(row, |volume| quantile_us(&volume.latency_counts.write, 0.99), show_micros)
+        over_interval(row, |volume| volume.latency_counts.write.percentile_us(0.99), show_latency)
     }),
     figure("array IO", 'a', 9, |row| rate(row, |volume| volume.backing_reads + volume.backing_writes, count)),
     figure("memory", 'm', 9, |row| current_bytes(row.volume.memory_bytes)),
@@ -87,11 +87,12 @@ pub const COLUMNS: &[Column] = &[
     },
 ];
 
-/// A volume's name, with its state unless it is active.
+/// A volume's name, with its state unless it is active without a limit.
 pub fn name(volume: &VolumeReport) -> String {
-    match volume.state {
-        VolumeState::Active => volume.name.clone(),
-        state => format!("{} [{}]", volume.name, state.name()),
+    match (volume.state, volume.is_limited()) {
+        (VolumeState::Active, false) => volume.name.clone(),
+        (VolumeState::Active, true) => format!("{} [limited]", volume.name),
+        (state, _) => format!("{} [{}]", volume.name, state.name()),
     }
 }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use api::totals::Totals;
-use messages::{Counts, StatusReport, VolumeReport};
+use messages::{StatusReport, VolumeReport};
 
 /// Shortest interval between samples: a rate over a few milliseconds is noise.
 const MS_MIN: u64 = 50;
@@ -41,7 +41,7 @@ impl Interval {
 }
 
 /// All counters that become rates.
-fn counters(volume: &mut VolumeReport) -> [&mut u64; 17] {
+fn counters(volume: &mut VolumeReport) -> [&mut u64; 21] {
     [
         &mut volume.reads,
         &mut volume.writes,
@@ -54,6 +54,10 @@ fn counters(volume: &mut VolumeReport) -> [&mut u64; 17] {
         &mut volume.flash_hits,
         &mut volume.partial_hits,
         &mut volume.misses,
+        &mut volume.source_bytes.memory,
+        &mut volume.source_bytes.prefetched,
+        &mut volume.source_bytes.flash,
+        &mut volume.source_bytes.backing,
         &mut volume.errors,
         &mut volume.backing_reads,
         &mut volume.backing_writes,
@@ -70,40 +74,14 @@ fn increase_since(now: &VolumeReport, before: Option<&VolumeReport>) -> VolumeRe
     let Some(mut before) = before.filter(|before| before.incarnation == now.incarnation).cloned() else {
         return increase;
     };
-    let (reads, writes) = (before.latency_counts.read.clone(), before.latency_counts.write.clone());
+    let latencies = std::mem::take(&mut before.latency_counts);
     let earlier = counters(&mut before).map(|count| *count);
     let has_not_restarted = counters(&mut increase).into_iter().zip(&earlier).all(|(now, earlier)| *now >= *earlier);
     if has_not_restarted {
         counters(&mut increase).into_iter().zip(&earlier).for_each(|(now, earlier)| *now -= *earlier);
-        subtract(&mut increase.latency_counts.read, &reads);
-        subtract(&mut increase.latency_counts.write, &writes);
+        increase.latency_counts = increase.latency_counts.since(&latencies);
     }
     increase
-}
-
-fn subtract(now: &mut Counts, before: &Counts) {
-    let buckets = now.below.iter_mut().zip(&before.below);
-    buckets.for_each(|(now, before)| now.count = now.count.saturating_sub(before.count));
-    now.all = now.all.saturating_sub(before.all);
-    now.sum_us -= before.sum_us;
-}
-
-/// A quantile in microseconds, interpolated linearly inside its bucket, as in Prometheus and the web page; `None`
-/// without counts.
-pub fn quantile_us(counts: &Counts, quantile: f64) -> Option<f64> {
-    if counts.all == 0 {
-        return None;
-    }
-    let rank = quantile * counts.all as f64;
-    let (mut floor, mut below) = (0.0, 0.0);
-    for bucket in &counts.below {
-        let count = bucket.count as f64;
-        if count >= rank {
-            return Some(floor + (bucket.us - floor) * (rank - below) / (count - below).max(1.0));
-        }
-        (floor, below) = (bucket.us, count);
-    }
-    Some(floor)
 }
 
 /// Reads by source.

@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
 use messages::report::CountsBelow;
-use messages::report::{CoreReport, PagesReport};
+use messages::report::{CoreReport, PagesReport, SourceBytes};
 use messages::{Counts, FlashReport, StatusReport, VolumeReport, VolumeState};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::interval::{Interval, quantile_us};
+use super::interval::Interval;
 use super::model::Model;
 use super::poller::PollResult;
 use super::view::{self, Palette};
@@ -31,6 +31,12 @@ fn volume(name: &str, times: u64) -> VolumeReport {
     (volume.memory_hits, volume.flash_hits, volume.partial_hits, volume.misses) =
         (700 * times, 200 * times, 40 * times, 60 * times);
     (volume.read_bytes, volume.write_bytes) = ((4 << 20) * times, (1 << 20) * times);
+    volume.source_bytes = SourceBytes {
+        memory: (3 << 20) * times,
+        prefetched: (1 << 20) * times / 3,
+        flash: (2 << 20) * times / 3,
+        backing: 0,
+    };
     (volume.backing_reads, volume.backing_writes) = (100 * times, 50 * times);
     volume.latency_counts.read = counts(900 * times, 1_000 * times);
     volume.latency_counts.write = counts(200 * times, 200 * times);
@@ -101,9 +107,49 @@ fn rates_are_counts_divided_by_the_interval() {
     assert_eq!(interval.volumes.iter().map(|volume| volume.reads).collect::<Vec<_>>(), [5_000, 1_000]);
     // Nine of ten reads took between 10 and 100 us, the others between 1 and 10 ms.
     let read = &interval.totals.latency_counts.read;
-    assert_eq!(quantile_us(read, 0.5).map(f64::round), Some(60.0));
-    assert_eq!(quantile_us(read, 0.99).map(f64::round), Some(9_100.0));
-    assert_eq!(quantile_us(&Counts::default(), 0.5), None);
+    assert_eq!(read.percentile_us(0.5).map(f64::round), Some(60.0));
+    assert_eq!(read.percentile_us(0.99).map(f64::round), Some(9_100.0));
+    let bytes = &interval.totals.source_bytes;
+    assert_eq!((bytes.memory, bytes.flash, bytes.prefetched, bytes.backing), (18 << 20, 4 << 20, 2 << 20, 0));
+}
+
+#[test]
+fn top_and_status_show_the_same_latency() {
+    use messages::report::LatencyReport;
+
+    let below = [(16.384, 900), (90.112, 900), (98.304, 995), (1_048.576, 995), (1_179.648, 1_000)];
+    let below = below.map(|(us, count)| CountsBelow { us, count }).into();
+    let mut measured = VolumeReport { reads: 1_000, ..volume("v", 0) };
+    measured.latency_counts.read = Counts { below, all: 1_000, sum_us: 10_000.0 };
+    measured.latency_us = LatencyReport::of(&measured.latency_counts);
+    let status_text = crate::render::screen::volumes(&[measured.clone()], None, crate::render::style::Style::PLAIN);
+    let now = Instant::now();
+    let mut model = Model::new(now);
+    apply(&mut model, status(10_000, vec![volume("v", 0)]), now);
+    apply(&mut model, status(12_000, vec![measured.clone()]), now);
+    let screen = screen(&mut model, 160, 30, now);
+    for text in ["< 16 us", "98 us"] {
+        assert!(status_text.contains(text) && screen.contains(text), "{text}: {status_text}\n{screen}");
+    }
+}
+
+#[test]
+fn limited_volume_has_a_badge_and_held_time_apart() {
+    let below =
+        |ms: f64| [(16.384, 0), (ms * 900.0, 0), (ms * 1_000.0, 100)].map(|(us, count)| CountsBelow { us, count });
+    let counts = |ms: f64| Counts { below: below(ms).into(), all: 100, sum_us: ms * 1e5 };
+    let mut limited = VolumeReport { reads: 100, ..volume("v", 0) };
+    limited.qos.limit_iops = 500;
+    limited.latency_counts.read = counts(16.0);
+    limited.latency_counts.read_service = counts(0.25);
+    limited.latency_counts.read_held = counts(15.75);
+    let now = Instant::now();
+    let mut model = Model::new(now);
+    apply(&mut model, status(10_000, vec![volume("v", 0)]), now);
+    apply(&mut model, status(12_000, vec![limited]), now);
+    let screen = screen(&mut model, 160, 30, now);
+    assert!(screen.contains("v [limited]") && screen.contains("p99 16.0 ms"), "{screen}");
+    assert!(screen.contains("p99 service + held: reads 250 us + 15.7 ms"), "{screen}");
 }
 
 #[test]

@@ -11,11 +11,11 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Clear, Paragraph, Row as TableRow, Table};
 
 use super::columns::{COLUMNS, Column, UNKNOWN, bytes, count, name, percent};
-use super::interval::{Interval, Sources, quantile_us};
+use super::interval::{Interval, Sources};
 use super::model::{Model, Row};
 use crate::render::bars::bars;
 use crate::render::screen::{plural, show_uptime};
-use units::{show_bytes, show_micros};
+use units::{show_bytes, show_latency, show_micros};
 
 /// Lines of a part of the overview, its title among them.
 const PANEL_LINES: u16 = 6;
@@ -29,8 +29,16 @@ const TRAIL_WIDTH: u16 = 12;
 const BAR_WIDTH: usize = 12;
 /// Narrower, so that label, share and rate fit 40 columns.
 const SOURCE_BAR_WIDTH: usize = 8;
+/// Width from which the reads by source have their bytes beside them.
+const SOURCE_BYTES_WIDTH: usize = 56;
 /// Age from which a reply counts as late.
 const STALE_AFTER: Duration = Duration::from_secs(5);
+
+/// Colours of the sources of reads: the nearest ones to the web page's (`ui/src/style.css`) among 256.
+const MEMORY: Color = Color::Indexed(36);
+const FLASH: Color = Color::Indexed(75);
+const PREFETCHED: Color = Color::Indexed(178);
+const ARRAY: Color = Color::Indexed(208);
 
 /// The colours; none with `NO_COLOR`. Shapes and words convey the same.
 #[derive(Clone, Copy)]
@@ -125,7 +133,7 @@ fn draw_overview(
 ) {
     let width = usize::from(area.width / panels_per_row);
     let parts = [
-        ("reads by source", sources(model.interval(), palette)),
+        ("reads by source", sources(model.interval(), width, palette)),
         ("load", load(model, width)),
         ("cache", cache_usage(status, model.interval())),
     ];
@@ -148,17 +156,22 @@ fn bar(part: f64, width: usize, palette: Style) -> Span<'static> {
     Span::styled(format!("{}{}", "█".repeat(filled), "·".repeat(width - filled)), palette)
 }
 
-fn sources(interval: Option<&Interval>, palette: Palette) -> Vec<Line<'static>> {
+fn sources(interval: Option<&Interval>, width: usize, palette: Palette) -> Vec<Line<'static>> {
     let Some(interval) = interval else { return vec![Line::raw(" waiting for a second sample")] };
     let sources = Sources::of_all(&interval.totals);
     let all = (sources.memory + sources.prefetched + sources.flash + sources.array).max(1) as f64;
-    let line = |label: &str, part: u64, colour| {
+    let read = &interval.totals.source_bytes;
+    let line = |label: &str, part: u64, part_bytes: u64, colour| {
         let ratio = part as f64 / all;
         let rate = count(interval.rate(part));
+        let rate_bytes = match width >= SOURCE_BYTES_WIDTH {
+            true => format!(" {:>10}/s", bytes(interval.rate(part_bytes))),
+            false => String::new(),
+        };
         Line::from(vec![
             Span::raw(format!(" {label:<11}")),
             bar(ratio, SOURCE_BAR_WIDTH, palette.of(colour)),
-            Span::raw(format!(" {:>7} {rate:>9}/s", percent(ratio))),
+            Span::raw(format!(" {:>7} {rate:>9}/s{rate_bytes}", percent(ratio))),
         ])
     };
     let hit_ratio = match sources.hit_ratio() {
@@ -166,10 +179,10 @@ fn sources(interval: Option<&Interval>, palette: Palette) -> Vec<Line<'static>> 
         Some(ratio) => format!(" hit ratio {}", percent(ratio)),
     };
     vec![
-        line("memory", sources.memory, Color::Green),
-        line("flash", sources.flash, Color::Cyan),
-        line("prefetched", sources.prefetched, Color::Yellow),
-        line("array", sources.array, Color::Red),
+        line("memory", sources.memory, read.memory, MEMORY),
+        line("flash", sources.flash, read.flash, FLASH),
+        line("prefetched", sources.prefetched, read.prefetched, PREFETCHED),
+        line("array", sources.array, read.backing, ARRAY),
         Line::raw(hit_ratio),
     ]
 }
@@ -182,18 +195,32 @@ fn load(model: &Model, width: usize) -> Vec<Line<'static>> {
         let bar_count = width.saturating_sub(text.chars().count() + 2).min(trail.len());
         Line::raw(format!("{text} {}", bars(trail.range(trail.len() - bar_count..).copied(), highest(trail))))
     };
+    let show = |latency: Option<f64>| latency.map_or(UNKNOWN.to_owned(), show_latency);
     let quantiles = |label: &str, requests: u64, counts: &messages::Counts| {
-        let show = |quantile| quantile_us(counts, quantile).map_or(UNKNOWN.to_owned(), show_micros);
-        let (median, p99) = (show(0.5), show(0.99));
+        let (median, p99) = (show(counts.percentile_us(0.5)), show(counts.percentile_us(0.99)));
         Line::raw(format!(" {label:<6}{:>7}/s p50 {median} p99 {p99}", rate(requests)))
     };
     let bytes_rate = bytes(interval.rate(totals.read_bytes + totals.write_bytes));
-    vec![
+    let latencies = &totals.latency_counts;
+    let held = |label: &str, service: &messages::Counts, held: Option<&messages::Counts>| {
+        let (service, held) = (service.percentile_us(0.99), held?.percentile_us(0.99));
+        Some(format!("{label} {} + {}", show(service), show(held)))
+    };
+    let parts = [
+        held("reads", latencies.service_of_reads(), latencies.held_reads()),
+        held("writes", latencies.service_of_writes(), latencies.held_writes()),
+    ];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    let mut lines = vec![
         line(format!(" IOPS {:>12}", rate(totals.reads + totals.writes)), model.requests()),
         line(format!(" bytes/s {bytes_rate:>9}"), model.bytes()),
-        quantiles("reads", totals.reads, &totals.latency_counts.read),
-        quantiles("writes", totals.writes, &totals.latency_counts.write),
-    ]
+        quantiles("reads", totals.reads, &latencies.read),
+        quantiles("writes", totals.writes, &latencies.write),
+    ];
+    if !parts.is_empty() {
+        lines.push(Line::raw(format!(" p99 service + held: {}", parts.join(", "))));
+    }
+    lines
 }
 
 fn cache_usage(status: &StatusReport, interval: Option<&Interval>) -> Vec<Line<'static>> {

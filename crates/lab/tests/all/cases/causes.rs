@@ -1,7 +1,7 @@
 //! Every request to the backing is counted by operation and cause.
 
 use engine::backing::{Cause, Op};
-use engine::{BackingCount, WriteFlags};
+use engine::{BackingCount, Limits, WriteFlags};
 use lab::fixture::{Fixture, read, write};
 use seam::sim::{Latency, SimDiskSpec};
 use seam::{Nanos, Seam};
@@ -57,5 +57,28 @@ fn backing_latency_excludes_the_wait_for_a_queue_slot() {
     assert_eq!(client_reads.requests, reads);
     let mean_ns = client_reads.latency.sum_ns / reads;
     assert!((latency.0..latency.0 * 11 / 10).contains(&mean_ns), "{mean_ns} ns");
-    assert!(stats.read_counts.sum_ns > 2 * client_reads.latency.sum_ns, "{stats:?}");
+    assert!(stats.read_latency.total.sum_ns > 2 * client_reads.latency.sum_ns, "{stats:?}");
+}
+
+#[test]
+fn limit_is_held_time_of_the_latency_that_clients_see() {
+    let fixture = Fixture::with_memory(1, 16 * MIB);
+    fixture.add_disk("disk", SimDiskSpec::new(64 * MIB));
+    let limits = Limits { iops: 500, ..Limits::default() };
+    let volume = fixture.attach("disk", |spec| spec.qos.limits = limits).unwrap();
+    let started_at = fixture.world.seam().now();
+    let reads = 100;
+    for _ in 0..reads {
+        fixture.world.block_on(read(&volume, 0, 1)).unwrap();
+    }
+    // One client at a time: what it sees is the time that all reads took.
+    let seen_ns = fixture.world.seam().now().since(started_at).0;
+    let stats = volume.stats();
+    let parts = stats.read_latency.parts.unwrap();
+    assert_eq!((stats.read_latency.total.all(), parts.service.all(), parts.held.all()), (reads, reads, reads));
+    let counted_ns = stats.read_latency.total.sum_ns;
+    assert!(counted_ns.abs_diff(seen_ns) < seen_ns / 100, "{counted_ns} ns counted, {seen_ns} ns seen");
+    assert!(parts.held.sum_ns > seen_ns * 9 / 10, "{} ns of {seen_ns} ns held", parts.held.sum_ns);
+    assert!(parts.held.sum_ns.abs_diff(stats.qos.limit_waited_us * 1_000) <= 100_000, "{stats:?}");
+    assert!(parts.service.sum_ns < seen_ns / 10, "{} ns of service", parts.service.sum_ns);
 }
