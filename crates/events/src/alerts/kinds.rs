@@ -79,7 +79,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
             }
             let scrubbed = context.flash().map_or(0, |flash| flash.scrub.lost);
             if scrubbed > 0 {
-                let cause = format!("the scrub has found {scrubbed} blocks without a good copy since the start");
+                let s = plural(scrubbed as usize);
+                let cause = format!("the scrub has found {scrubbed} block{s} without a good copy since the start");
                 found.push((None, cause));
             }
         },
@@ -346,7 +347,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                 // Hysteresis: an active alert ends at the limit plus one twentieth.
                 let limit = if (context.is_active)(Some(&name)) { wanted + wanted / 20 } else { wanted };
                 if let Some(days) = device.endurance_left_days.filter(|days| *days < limit) {
-                    let cause = format!("rated endurance reached in {days} days, required are {wanted} days");
+                    let s = plural(days as usize);
+                    let cause = format!("rated endurance reached in {days} day{s}; the required time is {wanted} days");
                     found.push((Some(name), cause));
                 }
             }
