@@ -12,6 +12,7 @@ pub mod keys;
 mod load;
 mod log;
 mod names;
+mod on_disk;
 pub mod problem;
 pub mod qos;
 pub mod quota;

@@ -9,10 +9,10 @@ use seam::model::{ArraySpec, DiskType, RaidLevel};
 use toml::de::DeValue;
 
 use super::array::default_array;
-use super::backing::is_device;
 use super::iscsi::read_acl;
 use super::keys::nearest;
 use super::names::{read_name, report_error};
+use super::on_disk::{is_missing_device, unsuitable};
 use super::problem::Source;
 use super::qos::{QosRule, read_qos};
 use super::read::{Located, Section, Setting, Size, ValueError, split_message};
@@ -257,17 +257,18 @@ fn read_size(section: &Section<'_>, backing: Option<&Located<BackingSpec>>, sour
     }
     let backing = backing?;
     match (&backing.value, &size) {
-        (BackingSpec::Path(path), None) if backing.value.needs_size() => {
-            let fault = format!("{} does not exist, and no size is given", path.display());
-            let remedy = match is_device(path) {
-                true => "attach the disk, or correct the path",
-                false => "correct the path, or add size = \"100 GiB\" to have a file created",
-            };
-            source.absent(&backing.span, fault, remedy);
-        }
-        (BackingSpec::Path(path), Some(_)) if is_device(path) && !path.exists() => {
+        (BackingSpec::Path(path), _) if is_missing_device(path) => {
             let fault = format!("the device {} does not exist", path.display());
             source.absent(&backing.span, fault, "attach the disk, or correct the path");
+        }
+        (BackingSpec::Path(path), None) if backing.value.needs_size() => {
+            let fault = format!("{} does not exist, and no size is given", path.display());
+            source.absent(&backing.span, fault, "correct the path, or add size = \"100 GiB\" to have a file created");
+        }
+        (BackingSpec::Path(path), _) => {
+            if let Some((fault, remedy)) = unsuitable(path, size.is_some()) {
+                source.absent(&backing.span, fault, remedy);
+            }
         }
         (_, None) if backing.value.needs_size() && !section.has("size") => {
             let fault = format!("{} has no size of its own", backing.value);

@@ -89,7 +89,8 @@ fn wear(report: &FlashReport) -> String {
         let used = device
             .endurance_used_ratio
             .map_or(String::new(), |used| format!("; {:.2} % of its endurance", used * 100.0));
-        let left = device.endurance_left_days
+        let left = device
+            .endurance_left_days
             .map_or(String::new(), |days| format!(", {} left at this rate", show_counted(days, "day")));
         text += &format!(
             "         written to {}: {} promoted, {} dirty, {} map{used}{left}\n",

@@ -91,3 +91,17 @@ pub fn run_all(
         outcomes.into_iter().map(|outcome| outcome.into_inner().expect("no thread panics with the lock held"));
     chosen.iter().copied().zip(outcomes.map(|outcome| outcome.expect("every chosen scenario was run"))).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn document_names_every_scenario() {
+        let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/user/lab.md");
+        let page = std::fs::read_to_string(file).expect("the page exists");
+        for scenario in ALL {
+            assert!(page.contains(&format!("`{}`", scenario.name)), "docs/user/lab.md lacks {}", scenario.name);
+        }
+    }
+}

@@ -8,6 +8,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use super::claims::{Claim, claim};
@@ -19,6 +20,47 @@ use crate::{DiskError, DiskOpen, DiskResult, Geometry, SECTOR_BYTES};
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// Queue depth of a disk that reports none.
 const USUAL_DEPTH: u32 = 32;
+
+/// Time after which a wait for a lock is reported: shorter ones need no message.
+const WAIT_UNREPORTED: Duration = Duration::from_millis(500);
+
+/// Called with the path, its holder if that is known, and the time limit of the wait.
+type LockWaitReport = fn(&Path, Option<u32>, Duration);
+
+static LOCK_WAIT_REPORT: OnceLock<LockWaitReport> = OnceLock::new();
+
+/// Sets the function that is called once for each opening of a disk that waits for another process. The first one stays
+/// set.
+pub fn report_lock_waits(report: LockWaitReport) {
+    let _ = LOCK_WAIT_REPORT.set(report);
+}
+
+/// A wait for a lock, reported once.
+struct LockWait<'a> {
+    path: &'a Path,
+    began: Instant,
+    limit: Duration,
+    is_reported: bool,
+}
+
+impl<'a> LockWait<'a> {
+    fn new(spec: &'a DiskOpen) -> LockWait<'a> {
+        let limit = Duration::from_millis(spec.lock_wait_ms);
+        LockWait { path: &spec.path, began: Instant::now(), limit, is_reported: false }
+    }
+
+    /// Sleeps until the next attempt, and reports a wait that is no longer short.
+    fn pause(&mut self, holder: impl FnOnce() -> Option<u32>) {
+        let is_long = self.began.elapsed() >= WAIT_UNREPORTED.min(self.limit / 2);
+        if is_long
+            && !std::mem::replace(&mut self.is_reported, true)
+            && let Some(report) = LOCK_WAIT_REPORT.get()
+        {
+            report(self.path, holder(), self.limit);
+        }
+        std::thread::sleep(LOCK_PAUSE);
+    }
+}
 
 /// Kind of an open disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +106,7 @@ pub(super) fn open_blocking(spec: &DiskOpen) -> DiskResult<Opened> {
     if let Some(bytes) = spec.create_bytes {
         create(path, bytes).map_err(|error| refused(format!("cannot create it with {bytes} bytes ({error})")))?;
     }
+    let mut wait = LockWait::new(spec);
     let (file, open_warning) = loop {
         match open_direct(path, spec.read_only) {
             Ok(opened) => break opened,
@@ -75,7 +118,7 @@ pub(super) fn open_blocking(spec: &DiskOpen) -> DiskResult<Opened> {
                         path.display()
                     )));
                 }
-                std::thread::sleep(LOCK_PAUSE);
+                wait.pause(|| None);
             }
             Err(error) => return Err(refused(open_text(&error))),
         }
@@ -91,7 +134,7 @@ pub(super) fn open_blocking(spec: &DiskOpen) -> DiskResult<Opened> {
         Kind::Device => meta.rdev(),
     };
     let claim = claim(path, Footprint::of(&file), spec.read_only, deadline)?;
-    lock(&file, spec, deadline)?;
+    lock(&file, spec, deadline, &mut wait)?;
     let stat = statx(&file).map_err(|error| refused(error.to_string()))?;
     let size_bytes = size_of_file(&file, kind).map_err(|error| refused(error.to_string()))?;
     let queue = Queue::of(match kind {
@@ -108,7 +151,10 @@ pub(super) fn open_blocking(spec: &DiskOpen) -> DiskResult<Opened> {
         return Err(refused(format!("has logical blocks of {logical_block} bytes; only 512 and 4096 are supported")));
     }
     if size_bytes == 0 {
-        return Err(refused("is empty; specify a `size` for the volume to have it created".into()));
+        return Err(refused(match kind {
+            Kind::File => "is empty; specify a `size` for the volume to have it created".into(),
+            Kind::Device => "is a device of 0 bytes: it has no medium, or nothing is attached to it".into(),
+        }));
     }
     if !size_bytes.is_multiple_of(u64::from(logical_block)) {
         let better = size_bytes.next_multiple_of(u64::from(logical_block));
@@ -190,7 +236,7 @@ fn open_text(error: &io::Error) -> String {
 
 /// Locks the open file description, so that the lock lives as long as its last user, including I/O in flight of a
 /// killed process.
-fn lock(file: &File, spec: &DiskOpen, deadline: Instant) -> DiskResult<()> {
+fn lock(file: &File, spec: &DiskOpen, deadline: Instant, wait: &mut LockWait<'_>) -> DiskResult<()> {
     let mode = if spec.read_only { libc::LOCK_SH } else { libc::LOCK_EX };
     loop {
         // SAFETY: a system call on an open descriptor.
@@ -200,15 +246,19 @@ fn lock(file: &File, spec: &DiskOpen, deadline: Instant) -> DiskResult<()> {
         let error = io::Error::last_os_error();
         match error.kind() {
             io::ErrorKind::Interrupted => {}
-            io::ErrorKind::WouldBlock if Instant::now() < deadline => std::thread::sleep(LOCK_PAUSE),
+            io::ErrorKind::WouldBlock if Instant::now() < deadline => wait.pause(|| holder_of(file)),
             io::ErrorKind::WouldBlock => {
-                let holder = file.metadata().ok().and_then(|meta| lock_holder(&meta));
+                let holder = holder_of(file);
                 let holder = holder.map_or("its pid is not known".into(), |pid| format!("pid {pid}"));
                 return Err(DiskError::Busy(format!("{} is locked, {holder}", spec.path.display())));
             }
             _ => return Err(DiskError::Open(format!("{}: cannot be locked ({error})", spec.path.display()))),
         }
     }
+}
+
+fn holder_of(file: &File) -> Option<u32> {
+    file.metadata().ok().and_then(|meta| lock_holder(&meta))
 }
 
 /// The process that holds a `flock` on the file, if the kernel's list names one.

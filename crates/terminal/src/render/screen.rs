@@ -33,6 +33,27 @@ pub fn status(now: &StatusReport, before: Option<&StatusReport>, style: Style) -
     text
 }
 
+/// Columns of wrapped text.
+const TEXT_COLUMNS: usize = 110;
+
+/// `text` wrapped to lines that begin at column `indent`; the first line has that indent already.
+fn wrapped(text: &str, indent: usize) -> String {
+    let (mut lines, mut column) = (String::new(), indent);
+    for word in text.split_whitespace() {
+        let width = word.chars().count();
+        if column > indent && column + 1 + width > TEXT_COLUMNS {
+            lines += &format!("\n{:indent$}", "");
+            column = indent;
+        } else if column > indent {
+            lines.push(' ');
+            column += 1;
+        }
+        lines += word;
+        column += width;
+    }
+    lines
+}
+
 /// Active alerts with their effects and remedies, and problems without an alert.
 fn alerts(now: &StatusReport, style: Style) -> String {
     let mut text = String::new();
@@ -45,8 +66,9 @@ fn alerts(now: &StatusReport, style: Style) -> String {
             Severity::Info => cause,
         };
         text += &format!("  {:<8}  {cause}\n", alert.severity.name());
-        text += &format!("            {} {}\n", style.dim("effect:"), alert.effect);
-        text += &format!("            {} {}\n", style.dim("remedy:"), alert.remedy);
+        for (label, sentence) in [("effect:", &alert.effect), ("remedy:", &alert.remedy)] {
+            text += &format!("            {} {}\n", style.dim(label), wrapped(sentence, 20));
+        }
     }
     // A daemon of an earlier version reports the problems alone.
     let problems = if now.active_alerts.is_empty() { &now.alerts } else { &now.problems_without_alert };

@@ -2,8 +2,8 @@
 
 use insta::assert_snapshot;
 use messages::report::{
-    AlertKind, AlertReport, CoreReport, DatastoreReport, EpisodeReport, FigureReport, FlashDeviceReport, HistoryReport, LatencyFigures, LatencyReport,
-    MemberReport, OverrideReport, QosUse, Quantiles,
+    AlertKind, AlertReport, CoreReport, DatastoreReport, EpisodeReport, FigureReport, FlashDeviceReport, HistoryReport,
+    LatencyFigures, LatencyReport, MemberReport, OverrideReport, QosUse, Quantiles,
 };
 use messages::{FlashReport, StatusReport, VolumeReport, VolumeState};
 
@@ -92,7 +92,7 @@ fn status_is_one_aligned_screen() {
 
 #[test]
 fn active_alert_shows_its_effect_and_remedy() {
-    let cause = "destage to the backing fails (no space left on the backing); 4 KiB of dirty data are kept and retried";
+    let cause = "destage to the backing fails (no space left); 4 KiB of dirty data are kept and retried";
     let alert = AlertReport {
         kind: AlertKind::DestageFailing,
         severity: AlertKind::DestageFailing.severity(),
@@ -113,6 +113,16 @@ fn active_alert_shows_its_effect_and_remedy() {
          the backing.\n  db: not served\n"
     );
     assert_eq!(alerts, expected);
+}
+
+#[test]
+fn long_remedy_is_wrapped() {
+    let alert = AlertReport { cause: "cause".to_owned(), remedy: "word ".repeat(50), ..AlertReport::default() };
+    let status = StatusReport { active_alerts: vec![alert], ..report(Vec::new()) };
+    let text = screen::status(&status, None, Style::PLAIN);
+    assert!(text.lines().all(|line| line.chars().count() <= 110), "{text}");
+    assert_eq!(text.matches("word").count(), 50);
+    assert!(text.contains(&format!("\n{:20}word", "")), "{text}");
 }
 
 #[test]
