@@ -23,8 +23,9 @@ pub async fn listen_with_retry(seam: &RealSeam, address: &Address) -> std::io::R
         match seam.listen(address).await {
             Err(error) if error.kind() == ErrorKind::AddrInUse && seam.now() < end => {
                 if !std::mem::replace(&mut is_reported, true) {
+                    let seconds = PREDECESSOR_TIMEOUT.as_secs_f64();
                     let holder = port_of(address).map_or_else(|| error.to_string(), in_use);
-                    log::info!(target: DAEMON, %address, "{holder}; waiting up to {PREDECESSOR_TIMEOUT} for it");
+                    log::info!(target: DAEMON, %address, "{holder}; waiting up to {seconds} s for it");
                 }
                 seam.sleep(RETRY_PAUSE).await;
             }

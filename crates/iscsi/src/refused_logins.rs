@@ -33,12 +33,10 @@ impl RefusedLogins {
     pub(crate) fn add(&mut self, initiator: &str, refusal: Refusal, now: Nanos) {
         self.remove_expired(now);
         let known = self.0.iter_mut().find(|known| known.initiator == initiator && known.refusal == refusal);
-        match known {
-            Some(known) => (known.count, known.last) = (known.count + 1, now),
-            None if self.0.len() < ENTRIES_MAX => {
-                self.0.push_back(RefusedLogin { initiator: initiator.to_owned(), refusal, count: 1, last: now });
-            }
-            None => {}
+        if let Some(known) = known {
+            (known.count, known.last) = (known.count + 1, now);
+        } else if self.0.len() < ENTRIES_MAX {
+            self.0.push_back(RefusedLogin { initiator: initiator.to_owned(), refusal, count: 1, last: now });
         }
     }
 

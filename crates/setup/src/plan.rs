@@ -293,7 +293,7 @@ const PROPOSED_MIN: u64 = 256 << 20;
 /// the machine.
 fn memory(machine: &Machine, cached_bytes: u64, flash_bytes: u64) -> Memory {
     let (total, available) = (machine.memory_bytes, machine.available_bytes);
-    let (share, maximum, of_machine) = match (machine.hypervisor, cached_bytes) {
+    let (share, maximum, limit_reason) = match (machine.hypervisor, cached_bytes) {
         (_, 0) => (
             GIB.min(total / 4),
             available / 2,
@@ -317,12 +317,11 @@ fn memory(machine: &Machine, cached_bytes: u64, flash_bytes: u64) -> Memory {
         ),
     };
     let of_data = (cached_bytes / CACHED_DIVISOR + flash_bytes / FLASH_INDEX_DIVISOR).max(PROPOSED_MIN);
-    let (bytes, reason) = match share.min(maximum) {
-        of_machine if cached_bytes > 0 && of_data < of_machine => (
-            of_data,
-            format!("a quarter of the {} that are cached; more would rarely be used", show_bytes(cached_bytes)),
-        ),
-        bytes => (bytes, of_machine),
+    let of_machine = share.min(maximum);
+    let (bytes, reason) = if cached_bytes > 0 && of_data < of_machine {
+        (of_data, format!("a quarter of the {} that are cached; more would rarely be used", show_bytes(cached_bytes)))
+    } else {
+        (of_machine, limit_reason)
     };
     // Rounded to a convenient number.
     let unit = if bytes >= 4 * GIB { GIB } else { 64 << 20 };

@@ -86,7 +86,7 @@ impl Daemon {
         self.volumes.remove(name);
         let made = self.records.view().by_name(name).map(|record| record.incarnation);
         let forgotten = match made.filter(|made| !before.contains(made)) {
-            Some(made) => self.records.change(|state| state.forget(made)).map(drop),
+            Some(made) => self.records.change(|state| state.forget(made)),
             None => Ok(()),
         };
         for failure in [lun.err(), forgotten.err()].into_iter().flatten() {

@@ -142,7 +142,8 @@ pub fn flash(now: &FlashReport, style: Style) -> String {
         );
     }
     for device in &now.devices {
-        let name = format!("device {}: {}", device.number, device.name());
+        let path = if device.device.is_empty() { String::new() } else { format!(": {}", device.device) };
+        let name = format!("device {}{path}", device.number);
         let role = if device.role == "pages" { ", clean pages only" } else { "" };
         text += &match device.state.as_str() {
             "in-service" => format!("         {name}, {}, in service{role}\n", show_bytes(device.size_bytes)),
