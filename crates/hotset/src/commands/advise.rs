@@ -16,7 +16,7 @@ use super::simulate::{parse_format, read};
 use lab::report::advice::{side, to_assumptions};
 use lab::report::curves;
 use terminal::{Failure, print_json};
-use units::{parse_time, show_bytes, show_count, show_counted, show_micros};
+use units::{parse_time, show_bytes, show_counted, show_micros};
 
 /// Options of the command.
 #[derive(Args)]

@@ -69,12 +69,11 @@ mod tests {
 
     #[test]
     fn commands_and_web_page_use_the_same_words() {
-        let lists: [(&str, &str, fn(&str) -> String); 3] = [
-            ("MissReasons.svelte", "const labels: Record<string, string> = {", cache_reason),
-            ("Pins.svelte", "const reasons: Record<string, string> = {", cache_reason),
-            ("SlowRequests.svelte", "const steps: Record<string, string> = {", latency_step),
-        ];
-        for (component, start, words) in lists {
+        let miss_reasons = ("MissReasons.svelte", "const labels: Record<string, string> = {");
+        let pin_reasons = ("Pins.svelte", "const reasons: Record<string, string> = {");
+        let steps = ("SlowRequests.svelte", "const steps: Record<string, string> = {");
+        let reason: fn(&str) -> String = cache_reason;
+        for ((component, start), words) in [(miss_reasons, reason), (pin_reasons, reason), (steps, latency_step)] {
             let page = words_of_page(component, start);
             assert!(page.len() > 4, "{component}: {page:?}");
             for (code, expected) in page {
