@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use engine::Threshold;
 use seam::Nanos;
 
-use super::FlashConfig;
 use super::look_up::LookUps;
+use super::on_disk::{is_missing_device, unsuitable};
 use super::problem::Source;
 use super::read::{Located, Rate, Section, Size, Thousandths};
+use super::{FlashConfig, is_device};
 use units::show_bytes;
 
 /// Maximum number of devices of a store; the first two carry the log.
@@ -68,7 +69,7 @@ pub(super) fn read_flash(
 impl FlashConfig {
     /// The size for creating a missing device; only files can be created.
     pub fn create_bytes(&self, device: &Path) -> Option<u64> {
-        self.size_bytes.filter(|_| !device.starts_with("/dev"))
+        self.size_bytes.filter(|_| !is_device(device) && !is_missing_device(device))
     }
 
     /// Estimate of the bytes of clean pages that the devices can hold; `None` if the size of one is unknown. It opens
@@ -86,6 +87,9 @@ impl FlashConfig {
     /// Fault and remedy for a missing device that is not to be created. It looks up the path, so the caller runs it as
     /// a [`PathCall`](seam::real::PathCall).
     pub fn missing(&self, device: &Path) -> Option<(String, String)> {
+        if let Some((fault, remedy)) = unsuitable(device, self.create_bytes(device).is_some()) {
+            return Some((format!("the flash device {fault}"), remedy));
+        }
         // A crash between the creation of a file and its allocation leaves an empty file.
         let has_content = std::fs::metadata(device).is_ok_and(|meta| !meta.is_file() || meta.len() > 0);
         if has_content || self.create_bytes(device).is_some() {
@@ -93,7 +97,7 @@ impl FlashConfig {
         }
         let path = device.display();
         let fault = format!("the flash device {path} {}", if device.exists() { "is empty" } else { "does not exist" });
-        let remedy = match device.starts_with("/dev") {
+        let remedy = match is_device(device) || is_missing_device(device) {
             true => "attach it, or correct the path".to_owned(),
             false => format!("create it (fallocate -l 16G {path}), or add size = \"16 GiB\" to [flash]"),
         };

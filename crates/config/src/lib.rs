@@ -13,6 +13,7 @@ mod load;
 mod log;
 mod look_up;
 mod names;
+mod on_disk;
 pub mod problem;
 pub mod qos;
 pub mod quota;
@@ -320,8 +321,20 @@ impl Config {
     }
 }
 
-/// The daemon's socket: `named`, else the default configuration's, else the default.
+/// Environment variable with the path of the control socket, for commands without `--socket`.
+pub const SOCKET_VARIABLE: &str = "HOTSET_SOCKET";
+
+/// The socket in [`SOCKET_VARIABLE`], where that is set and not empty.
+pub fn socket_of_environment() -> Option<PathBuf> {
+    std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// The daemon's socket: `named`, else [`SOCKET_VARIABLE`], else the default configuration's, else the default.
 pub fn control_socket(named: Option<&Path>) -> PathBuf {
     let configured = || Config::load_settings(Path::new(DEFAULT_CONFIG)).ok().map(|config| config.control_socket);
-    named.map(Path::to_owned).or_else(configured).unwrap_or_else(|| DEFAULT_SOCKET.into())
+    named
+        .map(Path::to_owned)
+        .or_else(socket_of_environment)
+        .or_else(configured)
+        .unwrap_or_else(|| DEFAULT_SOCKET.into())
 }

@@ -11,6 +11,7 @@ use seam::real::PathCall;
 use toml::de::{DeTable, DeValue};
 
 use super::backing::BackingSpec;
+use super::on_disk::{is_missing_device, unsuitable};
 
 /// Time without an answer after which a daemon goes on without a look-up: it is needed for messages only.
 pub const LOOK_UP_LIMIT: Duration = Duration::from_secs(2);
@@ -20,7 +21,13 @@ pub const LOOK_UP_LIMIT: Duration = Duration::from_secs(2);
 struct Found {
     exists: bool,
     canonical: Option<PathBuf>,
+    is_missing_device: bool,
+    /// Fault and remedy of a path at which no disk can be, first without a file to be created, then with one.
+    unsuitable: [Option<Fault>; 2],
 }
+
+/// A fault and its remedy.
+type Fault = (String, String);
 
 /// The paths of backings and flash devices, each with its look-up; `None` if it does not answer.
 #[derive(Debug, Default)]
@@ -35,7 +42,12 @@ impl LookUps {
         let start = |path: PathBuf| {
             let call = PathCall::start(&path, {
                 let path = path.clone();
-                move |_| Found { exists: path.exists(), canonical: path.canonicalize().ok() }
+                move |_| Found {
+                    exists: path.exists(),
+                    canonical: path.canonicalize().ok(),
+                    is_missing_device: is_missing_device(&path),
+                    unsuitable: [false, true].map(|is_created| unsuitable(&path, is_created)),
+                }
             });
             (path, call)
         };
@@ -55,7 +67,21 @@ impl LookUps {
 
     /// The path with symbolic links resolved, if it exists and answers.
     pub fn canonical(&self, path: &Path) -> Option<&Path> {
-        self.0.get(path)?.as_ref()?.canonical.as_deref()
+        self.found(path)?.canonical.as_deref()
+    }
+
+    /// True for a missing path that lies under `/dev`, or that is a symbolic link to such a path.
+    pub fn is_missing_device(&self, path: &Path) -> bool {
+        self.found(path).is_some_and(|found| found.is_missing_device)
+    }
+
+    /// Fault and remedy for a path that answers and at which no disk can be.
+    pub fn unsuitable(&self, path: &Path, is_created: bool) -> Option<Fault> {
+        self.found(path)?.unsuitable[usize::from(is_created)].clone()
+    }
+
+    fn found(&self, path: &Path) -> Option<&Found> {
+        self.0.get(path)?.as_ref()
     }
 }
 

@@ -9,7 +9,6 @@ use seam::model::{ArraySpec, DiskType, RaidLevel};
 use toml::de::DeValue;
 
 use super::array::default_array;
-use super::backing::is_device;
 use super::iscsi::read_acl;
 use super::keys::nearest;
 use super::look_up::LookUps;
@@ -268,17 +267,18 @@ fn read_size(
             let fault = format!("{} does not answer: its file system or device hangs", path.display());
             source.absent(&backing.span, fault, "check the file server, the connection to the disk and dmesg");
         }
-        (BackingSpec::Path(path), None) if needs_size => {
-            let fault = format!("{} does not exist, and no size is given", path.display());
-            let remedy = match is_device(path) {
-                true => "attach the disk, or correct the path",
-                false => "correct the path, or add size = \"100 GiB\" to have a file created",
-            };
-            source.absent(&backing.span, fault, remedy);
-        }
-        (BackingSpec::Path(path), Some(_)) if is_device(path) && !look_ups.exists(path) => {
+        (BackingSpec::Path(path), _) if look_ups.is_missing_device(path) => {
             let fault = format!("the device {} does not exist", path.display());
             source.absent(&backing.span, fault, "attach the disk, or correct the path");
+        }
+        (BackingSpec::Path(path), None) if needs_size => {
+            let fault = format!("{} does not exist, and no size is given", path.display());
+            source.absent(&backing.span, fault, "correct the path, or add size = \"100 GiB\" to have a file created");
+        }
+        (BackingSpec::Path(path), _) => {
+            if let Some((fault, remedy)) = look_ups.unsuitable(path, size.is_some()) {
+                source.absent(&backing.span, fault, remedy);
+            }
         }
         (_, None) if needs_size && !section.has("size") => {
             let fault = format!("{} has no size of its own", backing.value);

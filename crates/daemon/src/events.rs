@@ -3,17 +3,39 @@
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 
-use events::alerts::{Alerts, Limits, causes_without_notice};
+use events::alerts::{Alerts, Change, Limits, Transition, causes_without_notice, problems_without_alert};
 use events::{ChangeScope, EventFilter, Events, NewEvent, Receiver, Tracker, Webhook};
-use messages::report::{AlertReport, DaemonPhase, EventKind, EventReport};
+use messages::report::{AlertReport, DaemonPhase, EventKind, EventReport, Severity};
 use messages::{Answer, StatusReport, VolumeReport};
 
 use logging::{self as log, EVENTS};
+use units::show_counted;
 
 /// The folder of events in the state directory.
 pub const FOLDER: &str = "events";
 /// The machine's host name.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
+
+/// Maximum number of alerts of one sample in the log: the failure of an array concerns all volumes on it. The events
+/// have all of them.
+const LOGGED_ALERTS_MAX: usize = 20;
+
+/// Writes raised and cleared alerts to the log. An alert that flaps has growing delays, which limits its lines, too.
+fn log_changes(changes: &[Change]) {
+    for change in changes.iter().take(LOGGED_ALERTS_MAX) {
+        let alert = change.alert.kind.name();
+        match (change.state, change.alert.severity) {
+            (Transition::Raised, Severity::Critical) => log::error!(target: EVENTS, alert, "{}", change.log_line()),
+            (Transition::Raised, Severity::Warning) => log::warn!(target: EVENTS, alert, "{}", change.log_line()),
+            _ => log::info!(target: EVENTS, alert, "{}", change.log_line()),
+        }
+    }
+    let more = changes.len().saturating_sub(LOGGED_ALERTS_MAX);
+    if more > 0 {
+        let more = show_counted(more as u64, "more alert");
+        log::warn!(target: EVENTS, "{more} raised or cleared at the same time: `hotset events --kind alert` lists all");
+    }
+}
 
 /// The daemon's events and alerts.
 pub struct Journal {
@@ -108,6 +130,7 @@ impl Journal {
         }
         let changes = self.alerts.borrow_mut().evaluate(at_unix_ms, status, limits);
         changes.iter().for_each(|change| self.events.append(change.event()));
+        log_changes(&changes);
         self.webhook.iter().for_each(|webhook| webhook.send(at_unix_ms, &changes));
     }
 
@@ -125,6 +148,7 @@ impl Journal {
     /// Adds the active alerts to the status, also as text where the status has no text of its own for them.
     pub fn add_alerts(&self, status: &mut StatusReport) {
         status.active_alerts = self.active();
+        status.problems_without_alert = problems_without_alert(status, &status.active_alerts);
         status.alerts.extend(causes_without_notice(&status.active_alerts));
     }
 

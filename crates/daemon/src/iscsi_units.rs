@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use engine::VolumeId;
 use iscsi::Server;
-use messages::report::{IscsiReport, IscsiSessionReport, SlowCommandReport, UnitReport};
+use messages::report::{IscsiReport, IscsiSessionReport, RefusedLoginReport, SlowCommandReport, UnitReport};
 use messages::{ErrorKind, Failure};
 use scsi::{Absent, AccessList, Identity, Lun, Target};
 use seam::real::RealSeam;
@@ -229,9 +229,10 @@ impl Units {
             let server = local.iscsi.as_ref()?;
             let (stats, now) = (server.stats(), local.seam.now());
             let sessions = server.sessions().iter().map(|session| session_report(session, now)).collect();
-            Some((stats, sessions))
+            let refused = server.refused_logins().iter().map(|login| refused_report(login, now)).collect();
+            Some((stats, sessions, refused))
         });
-        let (stats, sessions): (_, Vec<IscsiSessionReport>) =
+        let (stats, sessions, refused_logins): (_, Vec<IscsiSessionReport>, Vec<RefusedLoginReport>) =
             tokio::time::timeout(CORE_TIMEOUT, sessions).await.ok().and_then(Result::ok).flatten()?;
         Some(IscsiReport {
             target,
@@ -239,6 +240,7 @@ impl Units {
             connections: stats.accepted,
             half_open: stats.half_open,
             failed_logins: stats.failed_logins,
+            refused_logins,
             sessions,
         })
     }
@@ -258,6 +260,15 @@ impl Units {
 fn no_lun(name: &str) -> Failure {
     let error = StateError::Damaged { path: "state.json".into(), detail: format!("volume {name} has no LUN") };
     state_failed(error)
+}
+
+fn refused_report(login: &iscsi::RefusedLogin, now: Nanos) -> RefusedLoginReport {
+    RefusedLoginReport {
+        initiator: login.initiator.clone(),
+        reason: login.refusal.to_string(),
+        count: login.count,
+        ago_ms: now.since(login.last).as_millis(),
+    }
 }
 
 fn session_report(session: &iscsi::SessionStats, now: Nanos) -> IscsiSessionReport {

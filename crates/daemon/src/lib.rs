@@ -25,6 +25,7 @@ mod listen_retry;
 mod loss;
 mod overlap;
 mod persisted_memory;
+mod port_holder;
 mod progress;
 mod records;
 mod reload_outcome;

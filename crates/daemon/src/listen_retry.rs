@@ -5,18 +5,31 @@ use std::io::ErrorKind;
 use seam::real::RealSeam;
 use seam::{Address, Nanos, Seam};
 
+use super::port_holder::{explain_in_use, in_use, port_of};
+use logging::{self as log, DAEMON};
+
 /// Time for which an address in use is retried.
 const PREDECESSOR_TIMEOUT: Nanos = Nanos::from_secs(5);
 const RETRY_PAUSE: Nanos = Nanos::from_millis(50);
 
 /// Listens at an address that a killed predecessor may still hold: the kernel closes its sockets only when the last
 /// request of its io_uring is done.
+///
+/// The log says once that it waits, and for which process.
 pub async fn listen_with_retry(seam: &RealSeam, address: &Address) -> std::io::Result<<RealSeam as Seam>::Listener> {
     let end = seam.now() + PREDECESSOR_TIMEOUT;
+    let mut is_reported = false;
     loop {
         match seam.listen(address).await {
-            Err(error) if error.kind() == ErrorKind::AddrInUse && seam.now() < end => seam.sleep(RETRY_PAUSE).await,
-            result => return result,
+            Err(error) if error.kind() == ErrorKind::AddrInUse && seam.now() < end => {
+                if !std::mem::replace(&mut is_reported, true) {
+                    let seconds = PREDECESSOR_TIMEOUT.as_secs_f64();
+                    let holder = port_of(address).map_or_else(|| error.to_string(), in_use);
+                    log::info!(target: DAEMON, %address, "{holder}; waiting up to {seconds} s for it");
+                }
+                seam.sleep(RETRY_PAUSE).await;
+            }
+            result => return result.map_err(|error| explain_in_use(error, port_of(address))),
         }
     }
 }

@@ -14,8 +14,8 @@ use super::file::{self, Message, QUEUE_MAX};
 
 /// Events kept in memory.
 const EVENTS_MAX: usize = 10_000;
-/// Maximum size of an event's text.
-const TEXT_BYTES_MAX: usize = 400;
+/// Maximum size of an event's text: the effect and the remedy of any alert, and a cause.
+pub(crate) const TEXT_BYTES_MAX: usize = 1_000;
 /// Maximum size of an event's subject and of its actor.
 const NAME_BYTES_MAX: usize = 160;
 /// Events in one status sample. A client that reads one sample per second misses none as long as fewer occur.

@@ -19,7 +19,7 @@ use units::parse_time;
 #[derive(Parser)]
 #[command(name = "hotset", version, propagate_version = true)]
 pub struct Cli {
-    /// Control socket of the daemon; default: the one in /etc/hotset/hotset.toml
+    /// Control socket of the daemon; default: $HOTSET_SOCKET, else the one in /etc/hotset/hotset.toml
     #[arg(long, global = true, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Print results as JSON
@@ -157,7 +157,7 @@ enum Command {
     },
     /// Print the man pages
     Man {
-        /// Write one page per command into this directory instead
+        /// Write one page per command into this directory instead; it is created if it is missing
         #[arg(long, value_name = "FOLDER")]
         out: Option<PathBuf>,
     },

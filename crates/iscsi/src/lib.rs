@@ -6,11 +6,13 @@
 
 mod login;
 mod options;
+mod refused_logins;
 mod server;
 mod session;
 
 pub use iscsi_protocol::login::Credentials;
 pub use iscsi_protocol::name::check as check_name;
 pub use options::{ChapUser, Options};
+pub use refused_logins::RefusedLogin;
 pub use server::{Server, ServerStats, SessionStats};
 pub use session::SlowCommand;

@@ -20,8 +20,13 @@ pub(crate) enum LoginError {
     #[error("the connection does not begin with a login request")]
     NoLogin,
     /// The login was refused.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
+    #[error("login of \"{initiator}\" refused: {refusal}")]
+    Refused {
+        /// The name that the initiator claims; empty if it sent none.
+        initiator: String,
+        /// The reason.
+        refusal: Refusal,
+    },
 }
 
 /// A completed login negotiation whose final response is still to be sent.
@@ -66,7 +71,7 @@ pub(crate) async fn log_in<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
             Next::Done(ref negotiated) => return Ok(logged_in((**negotiated).clone())),
             Next::Refused(refusal) => {
                 send(writer, reply.response, &reply.text, (task_tag, stat_sn, cmd_sn)).await?;
-                return Err(refusal.into());
+                return Err(LoginError::Refused { initiator: login.claimed_name().to_owned(), refusal });
             }
             Next::Continue => send(writer, reply.response, &reply.text, (task_tag, stat_sn, cmd_sn)).await?,
         }
@@ -89,7 +94,7 @@ impl LoggedIn {
     ) -> Result<(), LoginError> {
         let response = LoginResponse { transit: false, next_stage: 0, status: refusal.status(), ..self.response };
         send(writer, response, &[], (self.task_tag, self.stat_sn, self.cmd_sn)).await?;
-        Err(refusal.into())
+        Err(LoginError::Refused { initiator: self.negotiated.initiator.clone(), refusal })
     }
 }
 

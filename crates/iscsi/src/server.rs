@@ -13,6 +13,7 @@ use seam::{Address, ByteStream, Incoming, Listener, Nanos, Seam, StreamWriter};
 use crate::Options;
 use crate::login::{LoggedIn, LoginError, log_in};
 use crate::options::PORTAL_GROUP;
+use crate::refused_logins::{RefusedLogin, RefusedLogins};
 use crate::session::{Session, SessionSpec, Shared, SlowCommand, Task};
 
 /// Poll interval of a stopping server.
@@ -79,6 +80,7 @@ struct Inner<S: Seam> {
     listeners: RefCell<Vec<Rc<Control>>>,
     /// Connections in the login phase, oldest first.
     half_open: RefCell<BTreeMap<u64, Rc<Control>>>,
+    refused_logins: RefCell<RefusedLogins>,
     is_watching: Cell<bool>,
 }
 
@@ -109,6 +111,7 @@ impl<S: Seam> Server<S> {
             is_stopping: Cell::new(false),
             listeners: RefCell::default(),
             half_open: RefCell::default(),
+            refused_logins: RefCell::default(),
             is_watching: Cell::new(false),
         }))
     }
@@ -127,6 +130,11 @@ impl<S: Seam> Server<S> {
     /// All sessions.
     pub fn sessions(&self) -> Vec<SessionStats> {
         self.0.shared.sessions().iter().map(|session| session.stats()).collect()
+    }
+
+    /// Logins refused within the last minute, by initiator and reason.
+    pub fn refused_logins(&self) -> Vec<RefusedLogin> {
+        self.0.refused_logins.borrow_mut().list(self.0.shared.seam.now())
     }
 
     /// Accepts connections from `listener`, a task each, until the server is stopped.
@@ -163,7 +171,18 @@ impl<S: Seam> Server<S> {
         let work = self.log_in(&mut incoming, &mut writer, portal, &control);
         let outcome = control.until(self.0.shared.seam.sleep_until(deadline), work).await;
         drop(logging_in);
-        let Some(Ok(listed)) = outcome else { return self.update_stats(|stats| stats.failed_logins += 1) };
+        let listed = match outcome {
+            Some(Ok(listed)) => listed,
+            failed => {
+                // A stopping target refuses every login.
+                if let Some(Err(LoginError::Refused { initiator, refusal })) = failed
+                    && refusal != Refusal::Unavailable
+                {
+                    self.0.refused_logins.borrow_mut().add(&initiator, refusal, self.0.shared.seam.now());
+                }
+                return self.update_stats(|stats| stats.failed_logins += 1);
+            }
+        };
         self.watch_sessions();
         self.0.shared.clients.add(number, &control);
         let session = Rc::clone(&listed.session);
@@ -196,7 +215,7 @@ impl<S: Seam> Server<S> {
             Ok(listed) => listed,
             Err(refusal) => {
                 logged_in.refuse(writer, refusal).await?;
-                return Err(refusal.into());
+                return Err(LoginError::Refused { initiator: logged_in.negotiated.initiator.clone(), refusal });
             }
         };
         logged_in.accept(writer, listed.session.tsih()).await?;

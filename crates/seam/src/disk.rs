@@ -15,7 +15,7 @@ pub enum DiskError {
     #[error("input/output error ({0})")]
     Io(String),
     /// No space is left for a write.
-    #[error("no space left on the backing")]
+    #[error("no space left")]
     NoSpace,
     /// The disk is missing (unplugged, or disconnected for longer than the time-out).
     #[error("the disk is gone")]

@@ -7,9 +7,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Mutex;
 
 use seam::model::{DiskType, SsdSpec};
-use seam::real::{RealCoreSpec, RealDisk, RealError, RealSeam, RealStream, run_core};
+use seam::real::{RealCoreSpec, RealDisk, RealError, RealSeam, RealStream, report_lock_waits, run_core};
 use seam::{
     Address, BLOCK_BYTES, Block, BlockMut, ByteStream, Disk, DiskError, DiskOpen, Gather, Listener, Nanos, Piece, Seam,
     StreamReader, StreamWriter, mailbox,
@@ -55,6 +56,24 @@ fn second_opener_is_refused_with_the_holder_s_process() {
         assert!(text.contains(&format!("pid {}", std::process::id())), "{text}");
         drop(holder);
         seam.open_disk(&open_spec(&path, None)).await.expect("the lock ended with its holder");
+    });
+}
+
+#[test]
+fn wait_for_a_lock_is_reported_once_with_its_holder() {
+    static REPORTS: Mutex<Vec<(PathBuf, Option<u32>)>> = Mutex::new(Vec::new());
+    report_lock_waits(|path, holder, _| REPORTS.lock().expect("no panic").push((path.to_owned(), holder)));
+    let folder = folder();
+    let path = folder.path().join("disk");
+    core(|seam| async move {
+        drop(open_new(&seam, &path).await);
+        let holder = std::fs::File::open(&path).expect("the file exists");
+        holder.lock().expect("the file is not locked");
+        let spec = DiskOpen { lock_wait_ms: 100, ..open_spec(&path, None) };
+        assert!(matches!(seam.open_disk(&spec).await, Err(DiskError::Busy(_))));
+        let reports = REPORTS.lock().expect("no panic");
+        let own: Vec<_> = reports.iter().filter(|(reported, _)| *reported == path).collect();
+        assert_eq!(own, [&(path.clone(), Some(std::process::id()))]);
     });
 }
 

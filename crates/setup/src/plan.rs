@@ -144,7 +144,10 @@ pub fn plan(machine: &Machine, choices: &UserChoices) -> Result<Plan, Failure> {
     free_flash.sort_by_key(|device| (device.transport != "nvme", std::cmp::Reverse(device.bytes), device.path.clone()));
     let (flash, single_flash) = choose_flash(&named_flash, &free_flash, &mut skipped);
     let volumes = volumes(&named_volumes, &slow);
-    let memory = memory(machine, !volumes.is_empty());
+    let bytes = |devices: &mut dyn Iterator<Item = u64>| devices.fold(0, u64::saturating_add);
+    let cached = bytes(&mut volumes.iter().map(|volume| volume.backing.size_bytes));
+    let on_flash = bytes(&mut flash.iter().map(|device| device.size_bytes));
+    let memory = memory(machine, cached, on_flash);
     Ok(Plan { memory, flash, single_flash, volumes, skipped, hypervisor: machine.hypervisor })
 }
 
@@ -279,10 +282,25 @@ fn describe(device: &Device) -> String {
     properties.into_iter().filter(|property| !property.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
-/// The proposed memory of the cache, by the other uses of the machine.
-fn memory(machine: &Machine, serves: bool) -> Memory {
+/// Part of the cached data for which memory is proposed, as a divisor: the hot set is rarely larger.
+const CACHED_DIVISOR: u64 = 4;
+/// Part of the flash devices that their index takes in memory, as a divisor, rounded up.
+const FLASH_INDEX_DIVISOR: u64 = 1_024;
+/// Minimum of the proposed memory, on a machine that has it.
+const PROPOSED_MIN: u64 = 256 << 20;
+
+/// The proposed memory of the cache: in proportion to the `cached_bytes` of the volumes, limited by the other uses of
+/// the machine.
+fn memory(machine: &Machine, cached_bytes: u64, flash_bytes: u64) -> Memory {
     let (total, available) = (machine.memory_bytes, machine.available_bytes);
-    let (share, maximum, reason) = match (machine.hypervisor, serves) {
+    let (share, maximum, limit_reason) = match (machine.hypervisor, cached_bytes) {
+        (_, 0) => (
+            GIB.min(total / 4),
+            available / 2,
+            "no disk is free, so nothing is cached yet: the default, at most a quarter of the memory. Increase it with \
+             the first volumes"
+                .to_owned(),
+        ),
         (Some(sign), _) => (
             total / 5,
             available / 2,
@@ -292,18 +310,19 @@ fn memory(machine: &Machine, serves: bool) -> Memory {
                 show_bytes(available)
             ),
         ),
-        (None, true) => (
+        (None, _) => (
             total / 4 * 3,
             available / 5 * 4,
             format!("three quarters of {}: this machine serves disks; the rest is for the system", show_bytes(total)),
         ),
-        (None, false) => (
-            total / 4,
-            available / 2,
-            format!("a quarter of {}: no disk is free, so this machine has another purpose, too", show_bytes(total)),
-        ),
     };
-    let bytes = share.min(maximum);
+    let of_data = (cached_bytes / CACHED_DIVISOR + flash_bytes / FLASH_INDEX_DIVISOR).max(PROPOSED_MIN);
+    let of_machine = share.min(maximum);
+    let (bytes, reason) = if cached_bytes > 0 && of_data < of_machine {
+        (of_data, format!("a quarter of the {} that are cached; more would rarely be used", show_bytes(cached_bytes)))
+    } else {
+        (of_machine, limit_reason)
+    };
     // Rounded to a convenient number.
     let unit = if bytes >= 4 * GIB { GIB } else { 64 << 20 };
     let size_bytes = (bytes / unit * unit).max(MEMORY_MIN_BYTES);

@@ -72,6 +72,19 @@ fn storage_server_serves_blank_disks_behind_mirrored_flash() {
 }
 
 #[test]
+fn memory_is_in_proportion_to_the_cached_disks() {
+    let small = STORAGE_SERVER.replace("8001563222016", "10737418240").replace("1920383410176", "0");
+    let (plan, text) = propose(&machine(&small, 64, None, &[]), &UserChoices::default());
+    assert_eq!(plan.volumes.iter().map(|volume| volume.backing.size_bytes).sum::<u64>(), 40 * GIB);
+    assert_eq!(plan.memory.size_bytes, 10 * GIB);
+    assert!(text.contains("quarter of the 40 GiB that are cached"), "{text}");
+    let tiny = small.replace("10737418240", "107374182");
+    let choices = UserChoices { examined_by_name: true, ..UserChoices::default() };
+    let (plan, _) = propose(&machine(&tiny, 64, None, &[]), &choices);
+    assert_eq!(plan.memory.size_bytes, 256 << 20, "the minimum");
+}
+
+#[test]
 fn hypervisor_keeps_its_disks_and_most_of_its_memory() {
     let sign = Some("Proxmox VE is here");
     let in_use = [("/dev/sdc1", Contents::InUse), ("/dev/sdd1", Contents::InUse)];
@@ -79,7 +92,7 @@ fn hypervisor_keeps_its_disks_and_most_of_its_memory() {
     let (plan, text) = propose(&machine, &UserChoices::default());
     assert!(plan.flash.is_empty() && plan.volumes.is_empty(), "{plan:?}");
     assert_eq!(plan.single_flash.as_ref().map(|device| &*device.node), Some(Path::new("/dev/sdb")));
-    assert_eq!(plan.memory.size_bytes, 25 * GIB);
+    assert_eq!(plan.memory.size_bytes, GIB, "nothing is cached yet");
     insta::assert_snapshot!(text);
     // An unused disk with data may be named, and is served as it is.
     let (plan, text) = propose(&machine, &choices(&["/dev/sdf"], &[]));

@@ -147,12 +147,22 @@ impl StateDir {
     }
 
     /// Like [`StateDir::open`], but waits for at most `timeout` while another daemon, about to end, holds the
-    /// directory.
-    pub async fn open_within(directory: &Path, timeout: Duration) -> Result<StateDir, StateError> {
+    /// directory. Calls `on_wait` once with that process before it waits.
+    pub async fn open_within(
+        directory: &Path,
+        timeout: Duration,
+        on_wait: impl FnOnce(&str),
+    ) -> Result<StateDir, StateError> {
         let deadline = Instant::now() + timeout;
+        let mut on_wait = Some(on_wait);
         loop {
             match StateDir::open(directory) {
-                Err(StateError::Locked { .. }) if Instant::now() < deadline => tokio::time::sleep(LOCK_PAUSE).await,
+                Err(StateError::Locked { holder, .. }) if Instant::now() < deadline => {
+                    if let Some(on_wait) = on_wait.take() {
+                        on_wait(&holder);
+                    }
+                    tokio::time::sleep(LOCK_PAUSE).await;
+                }
                 result => return result,
             }
         }

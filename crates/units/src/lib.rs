@@ -93,6 +93,11 @@ pub fn show_count(count: u64) -> String {
     text
 }
 
+/// A count with its noun in the right number: `1 volume`, `1,234 volumes`.
+pub fn show_counted(count: u64, noun: &str) -> String {
+    format!("{} {noun}{}", show_count(count), if count == 1 { "" } else { "s" })
+}
+
 /// Human-readable microseconds: `85 us`, `1.25 ms`, `3.1 s`.
 pub fn show_micros(micros: f64) -> String {
     match micros {
@@ -132,6 +137,13 @@ pub fn show_percent(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_is_singular() {
+        assert_eq!(show_counted(1, "volume"), "1 volume");
+        assert_eq!(show_counted(0, "volume"), "0 volumes");
+        assert_eq!(show_counted(1_234, "volume"), "1,234 volumes");
+    }
 
     #[test]
     fn human_readable_sizes_are_parsed() {

@@ -40,6 +40,7 @@ export interface components {
       | 'endurance'
       | 'flash-unclaimed'
       | 'certificate-expires'
+      | 'login-refused'
       | 'history-disk'
       | 'events-disk'
       | 'webhook-failing'
@@ -508,6 +509,8 @@ export interface components {
       half_open: number;
       /** @description Where it listens. */
       portals: string[];
+      /** @description Logins refused within the last minute, by initiator and reason, sixteen at most. */
+      refused_logins: components['schemas']['RefusedLoginReport'][];
       /** @description Sessions. */
       sessions: components['schemas']['IscsiSessionReport'][];
       /** @description Its name. */
@@ -819,6 +822,17 @@ export interface components {
       /** @description The byte after the last; without it the volume's end. */
       to_bytes?: number | null;
     };
+    /** @description Refused logins of one initiator for one reason. */
+    RefusedLoginReport: {
+      /** @description Since the last refusal. */
+      ago_ms: number;
+      /** @description Refusals. */
+      count: number;
+      /** @description The name that the initiator claims; empty if it sent none. */
+      initiator: string;
+      /** @description The reason. */
+      reason: string;
+    };
     /** @description Options of a resize. */
     Resize: {
       /** @description The volume's name once more: discard dirty data past the new end instead of refusing. */
@@ -960,6 +974,8 @@ export interface components {
       overrides: components['schemas']['OverrideReport'][];
       /** @description Process identifier. */
       pid: number;
+      /** @description Present problems whose alert is not active yet: it is raised within a second, or after its delay. */
+      problems_without_alert: string[];
       /** @description State directory; absent in reports of older versions. */
       state_directory: string | null;
       /** @description Error of writing the state directory; null without one. */
@@ -1307,6 +1323,7 @@ export type Problem = components['schemas']['Problem'];
 export type QosUse = components['schemas']['QosUse'];
 export type Quantiles = components['schemas']['Quantiles'];
 export type Range = components['schemas']['Range'];
+export type RefusedLoginReport = components['schemas']['RefusedLoginReport'];
 export type Resize = components['schemas']['Resize'];
 export type Role = components['schemas']['Role'];
 export type Said = components['schemas']['Said'];

@@ -173,7 +173,7 @@ fn text_follows_the_format_and_holds_known_values() {
     let backing = "datastore=\"sas-pool\",op=\"write\",cause=\"destage\"";
     assert_eq!(values[&format!("hotset_backing_latency_seconds_count{{{backing}}}")], 20.0);
     assert_eq!(values[&format!("hotset_backing_latency_seconds_bucket{{{backing},le=\"0.000065536\"}}")], 6.0);
-    assert_eq!(values["hotset_flash_endurance_used_ratio{device=\"number 2\"}"], 0.25);
+    assert_eq!(values["hotset_flash_endurance_used_ratio{device=\"device 2\"}"], 0.25);
 }
 
 #[test]

@@ -1,27 +1,36 @@
 //! `volume add`, `remove` and `adopt`.
 
 use control::ProgressSender;
+use engine::VolumeId;
 use messages::{Answer, ErrorKind, Failure};
 
 use super::super::volume_settings::warn_of_conflicts;
 use super::super::volumes::VolumeStatus;
 use super::Daemon;
+use super::new_file::NewFile;
 use config::{BackingSpec, VolumeConfig, check_name};
 use logging::{self as log, VOLUME};
 use state::{Acceptance, AddedVolume};
 
+/// Smallest unit of a volume's size in bytes.
+const SECTOR: u64 = seam::SECTOR_BYTES as u64;
+
 impl Daemon {
-    /// `volume add`.
+    /// `volume add`. On an error it leaves neither a volume nor a record nor a file.
     pub async fn add(
         &self,
         name: &str,
         backing: &str,
         size_bytes: Option<u64>,
-        policy: Option<&str>,
-        read_only: bool,
+        (policy, read_only): (Option<&str>, bool),
+        progress: &ProgressSender,
     ) -> Result<Answer, Failure> {
         let invalid = |error: String| Failure::new(ErrorKind::Invalid, error);
         check_name(name).map_err(invalid)?;
+        if let Some(bytes) = size_bytes.filter(|bytes| *bytes == 0 || !bytes.is_multiple_of(SECTOR)) {
+            let text = format!("a volume of {bytes} bytes cannot be; specify a multiple of {SECTOR} bytes, above 0");
+            return Err(invalid(text));
+        }
         let _guard = self.volumes.lock_for_change(name)?;
         if self.volumes.contains(name) {
             return Err(Failure::new(ErrorKind::Conflict, format!("a volume named \"{name}\" already exists")));
@@ -31,9 +40,15 @@ impl Daemon {
         let config = VolumeConfig { policy, size_bytes, read_only, ..VolumeConfig::new(name, spec) };
         let config = config.with_rules(&self.settings.current().qos);
         warn_of_conflicts(&config);
+        let before: Vec<_> = self.records.view().volumes.iter().map(|record| record.incarnation).collect();
+        let path = match &config.backing {
+            BackingSpec::Path(path) => Some(path.clone()),
+            _ => None,
+        };
+        let file = NewFile::check(path.filter(|_| size_bytes.is_some())).await;
         let attached = self.attachments.attach(config, false, Acceptance::default()).await;
         if let Err(failure) = attached {
-            self.volumes.remove(name);
+            self.undo_add(name, &before, file).await;
             // A backing that cannot be opened is an error in the request.
             let is_backing_failure = matches!(failure.kind, ErrorKind::Failed | ErrorKind::Unavailable);
             let kind = if is_backing_failure { ErrorKind::Conflict } else { failure.kind };
@@ -43,16 +58,41 @@ impl Daemon {
         let added = AddedVolume { backing: backing.to_owned(), size_bytes, policy: policy.to_string(), read_only };
         // The "removed" mark of an entry in the file stays: the added volume keeps the name across a restart.
         let in_file = self.settings.current().volumes.iter().any(|volume| volume.name == name);
-        self.records.change(|state| {
+        let recorded = self.records.change(|state| {
             if !in_file {
                 state.removed.remove(name);
             }
             if let Some(record) = state.by_incarnation_mut(placement.incarnation) {
                 record.added = Some(added);
             }
-        })?;
+        });
+        if let Err(failure) = recorded {
+            // Clients may have written already: the backing gets their data, or the volume stays in service.
+            if let Err(error) = self.attachments.detach(name, placement.core, progress).await {
+                let text = format!("{failure}; volume {name} stays in service until a restart, because {error}");
+                return Err(Failure { message: text, ..failure });
+            }
+            self.undo_add(name, &before, file).await;
+            return Err(failure);
+        }
         log::info!(target: VOLUME, volume = name, "volume {name} added by command");
         self.show(name).await
+    }
+
+    /// Removes what a failed `volume add` has made: its volume, its LUN, a record that is not among `before`, and a
+    /// file without data.
+    async fn undo_add(&self, name: &str, before: &[VolumeId], file: NewFile) {
+        let lun = self.units.remove_absent(name).await;
+        self.volumes.remove(name);
+        let made = self.records.view().by_name(name).map(|record| record.incarnation);
+        let forgotten = match made.filter(|made| !before.contains(made)) {
+            Some(made) => self.records.change(|state| state.forget(made)),
+            None => Ok(()),
+        };
+        for failure in [lun.err(), forgotten.err()].into_iter().flatten() {
+            log::warn!(target: VOLUME, volume = name, "volume {name} could not be added, and its record stays: {failure}");
+        }
+        file.remove_if_empty().await;
     }
 
     /// `volume remove`: afterwards the backing alone holds the complete data.

@@ -8,6 +8,7 @@ mod configuration;
 mod flash_monitor;
 mod flushes;
 mod heat_map;
+mod new_file;
 mod reload;
 mod retry;
 mod sample;
@@ -231,7 +232,7 @@ impl Daemon {
                 self.resize(&name, size_bytes, discard_dirty, progress).await
             }
             Request::VolumeAdd { name, backing, size_bytes, policy, read_only } => {
-                self.add(&name, &backing, size_bytes, policy.as_deref(), read_only).await
+                self.add(&name, &backing, size_bytes, (policy.as_deref(), read_only), progress).await
             }
             Request::VolumeRemove { name } => self.remove(&name, progress).await,
             Request::VolumeAdopt { name, give_up } => self.adopt(&name, give_up).await,

@@ -37,8 +37,21 @@ const REPLY_GRACE: Duration = Duration::from_millis(50);
 /// Serves a configuration until stopped; `ready` is called when clients can connect.
 pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: impl FnOnce()) -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::failed(error.to_string());
-    let mut state =
-        StateDir::open_within(&config.state_directory, PREDECESSOR_TIMEOUT).await.map_err(|error| failed(&error))?;
+    seam::real::report_lock_waits(|path, holder, timeout| {
+        let holder = holder.map_or_else(|| "another process".to_owned(), |process| format!("process {process}"));
+        let (path, seconds) = (path.display(), timeout.as_secs());
+        log::info!(target: DAEMON, "waiting up to {seconds} s for {holder} to release {path}");
+    });
+    let on_wait = |holder: &str| {
+        let (path, seconds) = (config.state_directory.display(), PREDECESSOR_TIMEOUT.as_secs());
+        log::info!(
+            target: DAEMON,
+            "waiting up to {seconds} s for process {holder} to release the state directory {path}"
+        );
+    };
+    let mut state = StateDir::open_within(&config.state_directory, PREDECESSOR_TIMEOUT, on_wait)
+        .await
+        .map_err(|error| failed(&error))?;
     let (identity, run_id) = draw_identity()
         .and_then(|identity| Ok((identity, draw_number()?)))
         .map_err(|error| Failure::failed(format!("cannot draw an identity from /dev/urandom: {error}")))?;

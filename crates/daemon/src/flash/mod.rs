@@ -37,6 +37,7 @@ use super::volumes::Placement;
 use config::FlashConfig;
 use logging::{self as log, FLASH};
 use state::{Refusal, State, StoreFound, StoreUse, show_uuid};
+use units::show_counted;
 
 /// State of the flash log.
 #[derive(Clone, Debug, Default)]
@@ -107,8 +108,7 @@ impl FlashLog {
                 let created = if opened.formatted { ", newly created on empty devices" } else { "" };
                 let content = match opened.owners {
                     0 => String::new(),
-                    1 => ", with data of 1 volume".to_owned(),
-                    owners => format!(", with data of {owners} volumes"),
+                    owners => format!(", with data of {}", show_counted(owners as u64, "volume")),
                 };
                 log::info!(target: FLASH, "flash log {} is in use{created}{content}", opened.store);
                 self.records.rename_devices(&opened.renamed)?;

@@ -13,6 +13,7 @@ use super::super::volumes::Volumes;
 use super::open::Opened;
 use super::{Flash, FlashLog, ONE_COPY, change, wear};
 use config::FlashConfig;
+use units::show_counted;
 
 /// Lost blocks that get an alert; the report lists them all.
 const LOST_ALERTS_MAX: usize = 10;
@@ -97,7 +98,9 @@ impl FlashLog {
         report.absent = opened.absent.iter().map(|absent| absent.why.clone()).collect();
         report.alerts.extend(copies_alert(report.copies, report.allow_single_copy));
         if report.unclaimed > 0 {
-            let text = format!("the flash log holds data of {} volumes that are not served", report.unclaimed);
+            let owners = show_counted(report.unclaimed as u64, "volume");
+            let verb = if report.unclaimed == 1 { "is" } else { "are" };
+            let text = format!("the flash log holds data of {owners} that {verb} not served");
             report.alerts.push(Notice::new(AlertKind::FlashUnclaimed, text));
         }
     }
@@ -228,8 +231,8 @@ fn dropped_alert(pages: &PagesReport) -> Option<Notice> {
 
 fn scrub_alert(scrub: &ScrubStats) -> Option<Notice> {
     let text = format!(
-        "the scrub found {} blocks without a good copy on flash; reads of them fail until they are overwritten",
-        scrub.lost
+        "the scrub found {} without a good copy on flash; reads of such a block fail until it is overwritten",
+        show_counted(scrub.lost, "block")
     );
     (scrub.lost > 0).then(|| Notice::new(AlertKind::FlashDataLost, text))
 }

@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::certificates::{Certificates, ListenerCertificate};
+use super::port_holder::explain_in_use;
 use super::records::Records;
 use super::settings::Settings;
 use logging::{self as log, API};
@@ -82,7 +83,10 @@ impl HttpInterface {
         let identity = files.map(|files| files.read().map(|identity| (files, identity))).transpose();
         let identity = identity.map_err(|error| format!("[api] TLS: {error}"))?;
         let listening = api::listen(address).and_then(|listener| Ok((listener.local_addr()?, listener)));
-        let (address, listener) = listening.map_err(|error| format!("[api] cannot listen on {address}: {error}"))?;
+        let (address, listener) = listening.map_err(|error| {
+            let error = explain_in_use(error, Some(address.port()));
+            format!("[api] cannot listen on {address}: {error}")
+        })?;
         let tls = match identity {
             Some((files, Identity { config, chain })) => {
                 log::info!(target: API, %address, "HTTPS on {address}");

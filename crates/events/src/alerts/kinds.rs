@@ -3,6 +3,7 @@
 //! Names and severities are in `messages/report/alert.rs`, in the same order. The table in `docs/admin/alerts.md` is
 //! made from the list.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use messages::report::{AlertKind, CertificateReport, Notice, VolumeReport};
@@ -79,7 +80,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
             }
             let scrubbed = context.flash().map_or(0, |flash| flash.scrub.lost);
             if scrubbed > 0 {
-                let cause = format!("the scrub has found {scrubbed} blocks without a good copy since the start");
+                let s = plural(scrubbed as usize);
+                let cause = format!("the scrub has found {scrubbed} block{s} without a good copy since the start");
                 found.push((None, cause));
             }
         },
@@ -115,7 +117,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         kind: AlertKind::FlashDegraded,
         when: "a flash device is lost, stale, or unusable",
         effect: "Its clean pages are lost. Dirty data may have one copy only.",
-        remedy: "Check the device's health and cables; replace it with `hotset flash replace`.",
+        remedy: "Check the device's health and cables, and for a file the free space of its file system; replace it \
+                 with `hotset flash replace`.",
         delay_ms: 0,
         has_notice: true,
         find: |context, found| {
@@ -150,7 +153,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         when: "destage of a volume fails",
         effect: "Dirty data stays in the cache, and destage is retried. Once the dirty data limit is reached, writes \
                  wait.",
-        remedy: "Check the backing and the path to it; the cause names the error.",
+        remedy: "By the error in the cause: free space on the file system or pool of the backing if none is left, \
+                 else check the backing and the path to it. The retries succeed afterwards.",
         delay_ms: 0,
         has_notice: true,
         find: |context, found| {
@@ -233,8 +237,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         effect: "Volumes stay in service. Operations that need a durable record fail after at most five seconds: \
                  changes by command, adding and removing volumes, and flushes after a flash device has failed. A stop \
                  leaves volumes marked as not cleanly stopped.",
-        remedy: "Check the disk of the directory in the cause. When the disk responds again, no further action is \
-                 needed.",
+        remedy: "By the cause: free space on the disk of the directory if none is left, else check the disk. When \
+                 it can be written again, no further action is needed.",
         delay_ms: 0,
         has_notice: false,
         find: |context, found| {
@@ -354,7 +358,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                 // Hysteresis: an active alert ends at the limit plus one twentieth.
                 let limit = if (context.is_active)(Some(&name)) { wanted + wanted / 20 } else { wanted };
                 if let Some(days) = device.endurance_left_days.filter(|days| *days < limit) {
-                    let cause = format!("rated endurance reached in {days} days, required are {wanted} days");
+                    let s = plural(days as usize);
+                    let cause = format!("rated endurance reached in {days} day{s}; the required time is {wanted} days");
                     found.push((Some(name), cause));
                 }
             }
@@ -391,6 +396,28 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         has_notice: false,
         find: |context, found| {
             found.extend(certificates(context, |ends, now| ends > now && ends - now < CERTIFICATE_SECONDS));
+        },
+    },
+    Kind {
+        kind: AlertKind::LoginRefused,
+        when: "the iSCSI target refused logins of an initiator within the last minute; of at most 16 initiators at a \
+               time",
+        effect: "The initiator cannot use its LUNs. Sessions of other initiators are not affected.",
+        remedy: "By the cause: compare user and secret of the initiator with `[iscsi] chap` and its secret file, its \
+                 name with `acl`, and the target's name with `target`. Initiators retry automatically.",
+        delay_ms: 0,
+        has_notice: false,
+        find: |context, found| {
+            let mut by_initiator: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+            for login in context.status.iscsi.iter().flat_map(|iscsi| &iscsi.refused_logins) {
+                let count = login.count;
+                let text = format!("{} ({count} login{} refused)", login.reason, plural(count as usize));
+                by_initiator.entry(&login.initiator).or_default().push(text);
+            }
+            for (initiator, reasons) in by_initiator {
+                let initiator = if initiator.is_empty() { "initiator without a name" } else { initiator };
+                found.push((Some(initiator.to_owned()), reasons.join("; ")));
+            }
         },
     },
     Kind {

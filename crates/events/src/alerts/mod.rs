@@ -54,12 +54,26 @@ pub struct Change {
 impl Change {
     /// The event that records the change.
     pub fn event(&self) -> NewEvent {
-        let AlertReport { kind, severity, subject, cause, .. } = &self.alert;
-        let transition = match self.state {
-            Transition::Raised => "raised",
-            Transition::Cleared => "cleared",
-        };
-        NewEvent::new(EventKind::Alert, subject.as_deref(), format!("{kind} {transition} ({severity}): {cause}"))
+        NewEvent::new(EventKind::Alert, self.alert.subject.as_deref(), self.text())
+    }
+
+    /// The line of the log that records the change: the text with its subject.
+    pub fn log_line(&self) -> String {
+        match &self.alert.subject {
+            Some(subject) => format!("alert: {subject}: {}", self.text()),
+            None => format!("alert: {}", self.text()),
+        }
+    }
+
+    /// The change in words. A raised alert has its effect and its remedy.
+    fn text(&self) -> String {
+        let AlertReport { kind, severity, cause, effect, remedy, .. } = &self.alert;
+        match self.state {
+            Transition::Raised => {
+                format!("{kind} raised ({severity}): {cause}. Effect: {effect} Remedy: {remedy}")
+            }
+            Transition::Cleared => format!("{kind} cleared ({severity}): {cause}"),
+        }
     }
 }
 
@@ -146,6 +160,24 @@ impl Alerts {
     pub fn active(&self) -> Vec<AlertReport> {
         self.active.values().map(|active_alert| active_alert.alert.clone()).collect()
     }
+}
+
+/// The problems in `status` for which no alert in `active` exists yet, each with its subject: an alert is raised in the
+/// next sample, or after its delay.
+pub fn problems_without_alert(status: &StatusReport, active: &[AlertReport]) -> Vec<String> {
+    let is_raised = |kind: AlertKind, subject: Option<&str>| {
+        active.iter().any(|alert| alert.kind == kind && (subject.is_none() || alert.subject.as_deref() == subject))
+    };
+    let mut problems = Vec::new();
+    for volume in &status.volumes {
+        let new = volume.alerts.iter().filter(|notice| !is_raised(notice.kind, Some(&volume.name)));
+        // The alert of a silent core has the core as its subject, that of lost data on flash comes from the counters.
+        let new = new.filter(|notice| notice.kind != AlertKind::CoreSilent || !is_raised(notice.kind, None));
+        problems.extend(new.map(|notice| format!("{}: {notice}", volume.name)));
+    }
+    let of_flash = status.flash.iter().flat_map(|flash| &flash.alerts);
+    problems.extend(of_flash.filter(|notice| !is_raised(notice.kind, None)).map(|notice| notice.text.clone()));
+    problems
 }
 
 /// The causes of alerts in `active` for which the status has no notice.

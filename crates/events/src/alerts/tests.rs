@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use messages::report::{
     CertificateReport, CoreReport, Counts, CountsBelow, DatastoreReport, DriveReport, EpisodeReport, FlashDeviceReport,
-    HistoryHealth, Notice, WebhookHealth,
+    HistoryHealth, IscsiReport, Notice, RefusedLoginReport, WebhookHealth,
 };
 use messages::{FlashReport, VolumeReport, VolumeState};
 
@@ -292,4 +292,62 @@ fn number_of_active_alerts_is_limited() {
     assert_eq!(alerts.evaluate(2_000, &many, &limits()).len(), 0);
     alerts.evaluate(9_000, &healthy(), &limits());
     assert_eq!((alerts.active().len(), alerts.cleared.len()), (0, ACTIVE_MAX));
+}
+
+#[test]
+fn event_and_log_line_of_a_raised_alert_have_effect_and_remedy() {
+    let mut alerts = Alerts::default();
+    let mut status = healthy();
+    status.volumes[0].alerts.push(Notice::new(AlertKind::DestageFailing, "destage to the backing fails"));
+    let raised = alerts.evaluate(1_000, &status, &limits()).pop().expect("the alert is raised in the first sample");
+    let texts = [raised.event().text, raised.log_line()];
+    for part in
+        ["destage-failing raised (critical): destage to the backing fails.", "Effect: Dirty", "Remedy: By the error"]
+    {
+        assert!(texts.iter().all(|text| text.contains(part)), "{part}: {texts:?}");
+    }
+    assert!(texts[1].starts_with("alert: v: "), "{}", texts[1]);
+    let cleared = alerts.evaluate(9_000, &healthy(), &limits()).pop().expect("the alert is cleared");
+    assert!(!cleared.log_line().contains("Remedy"), "{}", cleared.log_line());
+}
+
+#[test]
+fn problem_is_listed_without_alert_until_its_alert_is_raised() {
+    let mut status = healthy();
+    status.volumes[0].alerts.push(Notice::new(AlertKind::PolicyReduced, "runs as write-through"));
+    status.flash.as_mut().expect("flash").alerts.push(Notice::new(AlertKind::SingleCopy, "one copy"));
+    assert_eq!(problems_without_alert(&status, &[]), ["v: runs as write-through", "one copy"]);
+    let alert = |kind, subject: Option<&str>| AlertReport {
+        kind,
+        subject: subject.map(str::to_owned),
+        ..AlertReport::default()
+    };
+    let active = [alert(AlertKind::SingleCopy, None), alert(AlertKind::PolicyReduced, Some("w"))];
+    assert_eq!(problems_without_alert(&status, &active), ["v: runs as write-through"]);
+    let active = [alert(AlertKind::SingleCopy, None), alert(AlertKind::PolicyReduced, Some("v"))];
+    assert_eq!(problems_without_alert(&status, &active), [""; 0]);
+}
+
+#[test]
+fn text_of_every_alert_fits_into_an_event_with_a_cause() {
+    for kind in &KINDS {
+        let bytes = kind.effect.len() + kind.remedy.len();
+        assert!(bytes + 300 < crate::log::TEXT_BYTES_MAX, "{}: {bytes}", kind.kind);
+    }
+}
+
+#[test]
+fn refused_login_names_initiator_and_reason() {
+    let login = |initiator: &str, reason: &str, count| RefusedLoginReport {
+        initiator: initiator.to_owned(),
+        reason: reason.to_owned(),
+        count,
+        ago_ms: 0,
+    };
+    let refused = vec![login("iqn.a:esx1", "wrong CHAP user or secret", 3), login("", "unknown target name", 1)];
+    let iscsi = IscsiReport { refused_logins: refused, ..IscsiReport::default() };
+    let (alerts, names) = alerts_after(|status| status.iscsi = Some(iscsi));
+    assert_eq!(names, ["login-refused initiator without a name", "login-refused iqn.a:esx1"]);
+    let causes: Vec<_> = alerts.active().into_iter().map(|alert| alert.cause).collect();
+    assert_eq!(causes, ["unknown target name (1 login refused)", "wrong CHAP user or secret (3 logins refused)"]);
 }

@@ -16,7 +16,7 @@ use super::simulate::{parse_format, read};
 use lab::report::advice::{side, to_assumptions};
 use lab::report::curves;
 use terminal::{Failure, print_json};
-use units::{parse_time, show_bytes, show_count, show_micros};
+use units::{parse_time, show_bytes, show_counted, show_micros};
 
 /// Options of the command.
 #[derive(Args)]
@@ -166,7 +166,7 @@ fn lines(side: &SideAdvice) -> Vec<usize> {
 fn print(advised: &Advice, assumptions: &Assumptions) {
     let Advice { name, live, requests, footprint_bytes, rate, memory, flash } = advised;
     let size_name = if *live { "working set" } else { "footprint" };
-    println!("{name}: {} requests, {size_name} {}", show_count(*requests), show_bytes(*footprint_bytes));
+    println!("{name}: {}, {size_name} {}", show_counted(*requests, "request"), show_bytes(*footprint_bytes));
     for (name, side) in [("memory", memory), ("flash", flash)] {
         println!("\n{:>12} {:>12} {:>9} {:>11} {:>9}", name, "served whole", "more", "latency", "spindles");
         let mut before = 0.0;

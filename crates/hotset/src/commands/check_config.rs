@@ -25,18 +25,21 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
     let chap = iscsi.into_iter().flat_map(|iscsi| &iscsi.chap);
     let mut warnings: Vec<_> = chap.flat_map(|chap| chap.warnings()).collect();
     warnings.extend(checked.as_ref().map(Config::exposed_secrets).unwrap_or_default());
+    warnings.extend(checked.as_ref().map(Config::disk_warnings).unwrap_or_default());
+    let to_be_created = checked.as_ref().map(Config::to_be_created).unwrap_or_default();
     if json {
         let problems = checked.as_ref().err().map(|problems| problems.problems.as_slice()).unwrap_or_default();
         let valid = checked.is_ok();
         let result = json!({
-            "file": file, "valid": valid, "problems": problems, "warnings": warnings, "overrides": overrides,
-            "by_qos": by_rule
+            "file": file, "valid": valid, "problems": problems, "warnings": warnings, "to_be_created": to_be_created,
+            "overrides": overrides, "by_qos": by_rule
         });
         println!("{result:#}");
     } else {
         match &checked {
             Ok(config) => {
                 print!("{}", summary(config, &overrides, &by_rule));
+                to_be_created.iter().for_each(|text| println!("note: {text}"));
                 warnings.iter().for_each(|warning| println!("warning: {warning}"));
             }
             Err(problems) => eprintln!("{problems}"),

@@ -10,7 +10,7 @@ use super::flash_offline;
 use terminal::render::screen;
 use terminal::render::style::Style;
 use terminal::{Failure, print_json};
-use units::show_bytes;
+use units::{show_bytes, show_counted};
 
 /// The subcommands.
 #[derive(Subcommand)]
@@ -89,8 +89,9 @@ fn wear(report: &FlashReport) -> String {
         let used = device
             .endurance_used_ratio
             .map_or(String::new(), |used| format!("; {:.2} % of its endurance", used * 100.0));
-        let lifetime =
-            device.endurance_left_days.map_or(String::new(), |days| format!(", {days} days left at this rate"));
+        let left = device
+            .endurance_left_days
+            .map_or(String::new(), |days| format!(", {} left at this rate", show_counted(days, "day")));
         text += &format!(
             "         written to {}: {} promoted, {} dirty, {} map{used}{left}\n",
             device.device,

@@ -13,7 +13,7 @@ use seam::{BLOCK_BYTES, Block, DiskOpen, Seam};
 use serde::Serialize;
 
 use terminal::{Failure, print_json};
-use units::show_bytes;
+use units::{show_bytes, show_counted};
 
 /// Memory for reading the devices.
 const POOL_BYTES: usize = 16 << 20;
@@ -286,13 +286,15 @@ fn print_report(report: &Report, json: bool) -> Result<(), Failure> {
         let sum = |runs: &[Run]| runs.iter().map(|(_, count)| count).sum::<u64>();
         let to = volume.file.as_ref().map(|file| format!(", in {}", file.display())).unwrap_or_default();
         println!(
-            "volume {}: {} dirty, {} blocks of zeroes, {} blocks lost{to}",
+            "volume {}: {} dirty, {} of zeroes, {} lost{to}",
             volume.incarnation,
             show_bytes(volume.dirty_bytes),
-            sum(&volume.zeroes),
-            sum(&volume.lost),
+            show_counted(sum(&volume.zeroes), "block"),
+            show_counted(sum(&volume.lost), "block"),
         );
-        volume.lost.iter().for_each(|(first, count)| println!("  lost: {count} blocks of 4 KiB from block {first} on"));
+        volume.lost.iter().for_each(|(first, count)| {
+            println!("  lost: {} of 4 KiB from block {first} on", show_counted(*count, "block"));
+        });
     }
     if report.whole {
         println!("the store is complete and intact");

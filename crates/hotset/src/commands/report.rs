@@ -37,6 +37,8 @@ const SERIES: [&str; 19] = [
 const VOLUMES_MAX: usize = 1_000;
 /// Volumes on the page: the ones with the most reads.
 const VOLUMES_SHOWN: usize = 50;
+/// The machine's host name. The control socket leads to a daemon of this machine.
+const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 /// Alerts on the page: the newest.
 const ALERTS_SHOWN: u32 = 100;
 
@@ -74,7 +76,11 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
 }
 
 fn collect(client: &mut Client, from: u64, to: u64) -> Result<Findings, Failure> {
+    let requested = (from, to);
     let Answer::Status(status) = send_request_on(client, &Request::Status {})? else { return Err(unexpected()) };
+    let history = fetch_history(client, None, from, to)?;
+    // The charts begin and end with the data, in the finest steps for that time.
+    let (from, to) = history.covered_range().unwrap_or((from, to));
     let history = fetch_history(client, None, from, to)?;
     let gain = Gain::of(&history);
     if gain.covered_seconds == 0 {
@@ -102,7 +108,8 @@ fn collect(client: &mut Client, from: u64, to: u64) -> Result<Findings, Failure>
         kind: Some(EventKind::Alert),
     };
     let Answer::Events(alerts) = send_request_on(client, &request)? else { return Err(unexpected()) };
-    Ok(Findings { version, history, gain, volumes, volumes_examined, volumes_not_examined, alerts })
+    let host = std::fs::read_to_string(HOST_NAME).unwrap_or_default().trim().to_owned();
+    Ok(Findings { host, requested, version, history, gain, volumes, volumes_examined, volumes_not_examined, alerts })
 }
 
 /// The history of a volume, or of all volumes together, in the same steps.

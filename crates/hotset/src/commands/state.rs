@@ -14,7 +14,7 @@ use state::{Holding, StateDir, StoreInventory, rebuild, show_uuid};
 
 use config::Config;
 use terminal::{Failure, print_json};
-use units::show_bytes;
+use units::{show_bytes, show_counted};
 
 /// Memory for reading the devices.
 const POOL_BYTES: usize = 16 << 20;
@@ -101,7 +101,7 @@ impl Summary<'_> {
     }
 
     fn print(&self) {
-        println!("flash store {}: records of {} volumes", self.inventory.store, self.volumes);
+        println!("flash store {}: records of {}", self.inventory.store, show_counted(self.volumes as u64, "volume"));
         for holding in self.holdings {
             let bytes = show_bytes(holding.blocks * seam::BLOCK_BYTES as u64);
             match &holding.volume {

@@ -12,15 +12,19 @@ use terminal::render::style::Style;
 use terminal::{Failure, print_json};
 
 /// Shows the status on the terminal until the user quits. Without a terminal, with `json` or with `times`, it prints
-/// one sample after the other, `pause` apart.
+/// one sample after the other, `pause` apart; each has the rates since the sample before, the first one, too.
 pub fn run(named: Option<&Path>, json: bool, pause: Duration, times: Option<u64>) -> Result<(), Failure> {
     let has_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     if has_terminal && !json && times.is_none() {
         return terminal::top::run(control_socket(named), pause);
     }
     let mut client = connect(named)?;
-    let mut before = None;
     let mut left = times.unwrap_or(u64::MAX);
+    let mut before = None;
+    if !json && left > 0 {
+        before = Some(fetch(&mut client)?);
+        std::thread::sleep(pause);
+    }
     while left > 0 {
         let now = fetch(&mut client)?;
         if json {

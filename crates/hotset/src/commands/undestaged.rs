@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::daemon::unexpected;
 use config::DEFAULT_CONFIG;
-use config::{Config, DEFAULT_SOCKET};
+use config::{Config, DEFAULT_SOCKET, socket_of_environment};
 use state::{State, StateDir, StateError};
 use terminal::{Failure, print_json};
 
@@ -57,7 +57,8 @@ struct Found {
 
 /// Prints the volumes; fails if there are any, or if the list may be short.
 pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), Failure> {
-    let found = wait_for_result(&locate(socket, options)?)?;
+    let socket = socket.map(Path::to_owned).or_else(socket_of_environment);
+    let found = wait_for_result(&locate(socket.as_deref(), options)?)?;
     if json {
         print_json(&json!({ "undestaged": found.names }))?;
     } else {

@@ -26,9 +26,18 @@ pub enum Refusal {
     /// Protocol error of the initiator.
     #[error("the initiator violates the protocol")]
     InitiatorError,
-    /// Authentication failed, or no common method exists.
-    #[error("the initiator failed to authenticate")]
+    /// Authentication failed, or no common CHAP algorithm exists.
+    #[error("wrong CHAP user or secret")]
     Authentication,
+    /// The target requires CHAP, which the initiator does not offer.
+    #[error("the initiator offers no CHAP, which the target requires")]
+    ChapRequired,
+    /// The initiator requires CHAP, for which the target has no users.
+    #[error("the initiator requires CHAP, and the target has no CHAP users")]
+    ChapNotConfigured,
+    /// The initiator requires the target's proof, for which the target has no secret, or returns its challenge.
+    #[error("the initiator requires mutual CHAP, and the target has no mutual secret for it")]
+    MutualChapNotConfigured,
     /// The access list excludes the initiator.
     #[error("the access list excludes the initiator")]
     Authorization,
@@ -63,7 +72,10 @@ impl Refusal {
     pub fn status(self) -> (u8, u8) {
         match self {
             Refusal::InitiatorError => (2, 0),
-            Refusal::Authentication => (2, 1),
+            Refusal::Authentication
+            | Refusal::ChapRequired
+            | Refusal::ChapNotConfigured
+            | Refusal::MutualChapNotConfigured => (2, 1),
             Refusal::Authorization => (2, 2),
             Refusal::NoSuchTarget => (2, 3),
             Refusal::Version => (2, 5),
@@ -159,6 +171,8 @@ pub struct Login {
     stage: u8,
     collector: Collector,
     initiator: Option<Initiator>,
+    /// Name that the initiator claims, admitted or not.
+    claimed_name: String,
     alias: String,
     security: Security,
     negotiation: Negotiation,
@@ -166,6 +180,11 @@ pub struct Login {
 }
 
 impl Login {
+    /// The valid name that the initiator claims, in lower case; empty before it sent one.
+    pub fn claimed_name(&self) -> &str {
+        &self.claimed_name
+    }
+
     /// Processes one request.
     pub fn step(
         &mut self,
@@ -254,7 +273,7 @@ impl Login {
             Some(_) if !self.security.is_authenticated() => {
                 match self.stage == SECURITY && self.security.is_in_progress() {
                     true => Ok(false),
-                    false => Err(Refusal::Authentication),
+                    false => Err(Refusal::ChapRequired),
                 }
             }
             _ => Ok(true),
@@ -295,6 +314,7 @@ impl Login {
         let find = |key| pairs.iter().find(|pair| pair.key == key).map(|pair| pair.value);
         let initiator = find("InitiatorName").ok_or(Refusal::MissingParameter)?;
         name::check(initiator).map_err(|_| Refusal::InitiatorError)?;
+        self.claimed_name = initiator.to_ascii_lowercase();
         let session = match find("SessionType") {
             None | Some("Normal") => SessionType::Normal,
             Some("Discovery") => SessionType::Discovery,
@@ -310,7 +330,7 @@ impl Login {
         if !(rules.admits)(initiator) {
             return Err(Refusal::Authorization);
         }
-        self.initiator = Some(Initiator { name: initiator.to_ascii_lowercase(), session });
+        self.initiator = Some(Initiator { name: self.claimed_name.clone(), session });
         Ok(())
     }
 

@@ -120,7 +120,7 @@ impl Security {
                 let credentials = found.ok_or(Refusal::Authentication)?;
                 if let Some((identifier, challenge_of_initiator)) = mutual {
                     let proven = challenge.prove(credentials, identifier, &challenge_of_initiator, out);
-                    proven.ok_or(Refusal::Authentication)?;
+                    proven.ok_or(Refusal::MutualChapNotConfigured)?;
                 }
                 self.state = State::Authenticated;
                 Ok(())
@@ -138,7 +138,7 @@ impl Security {
         let required_method = if prove { "CHAP" } else { "None" };
         if !methods.iter().any(|method| method == required_method) {
             text::push(out, "AuthMethod", "Reject");
-            return Err(Refusal::Authentication);
+            return Err(if prove { Refusal::ChapRequired } else { Refusal::ChapNotConfigured });
         }
         text::push(out, "AuthMethod", required_method);
         self.state = if prove { State::Chap } else { State::None };

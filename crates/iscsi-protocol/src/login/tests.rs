@@ -327,7 +327,7 @@ fn mutual_chap_answers_last_and_never_its_own_challenge() {
     let back = text::hex(&challenge);
     let reply =
         fixture.send(request(true, 0, 1), &format!("CHAP_N=esx\0CHAP_R={initiator_proof}\0CHAP_I=9\0CHAP_C={back}\0"));
-    assert_eq!((refused(&reply), reply.text.is_empty()), (Some(Refusal::Authentication), true));
+    assert_eq!((refused(&reply), reply.text.is_empty()), (Some(Refusal::MutualChapNotConfigured), true));
 
     let mut fixture = LoginFixture::chap(true);
     challenged(&mut fixture, "7", "7");
@@ -340,7 +340,7 @@ fn mutual_chap_answers_last_and_never_its_own_challenge() {
     let text_pairs = format!("CHAP_N=esx\0CHAP_R={initiator_proof}\0CHAP_I=9\0CHAP_C=0x010203\0");
     assert_eq!(
         refused(&fixture.send(request(true, 0, 1), &text_pairs)),
-        Some(Refusal::Authentication),
+        Some(Refusal::MutualChapNotConfigured),
         "no target secret"
     );
 }

@@ -1,6 +1,7 @@
 //! Logins: access, authentication, session reinstatement and discovery.
 
 use iscsi::{ChapUser, Credentials, Options};
+use iscsi_protocol::login::Refusal;
 use iscsi_protocol::{NO_TAG, RequestBody, ResponseBody};
 use scsi::AccessList;
 use seam::{Nanos, Seam};
@@ -68,6 +69,9 @@ fn login_without_secret_is_refused() {
         async |seam, server, _| {
             assert_eq!(Client::log_in(&seam, &LoginSpec::default()).await.err(), Some(Some((2, 1))));
             assert_eq!(server.stats().sessions, 0);
+            let refused: Vec<_> =
+                server.refused_logins().into_iter().map(|login| (login.refusal, login.count)).collect();
+            assert_eq!(refused, [(Refusal::ChapRequired, 1)]);
         },
     );
 }

@@ -12,6 +12,10 @@ pub use self::gain::{Gain, VolumeGain};
 
 /// Data of the page.
 pub struct Findings {
+    /// Name of the machine; empty if it is unknown.
+    pub host: String,
+    /// Begin and end of the requested time, in seconds since 1970. The history covers the part that exists.
+    pub requested: (u64, u64),
     /// Version of the daemon.
     pub version: String,
     /// History of all volumes together.

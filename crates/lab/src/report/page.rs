@@ -52,11 +52,21 @@ pub fn write(found: &Findings) -> String {
     let when = |seconds: u64| unix_time::format(Duration::from_secs(seconds));
     let (from, to) = (when(gain.from_unix_seconds), when(gain.to_unix_seconds));
     let covered = show_time(Duration::from_secs(gain.covered_seconds));
+    let on_host = if found.host.is_empty() { String::new() } else { format!(" on {}", escaped(&found.host)) };
+    let (first, last) = found.requested;
+    // The range of the history is aligned to its steps.
+    let step = found.history.step_seconds.max(60);
+    let is_part = gain.from_unix_seconds > first + step || gain.to_unix_seconds + step < last;
+    let requested = match is_part {
+        true => format!("; requested were {} to {}, of which the history has this part", when(first), when(last)),
+        false => String::new(),
+    };
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
          content=\"width=device-width, initial-scale=1\">\n\
-         <title>Hotset: what the cache gained</title>\n<style>\n{STYLE}</style>\n<h1>What the cache gained</h1>\n\
-         <p class=\"faint\">{from} to {to}, with data for {covered}. Hotset {}.</p>\n<p>{}.</p>\n",
+         <title>Hotset{on_host}: what the cache gained</title>\n<style>\n{STYLE}</style>\n<h1>What the cache \
+         gained{on_host}</h1>\n<p class=\"faint\">{from} to {to}, with data for {covered}{requested}. Hotset \
+         {}.</p>\n<p>{}.</p>\n",
         escaped(&found.version),
         capitalized(&sentence(gain))
     );
@@ -233,6 +243,8 @@ mod tests {
             ..EventReport::default()
         };
         Findings {
+            host: "store<1>".to_owned(),
+            requested: (0, 600),
             version: "0".to_owned(),
             history: HistoryReport::default(),
             gain: gain.clone(),
@@ -259,6 +271,8 @@ mod tests {
             "raised &amp; cleared",
             "&lt;b&gt;",
             "older ones",
+            "gained on store&lt;1&gt;</h1>",
+            "requested were 1970-01-01T00:00:00Z to 1970-01-01T00:10:00Z",
         ] {
             assert!(page.contains(part), "{part}: {page}");
         }

@@ -91,3 +91,16 @@ pub fn run_all(
         outcomes.into_iter().map(|outcome| outcome.into_inner().expect("no thread panics with the lock held"));
     chosen.iter().copied().zip(outcomes.map(|outcome| outcome.expect("every chosen scenario was run"))).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn document_names_every_scenario() {
+        let page = include_str!("../../../../docs/user/lab.md");
+        for scenario in ALL {
+            assert!(page.contains(&format!("`{}`", scenario.name)), "docs/user/lab.md lacks {}", scenario.name);
+        }
+    }
+}

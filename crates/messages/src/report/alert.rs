@@ -147,6 +147,8 @@ alert_kinds! {
     FlashUnclaimed "flash-unclaimed" Warning;
     /// A server certificate expires soon.
     CertificateExpires "certificate-expires" Warning;
+    /// The iSCSI target refuses the logins of an initiator.
+    LoginRefused "login-refused" Warning;
     /// The history cannot be written.
     HistoryDisk "history-disk" Warning;
     /// The log of events cannot be written.

@@ -72,7 +72,7 @@ pub struct FlashDeviceReport {
 impl FlashDeviceReport {
     /// Its path, or its number while it is absent.
     pub fn name(&self) -> String {
-        if self.device.is_empty() { format!("number {}", self.number) } else { self.device.clone() }
+        if self.device.is_empty() { format!("device {}", self.number) } else { self.device.clone() }
     }
 }
 

@@ -100,6 +100,15 @@ pub struct TierReport {
 }
 
 impl HistoryReport {
+    /// Begin of the first step with data and end of the last one, in seconds since 1970; `None` without data.
+    pub fn covered_range(&self) -> Option<(u64, u64)> {
+        let is_covered = |step: &usize| self.covered_seconds.get(*step).is_some_and(|covered| *covered > 0);
+        let steps = 0..self.at_unix_seconds.len();
+        let (first, last) = (steps.clone().find(is_covered)?, steps.rev().find(is_covered)?);
+        let end = self.at_unix_seconds[last] + self.step_seconds;
+        Some((self.at_unix_seconds[first].max(self.from_unix_seconds), end.min(self.to_unix_seconds)))
+    }
+
     /// The report as comma-separated values, one line a step; unknown values are empty.
     pub fn to_csv(&self) -> String {
         let mut text = String::from("at_unix_seconds,covered_seconds");
@@ -141,6 +150,22 @@ impl HistoryReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn covered_range_ends_with_the_data() {
+        let report = HistoryReport {
+            from_unix_seconds: 12,
+            to_unix_seconds: 48,
+            step_seconds: 10,
+            at_unix_seconds: vec![10, 20, 30, 40],
+            covered_seconds: vec![0, 3, 10, 0],
+            ..HistoryReport::default()
+        };
+        assert_eq!(report.covered_range(), Some((20, 40)));
+        let whole = HistoryReport { covered_seconds: vec![1; 4], ..report.clone() };
+        assert_eq!(whole.covered_range(), Some((12, 48)));
+        assert_eq!(HistoryReport { covered_seconds: vec![0; 4], ..report }.covered_range(), None);
+    }
 
     #[test]
     fn every_line_has_a_field_for_each_name() {

@@ -16,8 +16,25 @@ pub struct IscsiReport {
     pub half_open: u64,
     /// Connections that did not get through the log-in: refused, garbage, lost, too slow.
     pub failed_logins: u64,
+    /// Logins refused within the last minute, by initiator and reason, sixteen at most.
+    #[serde(default)]
+    #[schema(required)]
+    pub refused_logins: Vec<RefusedLoginReport>,
     /// Sessions.
     pub sessions: Vec<IscsiSessionReport>,
+}
+
+/// Refused logins of one initiator for one reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RefusedLoginReport {
+    /// The name that the initiator claims; empty if it sent none.
+    pub initiator: String,
+    /// The reason.
+    pub reason: String,
+    /// Refusals.
+    pub count: u64,
+    /// Since the last refusal.
+    pub ago_ms: u64,
 }
 
 /// An initiator's session.

@@ -29,7 +29,7 @@ pub use flash::{
 };
 pub use heat::{HeatReport, HeatRow};
 pub use history::{FigureReport, HistoryHealth, HistoryReport, LatencyFigures, TierReport};
-pub use iscsi::{IscsiReport, IscsiSessionReport, SlowCommandReport, UnitReport};
+pub use iscsi::{IscsiReport, IscsiSessionReport, RefusedLoginReport, SlowCommandReport, UnitReport};
 pub use job::{EndedJobReport, JobKind, JobOutcome, JobReport};
 pub use latency::{BackingRequests, Bucket, Counts, CountsBelow, LatencyCountsReport, percentile_us};
 pub use qos::{DatastoreReport, EpisodeReport, MemberReport, QosUse};

@@ -119,6 +119,10 @@ pub struct StatusReport {
     pub webhook: Option<WebhookHealth>,
     /// Present problems.
     pub alerts: Vec<String>,
+    /// Present problems whose alert is not active yet: it is raised within a second, or after its delay.
+    #[serde(default)]
+    #[schema(required)]
+    pub problems_without_alert: Vec<String>,
     /// Active alerts as of the last second, the most severe first.
     #[serde(default)]
     #[schema(required)]
@@ -154,6 +158,7 @@ impl StatusReport {
             events: self.events.clone(),
             webhook: self.webhook.clone(),
             alerts: self.alerts.clone(),
+            problems_without_alert: self.problems_without_alert.clone(),
             active_alerts: self.active_alerts.clone(),
         }
     }

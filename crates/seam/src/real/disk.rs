@@ -9,13 +9,17 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use compio::runtime::Runtime;
 
 use super::claims::Claim;
 use super::core::Core;
-use super::disk_open::{CLOSING_TIMEOUT, Kind, LOCK_PAUSE_MAX, LOCK_PAUSE_MIN, Opened, failed, size_of_file, try_open};
+use super::disk_open::{
+    CLOSING_TIMEOUT, Kind, LOCK_PAUSE_MAX, LOCK_PAUSE_MIN, LockWait, Opened, failed, size_of_file, try_open,
+};
 use super::footprint::NbdUnder;
 use super::op::{Action, IOV_MAX, Operation, submit_detached};
 use super::path_call::PathCall;
@@ -63,9 +67,10 @@ impl RealDisk {
         let closing_deadline = lock_deadline.min(Instant::now() + CLOSING_TIMEOUT);
         let sleep = async |time: Duration| seam.sleep(Nanos(time.as_nanos() as u64)).await;
         let mut pause = LOCK_PAUSE_MIN;
+        let (mut wait, holder) = (LockWait::new(Duration::from_millis(spec.lock_wait_ms)), Arc::new(AtomicU32::new(0)));
         let opened = loop {
-            let attempt = spec.clone();
-            let call = PathCall::start(&spec.path, move |call| try_open(&attempt, call));
+            let (attempt, found) = (spec.clone(), Arc::clone(&holder));
+            let call = PathCall::start(&spec.path, move |call| try_open(&attempt, call, &found));
             let opened = call.answer(limit, sleep).await.map_err(|hung| DiskError::Hung(hung.to_string()))?;
             let retries_until = match &opened {
                 Err(DiskError::Busy(_)) => lock_deadline,
@@ -75,6 +80,9 @@ impl RealDisk {
             };
             if Instant::now() >= retries_until {
                 break opened?;
+            }
+            if matches!(opened, Err(DiskError::Busy(_))) {
+                wait.report_if_long(&spec.path, holder.load(Ordering::Relaxed));
             }
             sleep(pause).await;
             pause = (pause * 2).min(LOCK_PAUSE_MAX);

@@ -8,7 +8,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use super::claims::{Claim, claim};
 use super::file_identity::file_identities;
@@ -24,6 +26,44 @@ pub(super) const LOCK_PAUSE_MAX: Duration = Duration::from_millis(160);
 pub(super) const CLOSING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Queue depth of a disk that reports none.
 const USUAL_DEPTH: u32 = 32;
+
+/// Time after which a wait for a lock is reported: shorter ones need no message.
+const WAIT_UNREPORTED: Duration = Duration::from_millis(500);
+
+/// Called with the path, its holder if that is known, and the time limit of the wait.
+type LockWaitReport = fn(&Path, Option<u32>, Duration);
+
+static LOCK_WAIT_REPORT: OnceLock<LockWaitReport> = OnceLock::new();
+
+/// Sets the function that is called once for each opening of a disk that waits for another process. The first one stays
+/// set.
+pub fn report_lock_waits(report: LockWaitReport) {
+    let _ = LOCK_WAIT_REPORT.set(report);
+}
+
+/// A wait for another holder of a disk, reported once.
+pub(super) struct LockWait {
+    began: Instant,
+    limit: Duration,
+    is_reported: bool,
+}
+
+impl LockWait {
+    pub(super) fn new(limit: Duration) -> LockWait {
+        LockWait { began: Instant::now(), limit, is_reported: false }
+    }
+
+    /// Reports a wait that is no longer short; `holder` is 0 if it is not known.
+    pub(super) fn report_if_long(&mut self, path: &Path, holder: u32) {
+        let is_long = self.began.elapsed() >= WAIT_UNREPORTED.min(self.limit / 2);
+        if is_long
+            && !std::mem::replace(&mut self.is_reported, true)
+            && let Some(report) = LOCK_WAIT_REPORT.get()
+        {
+            report(path, (holder != 0).then_some(holder), self.limit);
+        }
+    }
+}
 
 /// Kind of an open disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +101,9 @@ pub(super) fn failed(error: &io::Error) -> DiskError {
     }
 }
 
-/// Opens the disk described by `spec`, or fails if another holder has it. Changes nothing once `call` is abandoned.
-pub(super) fn try_open(spec: &DiskOpen, call: &Call) -> DiskResult<Opened> {
+/// Opens the disk described by `spec`, or fails if another holder has it, whose process is stored in `holder` if it is
+/// known. Changes nothing once `call` is abandoned.
+pub(super) fn try_open(spec: &DiskOpen, call: &Call, holder: &AtomicU32) -> DiskResult<Opened> {
     let path = &spec.path;
     let refused = |text: String| DiskError::Open(format!("{}: {text}", path.display()));
     if let Some(bytes) = spec.create_bytes {
@@ -87,7 +128,7 @@ pub(super) fn try_open(spec: &DiskOpen, call: &Call) -> DiskResult<Opened> {
         Kind::Device => meta.rdev(),
     };
     let claim = claim(path, Footprint::of(&file), spec.read_only)?;
-    lock(&file, spec)?;
+    lock(&file, spec, holder)?;
     let stat = statx(&file).map_err(|error| refused(error.to_string()))?;
     let size_bytes = size_of_file(&file, kind).map_err(|error| refused(error.to_string()))?;
     let queue = Queue::of(match kind {
@@ -104,7 +145,10 @@ pub(super) fn try_open(spec: &DiskOpen, call: &Call) -> DiskResult<Opened> {
         return Err(refused(format!("has logical blocks of {logical_block} bytes; only 512 and 4096 are supported")));
     }
     if size_bytes == 0 {
-        return Err(refused("is empty; specify a `size` for the volume to have it created".into()));
+        return Err(refused(match kind {
+            Kind::File => "is empty; specify a `size` for the volume to have it created".into(),
+            Kind::Device => "is a device of 0 bytes: it has no medium, or nothing is attached to it".into(),
+        }));
     }
     if !size_bytes.is_multiple_of(u64::from(logical_block)) {
         let better = size_bytes.next_multiple_of(u64::from(logical_block));
@@ -189,7 +233,7 @@ fn open_text(error: &io::Error) -> String {
 
 /// Locks the open file description, so that the lock lives as long as its last user, including I/O in flight of a
 /// killed process.
-fn lock(file: &File, spec: &DiskOpen) -> DiskResult<()> {
+fn lock(file: &File, spec: &DiskOpen, holder: &AtomicU32) -> DiskResult<()> {
     let mode = if spec.read_only { libc::LOCK_SH } else { libc::LOCK_EX };
     loop {
         // SAFETY: a system call on an open descriptor.
@@ -200,13 +244,18 @@ fn lock(file: &File, spec: &DiskOpen) -> DiskResult<()> {
         match error.kind() {
             io::ErrorKind::Interrupted => {}
             io::ErrorKind::WouldBlock => {
-                let holder = file.metadata().ok().and_then(|meta| lock_holder(&meta));
-                let holder = holder.map_or("its pid is not known".into(), |pid| format!("pid {pid}"));
+                let found = holder_of(file);
+                holder.store(found.unwrap_or_default(), Ordering::Relaxed);
+                let holder = found.map_or("its pid is not known".into(), |pid| format!("pid {pid}"));
                 return Err(DiskError::Busy(format!("{} is locked, {holder}", spec.path.display())));
             }
             _ => return Err(DiskError::Open(format!("{}: cannot be locked ({error})", spec.path.display()))),
         }
     }
+}
+
+fn holder_of(file: &File) -> Option<u32> {
+    file.metadata().ok().and_then(|meta| lock_holder(&meta))
 }
 
 /// The process that holds a `flock` on the file, if the kernel's list names one.

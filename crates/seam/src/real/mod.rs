@@ -36,6 +36,7 @@ pub use self::bell::{RealBell, check_eventfd};
 pub use self::block::{RealBlock, RealBlockMut};
 pub use self::core::{DRAIN_TIMEOUT, RealCoreSpec, SPIN_NS, run_core};
 pub use self::disk::RealDisk;
+pub use self::disk_open::report_lock_waits;
 pub use self::fault::{FaultFlag, FaultGuard, GUARDS_MAX};
 pub use self::footprint::NbdUnder;
 pub use self::inherited::inherited;

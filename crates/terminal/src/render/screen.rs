@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use messages::report::{LatencyReport, Quantiles};
+use messages::report::{LatencyReport, Quantiles, Severity};
 use messages::{FlashReport, StatusReport, VolumeReport};
 
 use super::iscsi;
@@ -29,13 +29,53 @@ pub fn status(now: &StatusReport, before: Option<&StatusReport>, style: Style) -
             text += &format!("  {}: {} = {} (file: {})\n", setting.volume, setting.key, setting.value, setting.file);
         }
     }
-    if !now.alerts.is_empty() {
-        text += &format!("\n{}\n", style.bold("alerts"));
-        for alert in &now.alerts {
-            text += &format!("  {}\n", style.warn(alert));
+    text += &alerts(now, style);
+    text
+}
+
+/// Columns of wrapped text.
+const TEXT_COLUMNS: usize = 110;
+
+/// `text` wrapped to lines that begin at column `indent`; the first line has that indent already.
+fn wrapped(text: &str, indent: usize) -> String {
+    let (mut lines, mut column) = (String::new(), indent);
+    for word in text.split_whitespace() {
+        let width = word.chars().count();
+        if column > indent && column + 1 + width > TEXT_COLUMNS {
+            lines += &format!("\n{:indent$}", "");
+            column = indent;
+        } else if column > indent {
+            lines.push(' ');
+            column += 1;
+        }
+        lines += word;
+        column += width;
+    }
+    lines
+}
+
+/// Active alerts with their effects and remedies, and problems without an alert.
+fn alerts(now: &StatusReport, style: Style) -> String {
+    let mut text = String::new();
+    for alert in &now.active_alerts {
+        let subject = alert.subject.as_ref().map_or(String::new(), |subject| format!("{subject}: "));
+        let cause = format!("{subject}{}", alert.cause);
+        let cause = match alert.severity {
+            Severity::Critical => style.bad(&cause),
+            Severity::Warning => style.warn(&cause),
+            Severity::Info => cause,
+        };
+        text += &format!("  {:<8}  {cause}\n", alert.severity.name());
+        for (label, sentence) in [("effect:", &alert.effect), ("remedy:", &alert.remedy)] {
+            text += &format!("            {} {}\n", style.dim(label), wrapped(sentence, 20));
         }
     }
-    text
+    // A daemon of an earlier version reports the problems alone.
+    let problems = if now.active_alerts.is_empty() { &now.alerts } else { &now.problems_without_alert };
+    for problem in problems {
+        text += &format!("  {}\n", style.warn(problem));
+    }
+    if text.is_empty() { text } else { format!("\n{}\n{text}", style.bold("alerts")) }
 }
 
 fn head(now: &StatusReport, style: Style) -> String {
@@ -102,7 +142,8 @@ pub fn flash(now: &FlashReport, style: Style) -> String {
         );
     }
     for device in &now.devices {
-        let name = device.name();
+        let path = if device.device.is_empty() { String::new() } else { format!(": {}", device.device) };
+        let name = format!("device {}{path}", device.number);
         let role = if device.role == "pages" { ", clean pages only" } else { "" };
         text += &match device.state.as_str() {
             "in-service" => format!("         {name}, {}, in service{role}\n", show_bytes(device.size_bytes)),

@@ -2,10 +2,10 @@
 
 use insta::assert_snapshot;
 use messages::report::{
-    CoreReport, CountsBelow, DatastoreReport, EpisodeReport, FigureReport, HistoryReport, LatencyFigures,
-    LatencyReport, MemberReport, OverrideReport, QosUse, Quantiles, SourceBytes,
+    AlertKind, AlertReport, CoreReport, CountsBelow, DatastoreReport, EpisodeReport, FigureReport, FlashDeviceReport,
+    HistoryReport, LatencyFigures, LatencyReport, MemberReport, OverrideReport, QosUse, Quantiles, SourceBytes,
 };
-use messages::{Counts, StatusReport, VolumeReport, VolumeState};
+use messages::{Counts, FlashReport, StatusReport, VolumeReport, VolumeState};
 
 use super::style::Style;
 use super::{datastore, history, screen, volume};
@@ -91,6 +91,60 @@ fn status_is_one_aligned_screen() {
     };
     status.overrides = vec![overridden("web01", "policy", "none", "write-back")];
     assert_snapshot!(screen::status(&status, None, Style::PLAIN));
+}
+
+#[test]
+fn active_alert_shows_its_effect_and_remedy() {
+    let cause = "destage to the backing fails (no space left); 4 KiB of dirty data are kept and retried";
+    let alert = AlertReport {
+        kind: AlertKind::DestageFailing,
+        severity: AlertKind::DestageFailing.severity(),
+        subject: Some("web01".to_owned()),
+        cause: cause.to_owned(),
+        effect: "Dirty data stays in the cache.".to_owned(),
+        remedy: "Free space on the backing.".to_owned(),
+        ..AlertReport::default()
+    };
+    let mut status = report(vec![busy()]);
+    status.alerts = vec![format!("web01: {cause}"), "db: not served".to_owned()];
+    status.active_alerts = vec![alert];
+    status.problems_without_alert = vec!["db: not served".to_owned()];
+    let text = screen::status(&status, None, Style::PLAIN);
+    let (_, alerts) = text.split_once("\nalerts\n").expect("the screen has alerts");
+    let expected = format!(
+        "  critical  web01: {cause}\n            effect: Dirty data stays in the cache.\n            remedy: Free space on \
+         the backing.\n  db: not served\n"
+    );
+    assert_eq!(alerts, expected);
+}
+
+#[test]
+fn long_remedy_is_wrapped() {
+    let alert = AlertReport { cause: "cause".to_owned(), remedy: "word ".repeat(50), ..AlertReport::default() };
+    let status = StatusReport { active_alerts: vec![alert], ..report(Vec::new()) };
+    let text = screen::status(&status, None, Style::PLAIN);
+    assert!(text.lines().all(|line| line.chars().count() <= 110), "{text}");
+    assert_eq!(text.matches("word").count(), 50);
+    assert!(text.contains(&format!("\n{:20}word", "")), "{text}");
+}
+
+#[test]
+fn flash_devices_have_their_numbers() {
+    let device = |number, state: &str| FlashDeviceReport {
+        number,
+        device: format!("/dev/nvme{number}n1"),
+        state: state.to_owned(),
+        reason: "it failed".to_owned(),
+        ..FlashDeviceReport::default()
+    };
+    let devices = vec![device(1, "in-service"), device(2, "lost")];
+    let report = FlashReport { in_use: true, devices, ..FlashReport::default() };
+    let text = screen::flash(&report, Style::PLAIN);
+    assert!(text.contains(" device 1: /dev/nvme1n1, 0 B, in service\n"), "{text}");
+    assert!(text.contains(" device 2: /dev/nvme2n1, lost: it failed\n"), "{text}");
+    let missing = FlashDeviceReport { number: 3, state: "lost".to_owned(), ..FlashDeviceReport::default() };
+    let report = FlashReport { in_use: true, devices: vec![missing], ..FlashReport::default() };
+    assert!(screen::flash(&report, Style::PLAIN).contains(" device 3, lost"));
 }
 
 #[test]

@@ -200,7 +200,7 @@ fn missing_flash_device_raises_alerts_until_replaced() {
     let daemon = fixture.start();
     let http = Http::of(&daemon);
     wait_for("the alerts", || {
-        (has(&http, "flash-degraded", "number 0") && has(&http, "single-copy", "-")).then_some(())
+        (has(&http, "flash-degraded", "device 0") && has(&http, "single-copy", "-")).then_some(())
     });
     let new = fixture.folder.join("f2");
     let new = new.to_string_lossy();

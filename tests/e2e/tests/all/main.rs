@@ -4,6 +4,7 @@ mod absent;
 mod advice;
 mod api;
 mod attach_guest;
+mod bad_moments;
 mod block_device;
 mod browser;
 mod chained;

@@ -12,7 +12,7 @@ use serde::Serialize;
 use trace::{Format, Op, Request};
 
 use terminal::{Failure, print_json};
-use units::{parse_size, show_bytes, show_count, show_percent};
+use units::{parse_size, show_bytes, show_count, show_counted, show_percent};
 
 /// Options of the command.
 #[derive(Args)]
@@ -100,7 +100,7 @@ fn read_requests(path: &Path, format: Option<Format>, lenient: bool) -> Result<V
         match request {
             Ok(request) => requests.push(request),
             Err(error) if lenient => {
-                eprintln!("{error}\nusing the {} requests before it", show_count(requests.len() as u64));
+                eprintln!("{error}\nusing {}", show_counted(requests.len() as u64, "earlier request"));
                 break;
             }
             Err(error) => return Err(Failure::failed(error.to_string())),
@@ -244,7 +244,7 @@ impl Outcome {
         }
         if report.flash.outcome.accesses > 0 {
             let written = show_bytes(self.flash.bytes_written);
-            println!("written to flash: {written} in {} pages", show_count(self.flash.promotions));
+            println!("written to flash: {written} in {}", show_counted(self.flash.promotions, "page"));
         }
         println!(
             "requests: {} full hits, {} partial hits; {} backing reads and {} backing writes",

@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 use trace::{Anonymiser, Format, Header, Lost};
 
 use terminal::{Failure, print_json};
-use units::show_count;
+use units::{show_count, show_counted};
 
 use super::{Reading, Source};
 
@@ -53,7 +53,8 @@ impl Report {
     }
 
     fn print(&self) {
-        println!("{} requests read, {} written as {}", show_count(self.read), show_count(self.written), self.format);
+        let read = show_counted(self.read, "request");
+        println!("{read} read, {} written as {}", show_count(self.written), self.format);
         for (count, description) in [
             (self.left_out, "requests left out: the format has no discards and flushes"),
             (self.widened, "requests widened to whole sectors"),

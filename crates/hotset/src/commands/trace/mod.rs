@@ -11,6 +11,7 @@ use clap::Subcommand;
 use trace::{Format, Reader, Request, TraceError};
 
 use terminal::Failure;
+use units::show_counted;
 
 /// The subcommands.
 #[derive(Subcommand)]
@@ -111,7 +112,8 @@ impl Source {
     /// Prints the error that ended the trace early on standard error.
     pub fn warn(&self, requests: u64) {
         if let Some(broken) = &self.broken {
-            eprintln!("hotset: {broken}\nhotset: the {requests} requests before it are used");
+            let before = show_counted(requests, "earlier request");
+            eprintln!("hotset: {broken}\nhotset: using {before}");
         }
     }
 }

@@ -13,7 +13,7 @@ use trace::{Anonymiser, Format, Header, Op, TraceError, Writer};
 
 use crate::commands::daemon::{connect, send_request_on, unexpected};
 use terminal::{Failure, print_json};
-use units::show_count;
+use units::{show_count, show_counted};
 
 use super::convert::{new_file, random_key};
 
@@ -144,14 +144,15 @@ pub fn run(
     file.persist(out).map_err(|error| Failure::failed(format!("{name}: {}", error.error)))?;
     let report = Report { volume: volume.to_owned(), requests, lost, seconds: started_at.elapsed().as_secs_f64() };
     if let Err(failure) = result {
-        let kept = format!("{}; the {} requests before that are in {name}", failure.message, show_count(requests));
+        let kept = format!("{}; {name} has {}", failure.message, show_counted(requests, "earlier request"));
         return Err(Failure { message: kept, code: failure.code });
     }
     let closed = send_request_on(&mut client, &Request::TraceClose { name: volume.to_owned(), recorder });
     if json {
         print_json(&report)?;
     } else {
-        println!("{} requests in {:.1} s, {} lost", show_count(requests), report.seconds, show_count(lost));
+        let requests = show_counted(requests, "request");
+        println!("{requests} in {:.1} s, {} lost", report.seconds, show_count(lost));
     }
     closed.map(drop)
 }

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use live::{Figures, StepFigures};
 use terminal::{Failure, print_json};
+use units::show_counted;
 
 /// The subcommands.
 #[derive(Subcommand)]
@@ -81,7 +82,7 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
                 print_json(&Report { workload: &spec, to: &to, seed, steps: &steps })?;
             }
             let errors: u64 = steps.iter().map(|step| step.all.errors).sum();
-            let failed = format!("{errors} requests failed");
+            let failed = format!("{} failed", show_counted(errors, "request"));
             if errors > 0 { Err(Failure::failed(failed)) } else { Ok(()) }
         }
     }
