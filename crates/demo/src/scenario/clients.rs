@@ -18,7 +18,7 @@ use seam::{BLOCK_BYTES, Nanos, Seam};
 
 use super::super::client_counters::Meter;
 use super::super::demo_daemon::DemoDaemon;
-use super::place;
+use super::daemon_config;
 use super::scale::Scale;
 use lab::workload::exports::Exports;
 use terminal::Failure;

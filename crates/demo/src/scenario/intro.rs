@@ -3,7 +3,7 @@
 use lab::scenario::test_bed::Plan;
 use lab::scenario::{Scenario, Setup};
 
-use super::place;
+use super::daemon_config;
 use super::scale::Scale;
 use terminal::render::style::Style;
 use units::{show_bytes, show_count};

@@ -9,7 +9,7 @@ use engine::policy::curve::Curve;
 use lab::curve::LruCurve;
 use lab::replay::engine_policy::mix_bits;
 use lab::replay::staged::Staged;
-use lab::replay::{Amount, Outcome, Pages, Plan, Recording, Replacement, simulate};
+use lab::replay::{LayerSize, Outcome, Pages, Plan, Recording, Replacement, simulate};
 use traces::{Row, Traces};
 
 /// Cache sizes in percent of the footprint.
@@ -166,7 +166,7 @@ fn simulated_layers_match_the_policies_alone() {
     let Some(traces) = Traces::open() else { return };
     let recording: Recording = traces.recording("cloudphysics-vm.vscsi");
     let plan = |memory, flash| Plan { memory, flash, stage_millipercent: 10_000, policy: Replacement::Default };
-    let (none, tenth) = (Amount::Bytes(0), Amount::OfFootprint(10_000));
+    let (none, tenth) = (LayerSize::Bytes(0), LayerSize::OfFootprint(10_000));
     let memory = simulate(&recording, &plan(tenth, none)).memory;
     let slots = recording.blocks.share(10);
     assert_eq!(memory.outcome, Replacement::Default.run(slots, &recording.blocks));

@@ -48,11 +48,11 @@ fn assert_limit(name: &str, log: &Log, per_second: u64, tolerance: u64, amount: 
     let bound = (per_second / 50).max(tolerance) + per_second * DELAYED_MS / 1000;
     assert!(excess <= bound, "{name}: {excess} above {per_second} a second in some interval");
     // The rate is spread over each second, not concentrated at its beginning.
-    let mut tenths: Vec<u64> = (0..end / 100).map(|tenth| had(tenth * 100, tenth * 100 + 100)).collect();
+    let mut tenths: Vec<u64> = (0..end / 100).map(|tenth| amount_in(tenth * 100, tenth * 100 + 100)).collect();
     tenths.sort_unstable();
     let middle = tenths[tenths.len() / 2] * 10;
     assert!(middle.abs_diff(per_second) <= (per_second / 5).max(10 * tolerance), "{name}: median of {middle} a second");
-    let all = had(0, end) * 1000 / end;
+    let all = amount_in(0, end) * 1000 / end;
     assert!(all * 10 >= per_second * 9, "{name}: only {all} a second on average");
 }
 
