@@ -377,9 +377,8 @@ impl Walk {
         if owner != *domain {
             return Some(owner);
         }
-        let is_device =
-            |path: &Path| std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
-        self.is_at_device = is_device(&self.resolved);
+        let metadata = std::fs::symlink_metadata(&self.resolved);
+        self.is_at_device = metadata.is_ok_and(|metadata| metadata.file_type().is_block_device());
         self.is_at_device.then(|| format!("device {}", self.resolved.display()))
     }
 }

@@ -71,7 +71,7 @@ fn is_bound(line: &str, word: &str) -> bool {
     let binds = |pattern: &str| has_word(pattern, word);
     let by_let = line.split_once("let ").is_some_and(|(_, rest)| binds(rest.split(['=', ':']).next().unwrap_or(rest)));
     let mut parts = line.split('|');
-    let by_closure = parts.next().is_some() && parts.next().is_some_and(|parameters| binds(parameters));
+    let by_closure = parts.next().is_some() && parts.next().is_some_and(&binds);
     let by_function =
         line.split_once("fn ").is_some_and(|(_, rest)| rest.contains(&format!("{word}: ")) && binds(rest));
     by_let || by_function || (by_closure && line.matches('|').count() >= 2)
