@@ -43,8 +43,8 @@ impl Config {
         Config::load_within(file, Duration::ZERO)
     }
 
-    /// Reads and checks `file`. A backing or flash device that has not answered for `limit` counts as hung; with a limit
-    /// of zero none is looked up.
+    /// Reads and checks `file`. A backing or flash device that has not answered for `limit` counts as hung. A limit of
+    /// zero looks none up.
     pub fn load_within(file: &Path, limit: Duration) -> Result<Config, Problems> {
         let text = std::fs::read_to_string(file).map_err(|error| {
             let remedy = "specify a file that exists and that this user may read";

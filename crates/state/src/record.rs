@@ -67,8 +67,8 @@ pub struct State {
     pub boot: Option<BootRecord>,
     /// Volumes that were served at any time and not removed.
     pub volumes: Vec<VolumeRecord>,
-    /// Former records of names whose backing another name has adopted, oldest first. Such a name is refused with another
-    /// backing until it is adopted, and its clients are notified of a loss (seed 50032488).
+    /// Former records of names whose backing another name has adopted, oldest first. Such a name is refused with
+    /// another backing until it is adopted, and its clients are notified of a loss (seed 50032488).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub displaced: Vec<VolumeRecord>,
     /// Names of configured volumes that a command has removed, each with its configuration entry at that time. A volume

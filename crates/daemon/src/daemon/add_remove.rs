@@ -90,7 +90,10 @@ impl Daemon {
             None => Ok(()),
         };
         for failure in [lun.err(), forgotten.err()].into_iter().flatten() {
-            log::warn!(target: VOLUME, volume = name, "volume {name} could not be added, and its record stays: {failure}");
+            log::warn!(
+                target: VOLUME, volume = name,
+                "volume {name} could not be added, and its record stays: {failure}"
+            );
         }
         file.remove_if_empty().await;
     }
