@@ -156,8 +156,9 @@ pub fn daemon(
 ) -> io::Result<Command> {
     let (socket, control, state) = (socket.display(), control_socket(folder), folder.join("state"));
     fs::create_dir_all(&state)?;
+    let api = if extra_toml.contains("[api]") { "" } else { "\n[api]\nlisten = \"none\"\n" };
     let mut text = format!(
-        "[state]\ndirectory = \"{}\"\n\n[memory]\nsize = \"{} MiB\"\n\n[control]\nsocket = \"{}\"\n\n\
+        "[state]\ndirectory = \"{}\"\n{api}\n[memory]\nsize = \"{} MiB\"\n\n[control]\nsocket = \"{}\"\n\n\
          [nbd]\nlisten = [\"unix:{socket}\"]\n{extra_toml}",
         state.display(),
         memory >> 20,

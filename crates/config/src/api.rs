@@ -1,11 +1,15 @@
 //! `[api]`: the HTTP interface.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use super::problem::Source;
 use super::read::{Located, Section};
 
+/// Default of `listen`: the page is found on the machine itself, and nowhere else.
+const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7400);
+/// Value of `listen` without an HTTP interface.
+const NO_ADDRESS: &str = "none";
 /// Default of `metrics_volumes`.
 const METRICS_VOLUMES: u32 = 1000;
 
@@ -32,16 +36,20 @@ impl ApiConfig {
 
 impl Default for ApiConfig {
     fn default() -> Self {
-        ApiConfig { listen: None, names: Vec::new(), metrics_volumes: METRICS_VOLUMES, tls: None }
+        ApiConfig { listen: Some(LISTEN), names: Vec::new(), metrics_volumes: METRICS_VOLUMES, tls: None }
     }
 }
 
 pub(super) fn read_api(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> ApiConfig {
-    let listen = section.get::<String>("listen", source).and_then(|Located { value, span }| {
+    let listen = section.get::<String>("listen", source).map_or(Some(LISTEN), |Located { value, span }| {
+        if value == NO_ADDRESS {
+            return None;
+        }
         let address = value.parse().ok();
         if address.is_none() {
             let fault = format!("\"{value}\" is not a listen address");
-            source.problem(&span, fault, "write an address and a port, like \"127.0.0.1:7400\" or \"[::1]:7400\"");
+            let remedy = "write an address and a port, like \"127.0.0.1:7400\" or \"[::1]:7400\", or \"none\"";
+            source.problem(&span, fault, remedy);
         }
         address
     });

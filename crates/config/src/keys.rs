@@ -265,10 +265,10 @@ pub const KEYS: &[Key] = &[
     key(
         "api",
         "listen",
+        r#""[::1]:7400""#,
         r#""127.0.0.1:7400""#,
-        "none",
-        "Address and port of the HTTP interface: REST, metrics, event stream ([api.md](api.md)). Without this key \
-         there is no HTTP interface.",
+        "Address and port of the HTTP interface: web console, REST, metrics, event stream ([api.md](api.md)); \
+         `none`: no HTTP interface.",
     ),
     key(
         "api",

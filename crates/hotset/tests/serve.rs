@@ -42,7 +42,7 @@ impl Fixture {
     fn write(&self, volumes: &str) {
         let text = format!(
             "[state]\ndirectory = \"state\"\n[memory]\nsize = \"16 MiB\"\nkeep_in = \"none\"\n\
-             [control]\nsocket = \"control.sock\"\n\
+             [control]\nsocket = \"control.sock\"\n[api]\nlisten = \"none\"\n\
              [nbd]\nlisten = [\"unix:nbd.sock\"]\n{volumes}"
         );
         fs::write(self.path("hotset.toml"), text).expect("the folder can be written");

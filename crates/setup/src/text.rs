@@ -17,7 +17,10 @@ pub fn text(plan: &Plan) -> String {
         "Proposed by `hotset init` for this machine; nothing was changed. Review it. Volume names are easy to change \
          now; later, clients depend on them. docs/admin/configuration.md explains every key.",
     );
-    comment(&mut out, "Next: `hotset check-config FILE`, then `hotset serve --config FILE`.");
+    comment(
+        &mut out,
+        "Next: `hotset check-config FILE`, then `hotset serve --config FILE`. Web console: http://127.0.0.1:7400/",
+    );
     out.push_str("\n[state]\ndirectory = \"/var/lib/hotset\"\n\n[memory]\n");
     comment(&mut out, &format!("{}.", capitalise(&plan.memory.reason)));
     let _ = writeln!(out, "size = \"{}\"", exact_bytes(plan.memory.size_bytes));

@@ -132,9 +132,11 @@ impl Fixture {
         let folder = self.folder.path().display();
         let listen = std::iter::once(format!("unix:{}", self.socket().display())).chain(self.listen.iter().cloned());
         let listen: Vec<_> = listen.map(|address| format!("\"{address}\"")).collect();
+        // Tests run concurrently, so only one daemon could listen at the default address.
+        let api = if self.tables.contains("[api]") { "" } else { "[api]\nlisten = \"none\"" };
         format!(
             "[state]\ndirectory = \"{folder}/state\"\n[memory]\nsize = \"{}\"\nkeep_in = \"{}\"\n\
-             [control]\nsocket = \"{folder}/control.sock\"\n[nbd]\nlisten = [{}]\n{}\n{}\n{}",
+             [control]\nsocket = \"{folder}/control.sock\"\n[nbd]\nlisten = [{}]\n{}\n{api}\n{}\n{}",
             self.memory,
             self.keep_in,
             listen.join(", "),

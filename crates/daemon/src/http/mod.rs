@@ -89,7 +89,7 @@ impl HttpInterface {
         })?;
         let tls = match identity {
             Some((files, Identity { config, chain })) => {
-                log::info!(target: API, %address, "HTTPS on {address}");
+                log::info!(target: API, %address, "web console: https://{address}/");
                 let (sender, receiver) = watch::channel(api::encrypted(config));
                 let renew = move |config| drop(sender.send_replace(api::encrypted(config)));
                 let certificate = ListenerCertificate::new(&files, chain, renew);
@@ -97,7 +97,7 @@ impl HttpInterface {
                 Some(receiver)
             }
             None => {
-                log::info!(target: API, %address, "HTTP on {address}");
+                log::info!(target: API, %address, "web console: http://{address}/");
                 if !address.ip().is_loopback() {
                     log::warn!(
                         target: API, %address,

@@ -81,8 +81,14 @@ fn alerts(now: &StatusReport, style: Style) -> String {
 fn head(now: &StatusReport, style: Style) -> String {
     let stopping = if now.stopping { style.warn(", stopping") } else { String::new() };
     let up = show_uptime(Duration::from_secs(now.uptime_seconds));
+    let is_encrypted = now.certificates.iter().any(|certificate| certificate.table == "api");
+    let scheme = if is_encrypted { "https" } else { "http" };
+    let console = match now.api.as_str() {
+        "" => String::new(),
+        address => style.dim(&format!("web console: {scheme}://{address}/\n")),
+    };
     format!(
-        "{}, process {}, up {up}{stopping}\n{}\n",
+        "{}, process {}, up {up}{stopping}\n{}\n{console}",
         style.bold(&format!("hotset {}", now.version)),
         now.pid,
         style.dim(&format!("{} on {}", now.configuration, now.listen.join(", ")))

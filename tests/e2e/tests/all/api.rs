@@ -477,7 +477,7 @@ fn volumes_are_served_while_the_api_cannot_listen() {
     let refused = daemon.try_command(&["token", "link"]);
     assert!(!refused.status.success());
     drop(taken);
-    wait_for("the interface", || Some(()).filter(|()| daemon.log().contains("HTTP on 127.0.0.1")));
+    wait_for("the interface", || Some(()).filter(|()| daemon.log().contains("web console: http://127.0.0.1")));
     assert_eq!(Http::of(&daemon).get("/readyz").status, 200);
     daemon.stop();
 }
