@@ -153,7 +153,7 @@ fn newer_state_file_ends_the_start_and_stays_unchanged() {
     let config = site.path("hotset.toml");
     for command in ["serve", "undestaged"] {
         let output = hotset().args([command, "--config"]).arg(&config).output().expect("the binary was built");
-        let expected = "state.json was written by a newer version of Hotset (format 2, this one reads up to 1); needs \
+        let expected = "state.json was written by a newer version of Hotset (format 3, this one reads up to 2); needs \
                         at least Hotset 1.4.0";
         assert!(!output.status.success() && errors(&output).contains(expected), "{}", errors(&output));
     }
@@ -168,10 +168,10 @@ fn newer_history_stays_unchanged_and_raises_an_alert() {
     site.start().stop();
     let path = site.path("state/history/history.db");
     let mut newer = fs::read(&path).expect("it was written");
-    newer[VERSION_AT..VERSION_AT + 4].copy_from_slice(&2_u32.to_be_bytes());
+    newer[VERSION_AT..VERSION_AT + 4].copy_from_slice(&3_u32.to_be_bytes());
     fs::write(&path, &newer).expect("the folder can be written");
     let mut daemon = site.start();
-    let expected = "history.db was written by a newer version of Hotset (format 2, this one reads up to 1)";
+    let expected = "history.db was written by a newer version of Hotset (format 3, this one reads up to 2)";
     daemon.wait_for("the alert", |daemon| daemon.command(&["status"]).contains(expected));
     assert_eq!(daemon.show("a")["state"], "active");
     daemon.stop();

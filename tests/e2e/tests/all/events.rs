@@ -206,7 +206,7 @@ fn missing_flash_device_raises_alerts_until_replaced() {
     let new = new.to_string_lossy();
     daemon.command(&["flash", "replace", "0", &new]);
     wait_for("no alert", || alerts(&http).is_empty().then_some(()));
-    event(&http, "&kind=alert&subject=number%200", "flash-degraded cleared");
+    event(&http, "&kind=alert&subject=device%200", "flash-degraded cleared");
     event(&http, "&kind=alert", "single-copy cleared");
     event(&http, "&kind=change&subject=0", &format!("replace by {new}"));
     event(&http, &format!("&kind=device&subject={}", new.replace('/', "%2F")), "added: in-service");
