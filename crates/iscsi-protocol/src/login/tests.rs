@@ -283,21 +283,21 @@ fn chap_accepts_the_secret_with_either_algorithm() {
 
 #[test]
 fn chap_refuses_logins_without_the_secret() {
-    let expected = Some(Refusal::Authentication);
+    let (wrong, required) = (Some(Refusal::Authentication), Some(Refusal::ChapRequired));
     let mut fixture = LoginFixture::chap(false);
     let (identifier, _) = challenged(&mut fixture, "5", "5");
     let guessed = proof(Algorithm::Md5, identifier, b"another challenge");
-    assert_eq!(refused(&fixture.send(request(true, 0, 1), &format!("CHAP_N=esx\0CHAP_R={guessed}\0"))), expected);
+    assert_eq!(refused(&fixture.send(request(true, 0, 1), &format!("CHAP_N=esx\0CHAP_R={guessed}\0"))), wrong);
 
     let mut fixture = LoginFixture::chap(false);
-    assert_eq!(refused(&fixture.send(request(true, 0, 1), &format!("{NAMES}AuthMethod=None\0"))), expected);
+    assert_eq!(refused(&fixture.send(request(true, 0, 1), &format!("{NAMES}AuthMethod=None\0"))), required);
     let mut fixture = LoginFixture::chap(false);
-    assert_eq!(refused(&fixture.send(request(true, 1, 3), NAMES)), expected, "security stage skipped");
+    assert_eq!(refused(&fixture.send(request(true, 1, 3), NAMES)), required, "security stage skipped");
     let mut fixture = LoginFixture::chap(false);
-    assert_eq!(refused(&fixture.send(request(true, 0, 3), NAMES)), expected, "no method offered");
+    assert_eq!(refused(&fixture.send(request(true, 0, 3), NAMES)), required, "no method offered");
     let mut fixture = LoginFixture::chap(false);
     fixture.send(request(true, 0, 1), &format!("{NAMES}AuthMethod=CHAP\0"));
-    assert_eq!(refused(&fixture.send(request(true, 0, 1), "CHAP_A=6,8\0")), expected, "no algorithm in common");
+    assert_eq!(refused(&fixture.send(request(true, 0, 1), "CHAP_A=6,8\0")), wrong, "no algorithm in common");
 
     let mut fixture = LoginFixture::chap(false);
     challenged(&mut fixture, "5", "5");
@@ -306,7 +306,7 @@ fn chap_refuses_logins_without_the_secret() {
     let mut open = LoginFixture::open();
     assert_eq!(
         refused(&open.send(request(true, 0, 1), &format!("{NAMES}AuthMethod=CHAP\0"))),
-        expected,
+        Some(Refusal::ChapNotConfigured),
         "no credentials configured"
     );
 }

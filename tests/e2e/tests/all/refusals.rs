@@ -58,7 +58,7 @@ fn rebuild_keeps_data(fixture: &Fixture, code: &str, tokens: &[&str]) {
     volume_refusal(fixture, &daemon, code);
     daemon.stop();
     let output = rebuild(fixture);
-    assert!(output.contains("records of 1 volumes"), "{output}");
+    assert!(output.contains("records of 1 volume"), "{output}");
     let daemon = fixture.start();
     assert_eq!(count(&read(fixture), 2), BLOCKS, "{}", daemon.log());
     assert_eq!(token_names(&daemon), tokens);

@@ -86,7 +86,7 @@ fn lost_state_directory_is_rebuilt_from_the_devices() {
     volume_refusal(&fixture, &daemon, "data-unclaimed");
     daemon.stop();
     let output = rebuild(&fixture);
-    assert!(output.contains("of dirty data on flash") && output.contains("records of 1 volumes"), "{output}");
+    assert!(output.contains("of dirty data on flash") && output.contains("records of 1 volume"), "{output}");
     let daemon = fixture.start();
     assert_eq!(count(&read(&fixture), 2), BLOCKS, "{}", daemon.log());
     assert_eq!(show(&daemon, "v")["incarnation"], before);

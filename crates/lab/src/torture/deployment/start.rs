@@ -77,7 +77,7 @@ pub(super) async fn start_daemon(
                 (gives_up, discards) = (accept.give_up.is_some(), accept.discard_past_end);
                 admission = identify_volume(deployment, &claim, &found, &served, store.as_deref(), &accept);
                 let accepts_unproven = matches!(refusal, Refusal::ContentUnproven { .. }) && !gives_up;
-                takes_other_disk = matches!(refusal, Refusal::BackingChanged { .. });
+                takes_other_disk = matches!(refusal, Refusal::BackingChanged { loss: None, .. });
                 if accepts_unproven && admission.is_ok() && deployment.backings[index].is_changed {
                     // The administrator accepted that dirty data is destaged to a changed disk.
                     deployment.is_over = true;
