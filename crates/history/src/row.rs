@@ -216,7 +216,7 @@ impl Reader<'_> {
         let mut bucket = 0;
         for at in 0..occupied {
             let step = self.number()?;
-            bucket += step;
+            bucket = step.saturating_add(bucket);
             if bucket >= LATENCY_BUCKETS as u64 || (at > 0 && step == 0) {
                 return Err(RowError::Damaged);
             }

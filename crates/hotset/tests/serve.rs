@@ -153,7 +153,7 @@ fn newer_state_file_ends_the_start_and_stays_unchanged() {
     let config = site.path("hotset.toml");
     for command in ["serve", "undestaged"] {
         let output = hotset().args([command, "--config"]).arg(&config).output().expect("the binary was built");
-        let expected = "state.json was written by a newer version of Hotset (format 3, this one reads up to 2); needs \
+        let expected = "state.json was written by a newer version of Hotset (format 2, this one reads up to 1); needs \
                         at least Hotset 1.4.0";
         assert!(!output.status.success() && errors(&output).contains(expected), "{}", errors(&output));
     }

@@ -65,7 +65,8 @@ impl Attachments {
         limit: Duration,
     ) -> Vec<Result<(), Failure>> {
         let opened = self.open_all(&wanted, accept.adopt, limit).await;
-        let found = self.find_all(&opened, limit).await;
+        // Many volumes on few disks are identified at once, so a healthy backing may take longer than its opening.
+        let found = self.find_all(&opened, limit.max(PATH_TIMEOUT)).await;
         let identified = self.identify_all(&wanted, &opened, found, &accept);
         // Before any volume relies on its new record.
         self.flash.save_manifest().await;

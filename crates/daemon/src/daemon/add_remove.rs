@@ -89,13 +89,17 @@ impl Daemon {
             Some(made) => self.records.change(|state| state.forget(made)),
             None => Ok(()),
         };
+        let is_forgotten = forgotten.is_ok();
         for failure in [lun.err(), forgotten.err()].into_iter().flatten() {
             log::warn!(
                 target: VOLUME, volume = name,
                 "volume {name} could not be added, and its record stays: {failure}"
             );
         }
-        file.remove_if_empty().await;
+        // With its record a volume needs its file.
+        if is_forgotten {
+            file.remove_if_empty().await;
+        }
     }
 
     /// `volume remove`: afterwards the backing alone holds the complete data.

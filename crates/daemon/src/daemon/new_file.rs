@@ -1,8 +1,12 @@
 //! The file that `volume add` creates for a backing, removed again if the command fails.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::fs::OpenOptions;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use rustix::fs::OFlags;
+use seam::real::{Call, PathCall};
 
 /// Time limit for each access to the file's directory, which may hang.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -13,27 +17,36 @@ pub struct NewFile(Option<PathBuf>);
 impl NewFile {
     /// Checks whether there is a file at `path`.
     pub async fn check(path: Option<PathBuf>) -> NewFile {
-        let check = tokio::task::spawn_blocking(move || {
-            path.filter(|path| {
-                let found = path.symlink_metadata();
-                found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
-            })
+        let Some(path) = path else { return NewFile(None) };
+        let looked_up = path.clone();
+        let call = PathCall::start(&path, move |_| {
+            looked_up.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
         });
-        NewFile(tokio::time::timeout(TIMEOUT, check).await.ok().and_then(Result::ok).flatten())
+        let is_new = call.answer(TIMEOUT, tokio::time::sleep).await.unwrap_or(false);
+        NewFile(is_new.then_some(path))
     }
 
-    /// Removes the file if it exists now and has no data: no block is allocated.
+    /// Removes the file if it exists now and has no data: no block is allocated, and no volume has it locked.
     pub async fn remove_if_empty(self) {
         let Some(path) = self.0 else { return };
-        let remove = tokio::task::spawn_blocking(move || {
-            if path.symlink_metadata().is_ok_and(|meta| meta.is_file() && meta.blocks() == 0) {
-                // A file that stays has no data and is used by the next attempt.
-                let _ = std::fs::remove_file(&path);
-            }
-        });
-        // An error is ignored for the same reason.
-        let _ = tokio::time::timeout(TIMEOUT, remove).await;
+        let removed = path.clone();
+        let call = PathCall::start(&path, move |call| remove_if_unused(&removed, call));
+        // A file that stays has no data and is used by the next attempt, so an error is ignored.
+        let _ = call.answer(TIMEOUT, tokio::time::sleep).await;
     }
+}
+
+/// Removes the file under its lock, which a served volume holds.
+fn remove_if_unused(path: &Path, call: &Call) -> std::io::Result<()> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+    let file = OpenOptions::new().read(true).custom_flags(flags as i32).open(path)?;
+    file.try_lock()?;
+    let (open, named) = (file.metadata()?, path.symlink_metadata()?);
+    let is_same = (open.dev(), open.ino()) == (named.dev(), named.ino());
+    if is_same && open.is_file() && open.blocks() == 0 && !call.is_abandoned() {
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -57,5 +70,16 @@ mod tests {
             file.remove_if_empty().await;
         }
         assert_eq!([old, empty, written].map(|path| path.exists()), [true, false, true]);
+    }
+
+    #[tokio::test]
+    async fn file_that_another_volume_has_locked_is_not_removed() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let path = folder.path().join("served");
+        let checked = NewFile::check(Some(path.clone())).await;
+        let served = std::fs::File::create(&path).expect("the folder can be written");
+        served.lock().expect("no other process has the file");
+        checked.remove_if_empty().await;
+        assert!(path.exists());
     }
 }

@@ -1,7 +1,9 @@
 //! The start and the end of the daemon.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use engine::CoreSpec;
@@ -26,6 +28,8 @@ use terminal::{EXIT_FAILED, Failure};
 
 /// Time-out for a predecessor to end and release the state directory.
 const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of waits for another process that are logged.
+const LOGGED_WAITS_MAX: usize = 1_024;
 /// Time-out for writing the last log lines: standard error may be stuck.
 const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time without an answer after which the start goes on without a backing. The first retry follows in a second, so a
@@ -38,6 +42,12 @@ const REPLY_GRACE: Duration = Duration::from_millis(50);
 pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: impl FnOnce()) -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::failed(error.to_string());
     seam::real::report_lock_waits(|path, holder, timeout| {
+        // A refused volume is retried every 30 s: the same wait is logged once.
+        static LOGGED: Mutex<BTreeSet<(PathBuf, Option<u32>)>> = Mutex::new(BTreeSet::new());
+        let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.len() >= LOGGED_WAITS_MAX || !logged.insert((path.to_owned(), holder)) {
+            return;
+        }
         let holder = holder.map_or_else(|| "another process".to_owned(), |process| format!("process {process}"));
         let (path, seconds) = (path.display(), timeout.as_secs());
         log::info!(target: DAEMON, "waiting up to {seconds} s for {holder} to release {path}");

@@ -304,7 +304,7 @@ pub fn job_report(job: JobReport, members: &[MemberReport], opened: &Opened) -> 
     let known = members.iter().find(|member| Some(member.member) == job.member);
     let device = match known.and_then(|member| member.device.as_deref()) {
         Some(device) => opened.names.show(device),
-        None => job.member.map(|member| format!("number {member}")).unwrap_or_default(),
+        None => job.member.map(|member| format!("device {member}")).unwrap_or_default(),
     };
     let remaining = job.total_bytes.saturating_sub(job.done_bytes);
     let left_seconds = (job.done_bytes > 0).then(|| {

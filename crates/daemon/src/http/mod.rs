@@ -3,6 +3,7 @@
 mod tokens;
 
 use std::cell::Cell;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -116,6 +117,10 @@ impl HttpInterface {
         log::error!(target: API, "{reason}; retrying, volumes are served without the HTTP interface");
         loop {
             tokio::time::sleep(RETRY_PAUSE).await;
+            // Naming the holder of a port takes long, and it was named at the first failure.
+            if std::net::TcpListener::bind(address).is_err_and(|error| error.kind() == ErrorKind::AddrInUse) {
+                continue;
+            }
             match self.listen(address) {
                 Ok(listening) => return listening,
                 // A repeated reason is logged once.

@@ -414,9 +414,14 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                 let text = format!("{} ({count} login{} refused)", login.reason, plural(count as usize));
                 by_initiator.entry(&login.initiator).or_default().push(text);
             }
-            for (initiator, reasons) in by_initiator {
+            let causes = by_initiator.into_iter().map(|(initiator, reasons)| {
                 let initiator = if initiator.is_empty() { "initiator without a name" } else { initiator };
-                found.push((Some(initiator.to_owned()), reasons.join("; ")));
+                format!("{initiator}: {}", reasons.join("; "))
+            });
+            let causes: Vec<String> = causes.collect();
+            // One alert for all: initiators choose their names freely, and could fill the event log.
+            if !causes.is_empty() {
+                found.push((None, causes.join("; ")));
             }
         },
     },

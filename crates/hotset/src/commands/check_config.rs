@@ -2,6 +2,7 @@
 //! have changed.
 
 use std::path::Path;
+use std::sync::mpsc;
 
 use messages::report::OverrideReport;
 use serde::Serialize;
@@ -25,8 +26,8 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
     let chap = iscsi.into_iter().flat_map(|iscsi| &iscsi.chap);
     let mut warnings: Vec<_> = chap.flat_map(|chap| chap.warnings()).collect();
     warnings.extend(checked.as_ref().map(Config::exposed_secrets).unwrap_or_default());
-    warnings.extend(checked.as_ref().map(Config::disk_warnings).unwrap_or_default());
-    let to_be_created = checked.as_ref().map(Config::to_be_created).unwrap_or_default();
+    let (disk_warnings, to_be_created) = checked.as_ref().map(compare_with_disks).unwrap_or_default();
+    warnings.extend(disk_warnings);
     if json {
         let problems = checked.as_ref().err().map(|problems| problems.problems.as_slice()).unwrap_or_default();
         let valid = checked.is_ok();
@@ -47,6 +48,18 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
     }
     let quiet = |_: Problems| Failure { message: String::new(), code: EXIT_USAGE };
     checked.map(|_| ()).map_err(quiet)
+}
+
+/// Warnings about the paths of a configuration, and the files and directories that the daemon will create. A path that
+/// hangs leaves both unknown.
+fn compare_with_disks(config: &Config) -> (Vec<String>, Vec<String>) {
+    let (sender, receiver) = mpsc::channel();
+    let config = config.clone();
+    std::thread::spawn(move || drop(sender.send((config.disk_warnings(), config.to_be_created()))));
+    receiver.recv_timeout(PATH_TIMEOUT).unwrap_or_else(|_| {
+        let text = "a path does not answer, so sizes and missing directories were not checked";
+        (vec![text.to_owned()], Vec::new())
+    })
 }
 
 /// Reports absent flash devices and backings, which a daemon would start without.

@@ -57,7 +57,9 @@ struct Found {
 
 /// Prints the volumes; fails if there are any, or if the list may be short.
 pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), Failure> {
-    let socket = socket.map(Path::to_owned).or_else(socket_of_environment);
+    // A named configuration has a socket of its own.
+    let is_default = options.config.is_none() && options.state.is_none();
+    let socket = socket.map(Path::to_owned).or_else(|| socket_of_environment().filter(|_| is_default));
     let found = wait_for_result(&locate(socket.as_deref(), options)?)?;
     if json {
         print_json(&json!({ "undestaged": found.names }))?;

@@ -42,6 +42,10 @@ pub struct Gain {
     pub read_p50_us: Option<f64>,
     /// 99th percentile of read latency.
     pub read_p99_us: Option<f64>,
+    /// `read_p50_us` under its former name, for one release.
+    pub read_p50_at_most_us: Option<f64>,
+    /// `read_p99_us` under its former name, for one release.
+    pub read_p99_at_most_us: Option<f64>,
     /// Time for which limits or shares held reads.
     pub read_held_us: u64,
 }
@@ -81,6 +85,8 @@ impl Gain {
             backing_read_bytes: sum("backing_read_bytes"),
             backing_write_bytes: sum("backing_write_bytes"),
             read_p50_us: read_percentile_us(history, 0.5),
+            read_p50_at_most_us: read_percentile_us(history, 0.5),
+            read_p99_at_most_us: read_percentile_us(history, 0.99),
             read_p99_us: read_percentile_us(history, 0.99),
             read_held_us: sum("read_held_us"),
         }

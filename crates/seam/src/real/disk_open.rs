@@ -195,6 +195,13 @@ fn create(path: &Path, bytes: u64, call: &Call) -> io::Result<()> {
         return Err(io::ErrorKind::TimedOut.into());
     }
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    // The opening may have taken long: a file may be in its place by now.
+    if call.is_abandoned() {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    if file.metadata()?.len() > 0 {
+        return Ok(());
+    }
     file.set_len(bytes)?;
     file.sync_all()?;
     // The directory entry must survive a power cut too.
