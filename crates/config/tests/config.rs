@@ -165,9 +165,11 @@ fn http_interface_has_an_address_and_plain_names() {
     assert_snapshot!(problems_of(
         "[api]\nlisten = \"7400\"\nnames = [\"a:80\", \"\", \"cache.example\", \"fd00::7\"]\n"
     ));
-    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), VOLUME).expect("the configuration is valid");
-    assert_eq!(config.api, ApiConfig::default());
-    assert_eq!(config.api.listen, None);
+    let api = |text: &str| Config::parse(Path::new("/etc/hotset/hotset.toml"), text).map(|config| config.api);
+    assert_eq!(api(VOLUME), Ok(ApiConfig::default()));
+    let address = ApiConfig::default().listen.map(|address| address.to_string());
+    assert_eq!(address.as_deref(), Some("127.0.0.1:7400"));
+    assert_eq!(api(&format!("[api]\nlisten = \"none\"\n{VOLUME}")).map(|api| api.listen), Ok(None));
 }
 
 #[test]
