@@ -149,7 +149,8 @@ mod tests {
             ("web01", "password = (redacted), vm = a")
         );
         assert_eq!(default_of(key("nbd", "listen")), "unix:/run/hotset/nbd.sock");
-        assert_eq!((default_of(key("api", "listen")), default_of(key("api", "names"))), ("none".into(), String::new()));
+        assert_eq!(default_of(key("api", "listen")), "127.0.0.1:7400");
+        assert_eq!(default_of(key("api", "names")), "");
     }
 
     #[test]

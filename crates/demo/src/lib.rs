@@ -85,8 +85,8 @@ pub fn run(seconds: u64, show: Show) -> Result<(), Failure> {
     daemon.stop()
 }
 
-/// Logs warnings and errors of the demo's daemons. Of alerts only the critical ones are logged: a scenario with a single
-/// flash device always has a warning.
+/// Logs warnings and errors of the demo's daemons. Of alerts only the critical ones are logged: a scenario with a
+/// single flash device always has a warning.
 fn log_warnings() -> Result<Log, Failure> {
     let filter = Filter::new(LevelFilter::WARN).with("events=error").expect("a known subsystem and level");
     logging::start(&filter, Format::Text)
