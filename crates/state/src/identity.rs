@@ -91,19 +91,12 @@ impl State {
             by_backing = None;
         }
         let by_name = self.volumes.iter().position(|record| record.name == claim.name);
-        if let Some(named) = by_name.filter(|named| by_backing != Some(*named)) {
-            self.check_backing_change(named, claim)?;
-        }
-        let is_known = |identity: &String| identity == claim.identity || claim.aliases.contains(identity);
-        let displaced = self.displaced(claim.name).filter(|record| !is_known(&record.backing_identity));
-        if let Some(former) = displaced.filter(|_| by_name.is_none() && !claim.accept.adopt) {
-            return Err(Refusal::BackingChanged {
-                name: claim.name.to_owned(),
-                known: former.backing_identity.clone(),
-                found: claim.identity.to_owned(),
-                clean: former.clean,
-                loss: None,
-            });
+        let former = match by_name {
+            Some(named) => Some(&self.volumes[named]).filter(|_| by_backing != by_name),
+            None => self.displaced(claim.name).filter(|record| !is_match(record)),
+        };
+        if let Some(former) = former {
+            self.check_backing_change(former, claim)?;
         }
         let discards = match by_backing {
             Some(found) => self.check_dirty_data(found, claim)?,
@@ -120,8 +113,7 @@ impl State {
     }
 
     /// Checks a new backing of a volume that had another one.
-    fn check_backing_change(&self, named: usize, claim: &Claim<'_>) -> Result<(), Refusal> {
-        let record = &self.volumes[named];
+    fn check_backing_change(&self, record: &VolumeRecord, claim: &Claim<'_>) -> Result<(), Refusal> {
         let loss = self.loss_of(record, claim);
         let names_loss = loss.as_ref().is_none_or(|loss| claim.discards(&loss.incarnation))
             || self.sabotage.is(Sabotage::AdoptUnnamed);
@@ -217,7 +209,7 @@ impl State {
         self.forget_displaced(claim.name);
         let is_adopted = |found: &usize| claim.accept.adopt && self.volumes[*found].name != claim.name;
         if let Some(found) = by_backing.filter(is_adopted) {
-            self.displace(&self.volumes[found].clone());
+            self.displace(self.volumes[found].clone());
         }
         self.revision += 1;
         if !self.unclaimed.is_empty() {
@@ -270,16 +262,13 @@ impl State {
     }
 
     /// Records the former backing and the possible losses of a name whose record another name adopts.
-    fn displace(&mut self, record: &VolumeRecord) {
-        let VolumeRecord { name, backing_identity, clean, generation, lost_before, loss, durable_writes, .. } =
-            record.clone();
-        self.displaced.retain(|former| former.name != name);
+    fn displace(&mut self, record: VolumeRecord) {
+        let VolumeRecord { name, backing_identity, clean, generation, lost_before, loss, durable_writes, .. } = record;
+        self.forget_displaced(&name);
         if self.displaced.len() >= DISPLACED_MAX {
             self.displaced.remove(0);
         }
-        let (incarnation, none) = (VolumeId(0), VolumeRecord::default());
         self.displaced.push(VolumeRecord {
-            incarnation,
             name,
             backing_identity,
             clean,
@@ -287,7 +276,7 @@ impl State {
             lost_before,
             loss,
             durable_writes,
-            ..none
+            ..VolumeRecord::default()
         });
     }
 
