@@ -65,9 +65,7 @@ impl<S: Seam> Core<S> {
 
     /// Number of a volume's recent writes with a checksum in the store, zeroes excluded.
     pub fn recorded_writes(&self, incarnation: VolumeId) -> u64 {
-        let zeroes = self.seam().zero_block().checksum(0);
-        let recent_writes = self.pages().map(|pages| pages.volume(incarnation).recent_writes()).unwrap_or_default();
-        recent_writes.iter().filter(|(_, checksum)| *checksum != zeroes).count() as u64
+        self.pages().map_or(0, |pages| pages.volume(incarnation).recent_writes_with_content() as u64)
     }
 
     /// Compares the blocks of an unattached volume that were destaged last with the content of a backing. Waits until

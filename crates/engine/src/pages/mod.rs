@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use flash::{CompletionNo, QuotaError, VolumePages, WriteIntent};
-use seam::{Block, Seam};
+use seam::Seam;
 
 use crate::memory::{BlockNo, PageNo};
 use crate::shard::state::{Destaged, PARTIAL_MAX};
@@ -249,9 +249,7 @@ impl<S: Seam> Shard<S> {
 
     /// True if the map lists no destaged block with content.
     pub fn lacks_evidence(&self) -> bool {
-        let zeroes = self.seam().zero_block().checksum(0);
-        let has_content = |(_, checksum): &(BlockNo, u32)| *checksum != zeroes;
-        self.flash_tier.pages.as_ref().is_some_and(|pages| !pages.recent_writes().iter().any(has_content))
+        self.flash_tier.pages.as_ref().is_some_and(|pages| pages.recent_writes_with_content() == 0)
     }
 
     /// True if every write that was ever sent to the backing is durable there, apart from writes known to be in flight.

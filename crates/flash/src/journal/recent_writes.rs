@@ -49,12 +49,15 @@ struct VolumeRing {
     /// Blocks evicted from the ring that a durable record may still list. The value is true once a commit has taken the
     /// record of the eviction, which is durable when the next commit begins.
     evicted: BTreeMap<BlockNo, bool>,
+    /// Number of pending entries: a destage asks for it after each flush.
+    pending: usize,
 }
 
 impl VolumeRing {
     /// Removes the entry at this index. A record of it needs a record of the eviction.
     fn evict(&mut self, index: usize) {
         let entry = self.entries.remove(index).expect("the index is below the length");
+        self.pending -= usize::from(entry.is_pending);
         if entry.has_record {
             self.evicted.insert(entry.block, false);
         }
@@ -97,6 +100,7 @@ impl RecentWrites {
         }
         let (has_record, was_reread, is_unproven) = (false, false, false);
         ring.entries.push_back(Entry { block, checksum, has_record, is_pending: true, was_reread, is_unproven });
+        ring.pending += 1;
         self.blocks += 1;
         let has_many = checksum == self.zeroes && ring.count(self.zeroes) > ZEROES_MAX;
         if has_many || ring.entries.len() > ENTRIES_MAX || self.blocks > self.entries_max {
@@ -120,6 +124,7 @@ impl RecentWrites {
             }
             Some(index) => {
                 let entry = &mut ring.entries[index];
+                ring.pending += usize::from(!entry.is_pending);
                 (entry.checksum, entry.is_pending, entry.is_unproven) = (checksum, true, false);
                 // An entry without a record gets its first one at its place.
                 entry.was_reread |= entry.has_record;
@@ -129,6 +134,7 @@ impl RecentWrites {
                 let (has_record, is_unproven) = (false, false);
                 let entry = Entry { block, checksum, has_record, is_pending: true, was_reread: true, is_unproven };
                 ring.entries.push_front(entry);
+                ring.pending += 1;
                 self.blocks += 1;
             }
         }
@@ -162,6 +168,7 @@ impl RecentWrites {
         ring.entries.retain(|entry| {
             if is_removed(entry) {
                 records.push(Record::Undestaged { volume, block: entry.block });
+                ring.pending -= usize::from(entry.is_pending);
             }
             !is_removed(entry)
         });
@@ -207,15 +214,15 @@ impl RecentWrites {
             for entry in &mut ring.entries {
                 entry.has_record |= std::mem::take(&mut entry.is_pending);
             }
+            ring.pending = 0;
         }
         records
     }
 
     /// The number of pending records.
     pub fn unsaved(&self) -> usize {
-        let pending = |ring: &VolumeRing| ring.entries.iter().filter(|entry| entry.is_pending).count();
         let evicted = |ring: &VolumeRing| ring.evicted.values().filter(|recorded| !**recorded).count();
-        self.volumes.values().map(|ring| pending(ring) + evicted(ring)).sum()
+        self.volumes.values().map(|ring| ring.pending + evicted(ring)).sum()
     }
 
     /// The records of all entries that have one, for a checkpoint: oldest first, so that a replay in this order gives
@@ -238,6 +245,12 @@ impl RecentWrites {
         ring.entries.iter().filter(|entry| !entry.is_unproven).map(|entry| (entry.block, entry.checksum)).collect()
     }
 
+    /// Number of a volume's entries without unproven ones and without zeroes.
+    pub fn count_with_content(&self, volume: u16) -> usize {
+        let has_content = |entry: &&Entry| !entry.is_unproven && entry.checksum != self.zeroes;
+        self.volumes.get(&volume).map_or(0, |ring| ring.entries.iter().filter(has_content).count())
+    }
+
     /// Drops the entries of a removed volume.
     pub fn remove_volume(&mut self, volume: u16) {
         if let Some(ring) = self.volumes.remove(&volume) {
@@ -249,6 +262,7 @@ impl RecentWrites {
     pub fn mark_all_saved(&mut self) {
         for ring in self.volumes.values_mut() {
             ring.evicted.clear();
+            ring.pending = 0;
             for entry in &mut ring.entries {
                 (entry.has_record, entry.is_pending) = (true, false);
             }
@@ -348,6 +362,9 @@ mod tests {
                     other => panic!("{other:?}"),
                 }
             }
+            let ring = original.volumes.get(&3);
+            let counted = ring.map(|ring| ring.entries.iter().filter(|entry| entry.is_pending).count());
+            assert_eq!(ring.map(|ring| ring.pending), counted);
             if random >> 55 & 63 == 0 {
                 assert_eq!(original.of_volume(3), replayed.of_volume(3));
             }

@@ -354,6 +354,12 @@ impl<S: Seam> VolumePages<S> {
         state.numbers.get(&self.incarnation).map(|number| state.recent_writes.of_volume(*number)).unwrap_or_default()
     }
 
+    /// Number of recent writes, zeroes excluded.
+    pub fn recent_writes_with_content(&self) -> usize {
+        let state = self.inner.pages.borrow();
+        state.numbers.get(&self.incarnation).map_or(0, |number| state.recent_writes.count_with_content(*number))
+    }
+
     /// Up to `count` pages with valid blocks, spread over the slots from an offset that `random` chooses: page and
     /// mask.
     pub fn sample(&self, random: u64, count: usize) -> Vec<(PageNo, u16)> {
