@@ -36,6 +36,14 @@ async fn open_new(seam: &RealSeam, path: &Path) -> RealDisk {
     seam.open_disk(&open_spec(path, Some(1 << 20))).await.expect("the file can be created")
 }
 
+/// A new disk that this process has locked without opening it as a disk.
+async fn locked(seam: &RealSeam, path: &Path) -> std::fs::File {
+    drop(open_new(seam, path).await);
+    let holder = std::fs::File::open(path).expect("the file exists");
+    holder.lock().expect("the file is not locked");
+    holder
+}
+
 fn filled(seam: &RealSeam, byte: u8) -> <RealSeam as Seam>::Block {
     let mut block = seam.alloc().expect("the pool has a free block");
     block.write_bytes(0, &[byte; BLOCK_BYTES]);
@@ -47,9 +55,7 @@ fn second_opener_is_refused_with_the_holder_s_process() {
     let folder = folder();
     let path = folder.path().join("disk");
     core(|seam| async move {
-        drop(open_new(&seam, &path).await);
-        let holder = std::fs::File::open(&path).expect("the file exists");
-        holder.lock().expect("the file is not locked");
+        let holder = locked(&seam, &path).await;
         let DiskError::Busy(text) = seam.open_disk(&open_spec(&path, None)).await.err().expect("locked") else {
             panic!("the error names the lock")
         };
@@ -66,9 +72,7 @@ fn wait_for_a_lock_is_reported_once_with_its_holder() {
     let folder = folder();
     let path = folder.path().join("disk");
     core(|seam| async move {
-        drop(open_new(&seam, &path).await);
-        let holder = std::fs::File::open(&path).expect("the file exists");
-        holder.lock().expect("the file is not locked");
+        let _holder = locked(&seam, &path).await;
         let spec = DiskOpen { lock_wait_ms: 100, ..open_spec(&path, None) };
         assert!(matches!(seam.open_disk(&spec).await, Err(DiskError::Busy(_))));
         let reports = REPORTS.lock().expect("no panic");
