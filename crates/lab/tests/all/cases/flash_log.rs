@@ -427,6 +427,72 @@ fn stop_records_destaged_blocks_of_every_volume() {
     assert_eq!(fixture.core.recorded_writes(VolumeId(1)), 1);
 }
 
+/// Number of destaged blocks that a start finds different on the disk, after the stop of `fixture` and with older content
+/// of one block.
+fn different_after_rollback(fixture: Fixture, block: u64, seed: u64) -> u64 {
+    let fixture = fixture.crash(CrashMode::LoseAll, spec(seed));
+    fixture.world.disk("disk").unwrap().set_tags(block * 8, &[0; 8]);
+    let open = DiskOpen { path: "disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
+    fixture.world.block_on(async {
+        log(16).open(&fixture.seam, &fixture.core, false, false).await.expect("the devices are intact");
+        let disk = fixture.seam.open_disk(&open).await.expect("the disk exists");
+        let found = fixture.core.compare_destaged(VolumeId(1), &engine::Backing::plain(disk)).await;
+        assert!(found.matching > 0, "{found:?}");
+        found.different
+    })
+}
+
+async fn stop(fixture: &Fixture, volume: Volume<SimSeam>) {
+    assert_eq!(volume.park().await, Ok(true), "the log has data");
+    drop(volume);
+    fixture.core.log().expect("the engine has a log").close().await.expect("the devices are healthy");
+}
+
+/// The blocks that a stop reads back count as the newest ones, and do not hide an older copy of the disk that differs in
+/// a block that was written whole.
+#[test]
+fn blocks_read_back_at_a_stop_do_not_hide_a_rollback() {
+    let (fixture, volume) = first_session(17, 16);
+    fixture.world.block_on(async {
+        write(&volume, 800, 8, 5).await.unwrap();
+        volume.destage_all().await.unwrap();
+        for block in 0..32 {
+            write(&volume, block * 8, 3, 6).await.unwrap();
+        }
+        volume.destage_all().await.unwrap();
+        write(&volume, 1_600, 8, 7).await.unwrap();
+        stop(&fixture, volume).await;
+    });
+    assert_eq!(different_after_rollback(fixture, 100, 18), 1);
+}
+
+/// A stop before the start has read the blocks of dirty regions again keeps them as evidence.
+#[test]
+fn stop_soon_after_a_crash_keeps_the_evidence() {
+    let fixture = Fixture::new(spec(19), CoreSpec::default());
+    let timing = Timing::between(Nanos::from_millis(40), Nanos::from_millis(40));
+    fixture.add_disk("disk", SimDiskSpec { timing, ..SimDiskSpec::new(8 * MIB) });
+    log(16).add_disks(&fixture.world);
+    let volume = serve(&fixture, 16, true);
+    fixture.world.block_on(async {
+        for block in [100, 102, 2_000] {
+            write(&volume, block * 8, 8, 5).await.unwrap();
+        }
+        volume.destage_all().await.unwrap();
+        fixture.seam.sleep(Nanos::from_secs(2)).await;
+        // The region of the listed blocks becomes dirty, and is so at the crash.
+        write(&volume, 102 * 8, 8, 6).await.unwrap();
+        volume.destage_all().await.unwrap();
+    });
+    drop(volume);
+    let (fixture, volume) = next_session(fixture, CrashMode::LoseAll, 20, 16);
+    fixture.world.block_on(async {
+        write(&volume, 1_600, 8, 7).await.unwrap();
+        stop(&fixture, volume).await;
+    });
+    assert_eq!(different_after_rollback(fixture, 100, 21), 1);
+}
+
 /// An attach that is given up between the adoption of records and the end of their recovery leaves them unclaimed, but
 /// some may be retired: the volume is refused until the next start.
 #[test]
