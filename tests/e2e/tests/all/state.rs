@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use e2e::client::Client;
 use e2e::daemon::{Daemon, wait_for};
@@ -22,7 +23,17 @@ pub struct Obstacle(PathBuf);
 impl Obstacle {
     pub fn create(fixture: &Fixture) -> Obstacle {
         let path = fixture.folder.join("state/state.new");
-        // A write of the state that is still in progress may create the spare anew.
+        // A write in progress would exchange the folder with the file, and the next one would exchange it back.
+        let changed_at = || {
+            let modified = |name| fixture.folder.join(name).metadata().and_then(|meta| meta.modified()).ok();
+            ["state/state.json", "state/state.new"].map(modified)
+        };
+        wait_for("the end of writes of the state", || {
+            let before = changed_at();
+            std::thread::sleep(Duration::from_millis(300));
+            (changed_at() == before).then_some(())
+        });
+        // The spare may still be created anew.
         let create = || {
             let _ = fs::remove_file(&path);
             fs::create_dir(&path).ok()
