@@ -114,6 +114,21 @@ impl Log {
         }
         level_max / 1000
     }
+
+    /// Largest excess over `per_second` in any interval that begins when the first request was sent, with each request
+    /// counted by `amount`. A delay between the daemon and fio makes it smaller, never larger.
+    pub fn excess_since_start(&self, per_second: u64, amount: fn(&Done) -> u64) -> u64 {
+        let sent_us = |done: &Done| done.at_ms as i64 * 1000 - done.latency_us as i64;
+        let start_us = self.0.iter().map(sent_us).min().unwrap_or(0);
+        let (mut total, mut excess) = (0, 0);
+        for done in &self.0 {
+            total += amount(done);
+            // fio's milliseconds are rounded down.
+            let elapsed_us = ((done.at_ms as i64 + 1) * 1000 - start_us) as u64;
+            excess = excess.max(total.saturating_sub(per_second * elapsed_us / 1_000_000));
+        }
+        excess
+    }
 }
 
 /// Parses a line of fio's log: milliseconds, latency in nanoseconds, direction, bytes, and unused fields.
@@ -151,5 +166,19 @@ mod tests {
         // All requests of a second arrive at its start; then a rate 2 % too high.
         assert_eq!(log((0..5000).map(|number| number / 500 * 1000)).excess(500, has_data), 500);
         assert!(log((0..5100).map(|number| number * 100 / 51)).excess(500, has_data) >= 100);
+    }
+
+    #[test]
+    fn excess_since_the_start_is_independent_of_delays() {
+        let one = |_: &Done| 1;
+        let log =
+            |at_ms: Vec<u64>| Log(at_ms.iter().map(|at_ms| Done { at_ms: *at_ms, latency_us: 0, bytes: 1 }).collect());
+        // All requests of a second arrive at its end.
+        assert_eq!(log((0..5000).map(|number| (number / 500 + 1) * 1000).collect()).excess_since_start(500, one), 500);
+        // The first request was sent a second before: the delayed ones are within the rate.
+        let mut delayed = log((0..5000).map(|number| (number / 500 + 1) * 1000).collect());
+        delayed.0[0].latency_us = 1_000_000;
+        assert_eq!(delayed.excess_since_start(500, one), 0);
+        assert!(log((0..5100).map(|number| number * 100 / 51).collect()).excess_since_start(50, one) >= 100);
     }
 }

@@ -427,8 +427,8 @@ fn stop_records_destaged_blocks_of_every_volume() {
     assert_eq!(fixture.core.recorded_writes(VolumeId(1)), 1);
 }
 
-/// Number of destaged blocks that a start finds different on the disk, after the stop of `fixture` and with older content
-/// of one block.
+/// Number of destaged blocks that a start finds different on the disk, after the stop of `fixture` and with older
+/// content of one block.
 fn different_after_rollback(fixture: Fixture, block: u64, seed: u64) -> u64 {
     let fixture = fixture.crash(CrashMode::LoseAll, spec(seed));
     fixture.world.disk("disk").unwrap().set_tags(block * 8, &[0; 8]);
@@ -448,8 +448,8 @@ async fn stop(fixture: &Fixture, volume: Volume<SimSeam>) {
     fixture.core.log().expect("the engine has a log").close().await.expect("the devices are healthy");
 }
 
-/// The blocks that a stop reads back count as the newest ones, and do not hide an older copy of the disk that differs in
-/// a block that was written whole.
+/// The blocks that a stop reads back count as the newest ones, and do not hide an older copy of the disk that differs
+/// in a block that was written whole.
 #[test]
 fn blocks_read_back_at_a_stop_do_not_hide_a_rollback() {
     let (fixture, volume) = first_session(17, 16);
