@@ -1,10 +1,14 @@
 //! Advice on cache sizes: hit ratio, latency and saved spindles of a load at growing sizes of memory and of flash.
 
+mod purchase;
+
 use engine::policy::curve::{CurveStats, VolumeCurves};
 
 use crate::curve::{LruCurve, knee};
 use crate::replay::recording::{BLOCK_BYTES, PAGE_BYTES};
 use crate::replay::{Layer, LayerSize, Pages, Plan, Recording, Replacement, Report, simulate};
+
+pub use purchase::{Confidence, Kind, Present, Purchase};
 
 /// Cache sizes to evaluate, in thousandths of a percent of the footprint.
 const SIZES_MILLIPERCENT: [u64; 13] =
@@ -67,6 +71,8 @@ pub struct Side {
     pub knee: Option<usize>,
     /// The present cache of a live volume.
     pub today: Option<Today>,
+    /// The purchase worth making.
+    pub purchase: Option<Purchase>,
 }
 
 /// Advice for memory and for flash, each evaluated alone.
@@ -78,6 +84,10 @@ pub struct Advice {
     pub memory: Side,
     /// Flash alone. For a trace the size includes the staging memory.
     pub flash: Side,
+    /// Hit ratios of the load at present; none of a trace.
+    pub present: Present,
+    /// Reliability of the purchases.
+    pub confidence: Confidence,
 }
 
 /// Measurements of a live volume.
@@ -85,12 +95,12 @@ pub struct Advice {
 pub struct Live {
     /// The volume's miss-ratio curves.
     pub curves: VolumeCurves,
+    /// Time since the volume was attached, in seconds.
+    pub seconds: f64,
     /// Mean requests per second; `None` without requests.
     pub rate: Option<f64>,
-    /// The volume's present memory cache.
-    pub memory: Today,
-    /// The volume's present flash cache.
-    pub flash: Today,
+    /// Hit ratios and resources at present.
+    pub present: Present,
 }
 
 /// Result for one cache size.
@@ -126,7 +136,15 @@ pub fn of_trace(recording: &Recording, assumptions: &Assumptions) -> Advice {
         |memory, flash| Plan { memory, flash, stage_millipercent: STAGE_MILLIPERCENT, policy: Replacement::Default };
     let memory = evaluate(&recording.blocks, BLOCK_BYTES, &|size| plan(size, none), |report| report.memory);
     let flash = evaluate(&recording.pages, PAGE_BYTES, &|size| plan(none, size), |report| report.flash);
-    advise(rate, (memory, None), (flash, None), assumptions)
+    let reads = recording.requests.iter().filter(|request| !request.write).count();
+    let reads_per_s = (recording.span_ns > 0).then(|| reads as f64 / seconds);
+    let observation = Observation {
+        rate,
+        seconds,
+        accesses: recording.requests.len() as u64,
+        present: Present { reads_per_s, ..Present::default() },
+    };
+    advise(observation, (memory, None), (flash, None), assumptions)
 }
 
 /// Derives advice from the miss-ratio curves of a live volume. The curves are an LRU's; the hit ratio of requests is
@@ -142,12 +160,26 @@ pub fn of_volume(live: &Live, assumptions: &Assumptions) -> Advice {
         points.collect()
     };
     let (memory, flash) = (found(&live.curves.memory), found(&live.curves.flash));
-    advise(live.rate, (memory, Some(live.memory)), (flash, Some(live.flash)), assumptions)
+    let present = live.present;
+    let today = |tier: usize, hit_ratio| Some(Today { size_bytes: present.used_bytes[tier], hit_ratio });
+    let accesses = live.curves.memory.accesses;
+    let observation = Observation { rate: live.rate, seconds: live.seconds, accesses, present };
+    let (memory, flash) = ((memory, today(0, present.memory_hits)), (flash, today(1, present.flash_hits)));
+    advise(observation, memory, flash, assumptions)
 }
 
 type Measured = (Vec<SizeResult>, Option<Today>);
 
-fn advise(rate: Option<f64>, memory: Measured, flash: Measured, assumptions: &Assumptions) -> Advice {
+/// What is known of a load beside its curves.
+struct Observation {
+    rate: Option<f64>,
+    seconds: f64,
+    accesses: u64,
+    present: Present,
+}
+
+fn advise(observation: Observation, memory: Measured, flash: Measured, assumptions: &Assumptions) -> Advice {
+    let Observation { rate, seconds, accesses, present } = observation;
     let side = |(mut found, today): Measured, hit_ns: u64| {
         found.dedup_by_key(|found| found.size_bytes);
         let step = |found: &SizeResult| Step {
@@ -159,9 +191,15 @@ fn advise(rate: Option<f64>, memory: Measured, flash: Measured, assumptions: &As
             saved_spindles: rate.map(|rate| rate * found.hit_ratio / assumptions.spindle_rate),
         };
         let points: Vec<_> = found.iter().map(|found| (found.size_bytes as f64, found.hit_ratio)).collect();
-        Side { knee: knee(&points), steps: found.iter().map(step).collect(), today }
+        Side { knee: knee(&points), steps: found.iter().map(step).collect(), today, purchase: None }
     };
-    Advice { rate, memory: side(memory, assumptions.memory_ns), flash: side(flash, assumptions.flash_ns) }
+    let (mut memory, mut flash) = (side(memory, assumptions.memory_ns), side(flash, assumptions.flash_ns));
+    let confidence = present.confidence(&memory, &flash, accesses, seconds);
+    if confidence.is_sufficient() {
+        let purchases = [Kind::Memory, Kind::Flash].map(|kind| present.purchase(kind, &memory, &flash, assumptions));
+        [memory.purchase, flash.purchase] = purchases;
+    }
+    Advice { rate, memory, flash, present, confidence }
 }
 
 #[cfg(test)]
@@ -203,11 +241,13 @@ mod tests {
             let access = stream.draw();
             curves.record_use(access.at, u64::from(access.len));
         }
-        let none = Today { size_bytes: 0, hit_ratio: 0.0 };
-        let live = Live { curves: curves.stats(), rate: Some(1_500.0), memory: none, flash: none };
+        let present = Present { reads_per_s: Some(1_500.0), ..Present::default() };
+        let live = Live { curves: curves.stats(), seconds: 2_000.0, rate: Some(1_500.0), present };
         let advice = of_volume(&live, &Assumptions::default());
         let knee = advice.flash.steps[advice.flash.knee.expect("a load with a hot set has a knee")];
         assert!(knee.size_bytes.abs_diff(8 * GIB) <= 8 * GIB / 5, "{knee:?}");
         assert!(knee.hit_ratio > 0.8 && knee.saved_spindles.is_some_and(|saved| saved > 6.0), "{knee:?}");
+        let sizes = [advice.memory.purchase, advice.flash.purchase].map(|purchase| purchase.map(|it| it.size_bytes));
+        assert_eq!((advice.confidence, sizes), (Confidence::Low, [Some(8 * GIB), Some(120_000_000_000)]));
     }
 }

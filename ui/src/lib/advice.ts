@@ -1,111 +1,52 @@
-// Sizing advice: the gain of more memory or flash for a volume, from its miss-ratio curves.
-// Hits that the other tier serves already are no gain.
+// Sizing advice: the purchases that the daemon recommends for a volume, from its miss-ratio curves.
 
-import type { AdviceAssumptions, AdviceSide, VolumeAdvice } from './types';
+import type { AdvicePurchase, AdviceStep, VolumeAdvice } from './types';
 
 export type Kind = 'memory' | 'flash';
 
-/** A cache size with its expected effect in place of the current size. */
-export interface Gain {
-  sizeBytes: number;
-  moreBytes: number;
-  /** Hit ratio of memory and flash together. */
-  hits: number;
-  /** Mean request latency. */
-  latencyUs: number;
-  /** Array requests avoided per second; null where the request rate is unknown. */
-  avoided: number | null;
-}
-
-/** A larger size of one tier that is worth having for one volume. */
+/** A purchase that is worth making for one volume. */
 export interface Recommendation {
   volume: string;
   kind: Kind;
+  /** Bytes of the volume in this tier at present. */
   currentBytes: number;
-  /** Measured hit ratio of the current size since the daemon's start. */
-  measuredHits: number;
-  /** Hit ratio by the curves: the baseline of all gains. */
+  /** Measured hit ratio of memory and flash together, and mean read latency with it. */
   currentHits: number;
   currentLatencyUs: number;
-  /** The knee of the curve, or the first step where there is none above the current size. */
-  target: Gain;
-  isKnee: boolean;
-  /** All useful sizes, ascending. */
-  steps: Gain[];
-}
-
-/** Below this a curve is not reliable. */
-export const REQUESTS_MIN = 1_000;
-/** Least relative growth of size, and least gain of hit ratio and of latency, from one step to the next. */
-const SIZE_FACTOR_MIN = 1.25;
-const GAIN_MIN = 0.01;
-
-/** Hit ratio of a size, interpolated linearly between steps. */
-function hitRatioAt({ steps }: AdviceSide, size: number): number {
-  const at = steps.findIndex(({ size_bytes }) => size_bytes >= size);
-  if (at < 0) return steps.at(-1)?.hit_ratio ?? 0;
-  const [below, above] = [steps[at - 1] ?? { size_bytes: 0, hit_ratio: 0 }, steps[at]!];
-  const part = (size - below.size_bytes) / (above.size_bytes - below.size_bytes);
-  return below.hit_ratio + part * (above.hit_ratio - below.hit_ratio);
+  purchase: AdvicePurchase;
+  confidence: string;
+  /** Sizes of the tier above the present one with the hit ratio of its curve, ascending. */
+  steps: AdviceStep[];
 }
 
 /** Why a volume has no estimate yet; null where it has one. */
-export function unavailableReason({ nothing, requests, memory, flash }: VolumeAdvice): string | null {
+export function unavailableReason({ nothing, confidence }: VolumeAdvice): string | null {
   if (nothing !== null) return nothing;
-  if (requests < REQUESTS_MIN) {
-    return `${requests.toLocaleString('en')} requests observed, at least ${REQUESTS_MIN.toLocaleString('en')} required`;
+  if (confidence === 'few-accesses') return 'fewer than 10,000 accesses observed';
+  if (confidence === 'deviation') {
+    return 'the measured hit ratio does not match the curve: the load has changed, or the cache is not warm yet';
   }
-  return memory.steps.length + flash.steps.length === 0 ? 'no miss-ratio curve yet' : null;
+  return null;
 }
 
-/** At most one recommendation per tier; none where no larger size helps. */
-export function recommendationsOf(advice: VolumeAdvice, assumed: AdviceAssumptions): Recommendation[] {
-  const { memory_latency_us: ofMemory, flash_latency_us: ofFlash, array_latency_us: ofArray } = assumed;
-  const has = { memory: advice.memory.today?.size_bytes ?? 0, flash: advice.flash.today?.size_bytes ?? 0 };
-  const now = { memory: hitRatioAt(advice.memory, has.memory), flash: hitRatioAt(advice.flash, has.flash) };
-  // The curve of flash includes the hits that memory serves first.
-  const together = ({ memory, flash }: typeof now) => Math.max(memory, flash);
-  const latency = (hits: typeof now) =>
-    hits.memory * ofMemory + (together(hits) - hits.memory) * ofFlash + (1 - together(hits)) * ofArray;
-
-  return (['memory', 'flash'] as const).flatMap((kind): Recommendation[] => {
-    const side = advice[kind];
-    const gain = (sizeBytes: number, hitRatio: number): Gain => {
-      const then = { ...now, [kind]: Math.max(now[kind], hitRatio) };
-      return {
-        sizeBytes,
-        moreBytes: sizeBytes - has[kind],
-        hits: together(then),
-        latencyUs: latency(then),
-        avoided: advice.requests_per_s === null ? null : advice.requests_per_s * (together(then) - together(now)),
-      };
+/** At most one recommendation per tier; none where no purchase is worth it. */
+export function recommendationsOf(advice: VolumeAdvice): Recommendation[] {
+  return (['memory', 'flash'] as const).flatMap((kind) => {
+    const { purchase, today, steps } = advice[kind];
+    if (purchase === null) return [];
+    const currentBytes = today?.size_bytes ?? 0;
+    return {
+      volume: advice.volume,
+      kind,
+      currentBytes,
+      currentHits: advice.hit_ratio,
+      currentLatencyUs: advice.latency_us,
+      purchase,
+      confidence: advice.confidence,
+      steps: steps.filter(({ size_bytes }) => size_bytes > currentBytes),
     };
-    const steps: Gain[] = [];
-    let [size, hits] = [has[kind], now[kind]];
-    for (const step of side.steps) {
-      const isNotable = step.size_bytes >= size * SIZE_FACTOR_MIN && step.hit_ratio >= hits + GAIN_MIN;
-      if (!isNotable && !(step.size_bytes === side.knee_bytes && step.size_bytes > has[kind])) continue;
-      steps.push(gain(step.size_bytes, step.hit_ratio));
-      [size, hits] = [step.size_bytes, step.hit_ratio];
-    }
-    const useful = steps.filter(({ latencyUs }) => latencyUs < latency(now) * (1 - GAIN_MIN));
-    const knee = useful.find(({ sizeBytes }) => sizeBytes === side.knee_bytes);
-    const target = knee ?? useful[0];
-    if (target === undefined) return [];
-    return [
-      {
-        volume: advice.volume,
-        kind,
-        currentBytes: has[kind],
-        measuredHits: side.today?.hit_ratio ?? 0,
-        currentHits: together(now),
-        currentLatencyUs: latency(now),
-        target,
-        isKnee: knee !== undefined,
-        steps: useful,
-      },
-    ];
   });
 }
 
-export const avoidedPerGib = ({ target }: Recommendation) => (target.avoided ?? 0) / (target.moreBytes / 2 ** 30);
+export const savedPerGib = ({ purchase }: Recommendation) =>
+  (purchase.saved_reads_per_s ?? 0) / (purchase.size_bytes / 2 ** 30);

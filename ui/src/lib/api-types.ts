@@ -68,7 +68,7 @@ export interface components {
     };
     /** @description Assumptions of advice in display units. */
     AssumptionsReport: {
-      /** @description Latency of the array. */
+      /** @description Latency of the array, of volumes without a measured one unless it was requested. */
       array_latency_us: number;
       /** @description Latency of flash. */
       flash_latency_us: number;
@@ -783,6 +783,19 @@ export interface components {
       /** @description Always `about:blank`: the status alone identifies the kind. */
       type: string;
     };
+    /** @description A recommended purchase with its effect. */
+    PurchaseAdvice: {
+      /** @description Expected fraction of reads served whole from memory and flash. */
+      hit_ratio: number;
+      /** @description Expected mean latency of a read. */
+      latency_us: number;
+      /** @description Array reads saved per second, at most as many as the array gets; null without a known rate. */
+      saved_reads_per_s: number | null;
+      /** @description Array disks saved with them; null without a known rate. */
+      saved_spindles: number | null;
+      /** @description Capacity of the SSD that is to take the place of the present flash, or size of the memory to add. */
+      size_bytes: number;
+    };
     /** @description Shares, limits and reservation of a volume, with the waits that they caused. */
     QosUse: {
       /** @description Bytes of a burst above the limit. */
@@ -893,6 +906,7 @@ export interface components {
     SideAdvice: {
       /** @description Size past which the gain is below average: the size worth buying. Null for an even curve. */
       knee_bytes: number | null;
+      purchase: components['schemas']['PurchaseAdvice'] | null;
       /** @description Steps by growing size. */
       steps: components['schemas']['StepAdvice'][];
       today?: components['schemas']['TodayAdvice'] | null;
@@ -1090,10 +1104,23 @@ export interface components {
     };
     /** @description Gain of a volume by more memory and by more flash, each alone. */
     VolumeAdvice: {
+      /** @description Whether it was measured at the volume's backing; otherwise assumed. */
+      array_latency_measured: boolean;
+      /** @description Latency of the array. */
+      array_latency_us: number;
+      /**
+       * @description Reliability of the recommended purchases: `high` after a day of observation, `medium` after an hour, `low`;
+       *     `few-accesses` or `deviation` (of the measured hit ratio from the curve's) if there is no recommendation.
+       */
+      confidence: string;
       /** @description Advice on flash. */
       flash: components['schemas']['SideAdvice'];
       /** @description Bytes of recently used data. */
       footprint_bytes: number;
+      /** @description Measured fraction of reads served whole from memory and flash; 0 for a trace. */
+      hit_ratio: number;
+      /** @description Mean latency of a read at that hit ratio, with the latencies of memory, flash and array below. */
+      latency_us: number;
       /** @description Advice on memory. */
       memory: components['schemas']['SideAdvice'];
       /** @description Reason for missing advice; null if there is advice. */
@@ -1320,6 +1347,7 @@ export type OverrideReport = components['schemas']['OverrideReport'];
 export type PagesReport = components['schemas']['PagesReport'];
 export type Point = components['schemas']['Point'];
 export type Problem = components['schemas']['Problem'];
+export type PurchaseAdvice = components['schemas']['PurchaseAdvice'];
 export type QosUse = components['schemas']['QosUse'];
 export type Quantiles = components['schemas']['Quantiles'];
 export type Range = components['schemas']['Range'];

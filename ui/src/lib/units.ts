@@ -24,6 +24,9 @@ export function bytes(value: number): string {
   return `${at === 0 ? value.toFixed(0) : round(value)} ${units[at]}`;
 }
 
+/** Capacity as it is printed on a drive: `480 GB`, `1.92 TB`. */
+export const capacity = (value: number) => (value < 1e12 ? `${round(value / 1e9)} GB` : `${round(value / 1e12)} TB`);
+
 /** Parses a size such as `1.5 GiB` or `4096`; null if invalid. */
 export function bytesOf(text: string): number | null {
   const [, value, unit = 'B'] = /^\s*(\d+(?:\.\d+)?)\s*([KMGTP]?i?B)?\s*$/i.exec(text) ?? [];

@@ -38,7 +38,7 @@ struct AdviceParameters {
     /// Assumed: requests per second of one disk; without it 180
     #[param(minimum = 1)]
     spindle_iops: Option<u32>,
-    /// Assumed: latency of a request that the array answers; without it 8000
+    /// Assumed: latency of a request that the array answers; without it the measured one of each volume, or 8000
     array_latency_us: Option<u32>,
     /// Assumed: latency of a request that flash answers; without it 200
     flash_latency_us: Option<u32>,
@@ -71,7 +71,7 @@ fn request(wanted: AdviceParameters) -> Result<Request, String> {
     let nanos = |micros: Option<u32>, default: u64| micros.map_or(default, |micros| u64::from(micros) * 1_000);
     let assumptions = Assumptions {
         spindle_iops: wanted.spindle_iops.unwrap_or(defaults.spindle_iops),
-        array_ns: nanos(wanted.array_latency_us, defaults.array_ns),
+        array_ns: wanted.array_latency_us.map(|micros| u64::from(micros) * 1_000),
         flash_ns: nanos(wanted.flash_latency_us, defaults.flash_ns),
         memory_ns: nanos(wanted.memory_latency_us, defaults.memory_ns),
     };
@@ -95,7 +95,7 @@ mod tests {
             array_latency_us: Some(12_000),
             ..AdviceParameters::default()
         };
-        let assumptions = Assumptions { spindle_iops: 75, array_ns: 12_000_000, ..Assumptions::default() };
+        let assumptions = Assumptions { spindle_iops: 75, array_ns: Some(12_000_000), ..Assumptions::default() };
         assert_eq!(request(parameters), expected(Some("v"), assumptions));
         for limit in [0, 101] {
             let refused = request(AdviceParameters { limit: Some(limit), ..AdviceParameters::default() });

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use messages::report::{AdvicePage, Assumptions};
+use messages::report::{AdvicePage, Assumptions, CoreReport};
 use messages::{Answer, ErrorKind, Failure, VolumeReport, VolumeState};
 
 use super::Daemon;
+use config::quota::PAGE_BYTES;
 use lab::report::advice;
 
 /// Maximum volumes per page: the curves of each are computed for the page.
@@ -28,7 +29,8 @@ impl Daemon {
             let text = "spindle_iops is 0; assume at least 1 request per second";
             return Err(Failure::new(ErrorKind::Invalid, text));
         }
-        let reports = self.volume_reports().await;
+        let (cores, reports, _) = self.reports().await;
+        let capacity = self.cache_capacity(&cores).await;
         if let Some(name) = volume.filter(|name| !reports.iter().any(|report| report.name == **name)) {
             return Err(Failure::no_volume(name));
         }
@@ -45,7 +47,7 @@ impl Daemon {
             let Ok(placement) = self.volumes.placement(&report.name) else { continue };
             let curve = if unresponsive.contains(&placement.core) { None } else { self.curve(&report.name).await };
             match curve {
-                Some(curve) => volumes.push(advice::of_volume(report, &curve, assumptions)),
+                Some(curve) => volumes.push(advice::of_volume(report, &curve, &capacity, assumptions)),
                 None if self.volumes.placement(&report.name).is_err() => {}
                 None => {
                     unresponsive.insert(placement.core);
@@ -55,6 +57,15 @@ impl Daemon {
         }
         let assumptions = (*assumptions).into();
         Ok(Answer::Advice(Box::new(AdvicePage { assumptions, volumes, next })))
+    }
+
+    /// Memory and flash that all volumes share.
+    async fn cache_capacity(&self, cores: &[CoreReport]) -> advice::Capacity {
+        let unused = cores.iter().map(|core| core.pool_bytes.saturating_sub(core.pool_used_bytes)).sum();
+        let flash = self.flash.report(&self.volumes).await;
+        let pages = flash.map(|flash| flash.pages).unwrap_or_default();
+        let free_slots = pages.slots.saturating_sub(pages.pages);
+        advice::Capacity { free_bytes: [unused, free_slots * PAGE_BYTES], flash_bytes: pages.slots * PAGE_BYTES }
     }
 }
 

@@ -133,7 +133,7 @@ impl Daemon {
         override_reports(&self.records.view(), |name, key| self.volumes.setting(name, key))
     }
 
-    async fn reports(&self) -> (Vec<CoreReport>, Vec<VolumeReport>, Vec<DatastoreReport>) {
+    pub(super) async fn reports(&self) -> (Vec<CoreReport>, Vec<VolumeReport>, Vec<DatastoreReport>) {
         let (mut cores, mut datastores) = (Vec::new(), Vec::new());
         let mut counted = BTreeMap::new();
         for core in self.cores.iter() {

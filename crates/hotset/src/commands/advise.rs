@@ -6,14 +6,15 @@ use std::time::Duration;
 use clap::Args;
 use lab::advice::of_trace;
 use lab::replay::recording::BLOCK_BYTES;
-use messages::report::{Assumptions, AssumptionsReport, SideAdvice, VolumeAdvice};
+use messages::report::{Assumptions, AssumptionsReport, PurchaseAdvice, SideAdvice, VolumeAdvice};
 use messages::{Answer, Request};
 use serde::Serialize;
+use serde_json::{Map, Value};
 use trace::Format;
 
 use super::daemon::{send_request, unexpected};
 use super::simulate::{parse_format, read};
-use lab::report::advice::{side, to_assumptions};
+use lab::report::advice::{of_load, to_assumptions};
 use lab::report::curves;
 use terminal::{Failure, print_json};
 use units::{parse_time, show_bytes, show_counted, show_micros};
@@ -36,9 +37,9 @@ pub struct Options {
     /// Assumed IOPS of one disk
     #[arg(long, value_name = "RATE", default_value_t = 180, value_parser = clap::value_parser!(u32).range(1..))]
     spindle_iops: u32,
-    /// Assumed latency of the array
-    #[arg(long, value_name = "TIME", default_value = "8ms", value_parser = parse_time)]
-    array_latency: Duration,
+    /// Assumed latency of the array [default: measured for a volume, otherwise 8ms]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    array_latency: Option<Duration>,
     /// Assumed latency of a flash hit
     #[arg(long, value_name = "TIME", default_value = "200us", value_parser = parse_time)]
     flash_latency: Duration,
@@ -51,28 +52,9 @@ pub struct Options {
 struct Output {
     #[serde(skip_serializing_if = "Option::is_none")]
     trace: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    volume: Option<String>,
-    requests: u64,
-    footprint_bytes: u64,
-    requests_per_s: Option<f64>,
     assumptions: AssumptionsReport,
-    memory: SideAdvice,
-    flash: SideAdvice,
-}
-
-/// Advice for a trace or a volume.
-struct Advice {
-    /// The trace's file or the volume.
-    name: String,
-    live: bool,
-    requests: u64,
-    /// For a volume, the recently used part.
-    footprint_bytes: u64,
-    /// Mean requests per second; `None` if the times are unknown.
-    rate: Option<f64>,
-    memory: SideAdvice,
-    flash: SideAdvice,
+    #[serde(flatten)]
+    advice: Map<String, Value>,
 }
 
 /// Computes the advice, prints it, and draws the curves if `--svg` is given.
@@ -80,44 +62,41 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let assumptions = Assumptions {
         spindle_iops: options.spindle_iops,
-        array_ns: nanos(options.array_latency),
+        array_ns: options.array_latency.map(nanos),
         flash_ns: nanos(options.flash_latency),
         memory_ns: nanos(options.memory_latency),
     };
     let path = Path::new(&options.subject);
-    let advised = if path.is_file() {
-        trace(path, options, &assumptions)?
-    } else {
-        volume(socket, &options.subject, &assumptions)?
-    };
+    let is_trace = path.is_file();
+    let advice =
+        if is_trace { trace(path, options, &assumptions)? } else { volume(socket, &options.subject, &assumptions)? };
     if let Some(path) = &options.svg {
-        let file = Path::new(&advised.name).file_name();
-        let title = file.map_or(advised.name.clone(), |file| file.to_string_lossy().into_owned());
-        let picture = curves::draw(&title, &advised.memory, &advised.flash);
+        let file = Path::new(&advice.volume).file_name();
+        let title = file.map_or(advice.volume.clone(), |file| file.to_string_lossy().into_owned());
+        let picture = curves::draw(&title, &advice.memory, &advice.flash);
         std::fs::write(path, picture).map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
     }
     if json {
-        return print_json(&output(advised, &assumptions));
+        return print_json(&output(advice, is_trace, &assumptions));
     }
-    print(&advised, &assumptions);
+    print(&advice, is_trace, &assumptions);
     Ok(())
 }
 
-fn trace(path: &Path, options: &Options, assumptions: &Assumptions) -> Result<Advice, Failure> {
+/// Advice for the load of a trace, under the name of its file.
+fn trace(path: &Path, options: &Options, assumptions: &Assumptions) -> Result<VolumeAdvice, Failure> {
     let recording = read(path, options.format, options.lenient)?;
-    let advice = of_trace(&recording, &to_assumptions(assumptions));
-    Ok(Advice {
-        name: path.display().to_string(),
-        live: false,
+    let assumptions = to_assumptions(assumptions, None);
+    let head = VolumeAdvice {
+        volume: path.display().to_string(),
         requests: recording.requests.len() as u64,
         footprint_bytes: u64::from(recording.blocks.distinct) * BLOCK_BYTES,
-        rate: advice.rate,
-        memory: side(&advice.memory),
-        flash: side(&advice.flash),
-    })
+        ..VolumeAdvice::default()
+    };
+    Ok(of_load(&of_trace(&recording, &assumptions), &assumptions, head))
 }
 
-fn volume(socket: Option<&Path>, name: &str, assumptions: &Assumptions) -> Result<Advice, Failure> {
+fn volume(socket: Option<&Path>, name: &str, assumptions: &Assumptions) -> Result<VolumeAdvice, Failure> {
     let (volume, assumptions) = (Some(name.to_owned()), *assumptions);
     let reply = send_request(socket, &Request::Advice { limit: 1, after: None, volume, assumptions });
     let answer = reply.map_err(|failure| Failure {
@@ -126,32 +105,33 @@ fn volume(socket: Option<&Path>, name: &str, assumptions: &Assumptions) -> Resul
     })?;
     let Answer::Advice(page) = answer else { return Err(unexpected()) };
     let [advice] = <[VolumeAdvice; 1]>::try_from(page.volumes).map_err(|_| unexpected())?;
-    let VolumeAdvice { volume: name, nothing, requests, footprint_bytes, requests_per_s: rate, memory, flash } = advice;
-    match nothing {
+    match &advice.nothing {
         Some(reason) => Err(Failure::failed(format!("volume {name}: {reason}"))),
-        None => Ok(Advice { name, live: true, requests, footprint_bytes, rate, memory, flash }),
+        None => Ok(advice),
     }
 }
 
-fn output(advised: Advice, assumptions: &Assumptions) -> Output {
-    let Advice { name, live, requests, footprint_bytes, rate, memory, flash } = advised;
-    Output {
-        trace: (!live).then(|| name.clone()),
-        volume: live.then_some(name),
-        requests,
-        footprint_bytes,
-        requests_per_s: rate,
-        assumptions: (*assumptions).into(),
-        memory,
-        flash,
+/// The fields of the HTTP interface, with the trace's file in place of the volume and without a reason for missing
+/// advice.
+fn output(advice: VolumeAdvice, is_trace: bool, assumptions: &Assumptions) -> Output {
+    let trace = is_trace.then(|| advice.volume.clone());
+    let mut fields = match serde_json::to_value(advice) {
+        Ok(Value::Object(fields)) => fields,
+        _ => Map::new(),
+    };
+    fields.remove("nothing");
+    if is_trace {
+        fields.remove("volume");
     }
+    Output { trace, assumptions: (*assumptions).into(), advice: fields }
 }
 
-/// Indexes of the steps to print: each at least a quarter larger and one percentage point better than the last one, and
-/// the knee and the largest step.
+/// Indexes of the steps to print: those that are larger than the present cache, each at least a quarter larger and one
+/// percentage point better than the last one, and the knee and the largest step.
 fn lines(side: &SideAdvice) -> Vec<usize> {
+    let present_bytes = side.today.map_or(0, |today| today.size_bytes);
     let mut lines: Vec<usize> = Vec::new();
-    for (at, step) in side.steps.iter().enumerate() {
+    for (at, step) in side.steps.iter().enumerate().filter(|(_, step)| step.size_bytes > present_bytes) {
         let is_step = lines.last().is_none_or(|last| {
             let last = &side.steps[*last];
             step.size_bytes * 4 >= last.size_bytes * 5 && step.hit_ratio >= last.hit_ratio + 0.01
@@ -163,51 +143,109 @@ fn lines(side: &SideAdvice) -> Vec<usize> {
     lines
 }
 
-fn print(advised: &Advice, assumptions: &Assumptions) {
-    let Advice { name, live, requests, footprint_bytes, rate, memory, flash } = advised;
-    let size_name = if *live { "working set" } else { "footprint" };
+fn print(advice: &VolumeAdvice, is_trace: bool, assumptions: &Assumptions) {
+    let VolumeAdvice { volume: name, requests, footprint_bytes, requests_per_s, memory, flash, .. } = advice;
+    let size_name = if is_trace { "footprint" } else { "working set" };
     println!("{name}: {}, {size_name} {}", show_counted(*requests, "request"), show_bytes(*footprint_bytes));
     for (name, side) in [("memory", memory), ("flash", flash)] {
-        println!("\n{:>12} {:>12} {:>9} {:>11} {:>9}", name, "served whole", "more", "latency", "spindles");
-        let mut before = 0.0;
-        for at in lines(side) {
-            let step = &side.steps[at];
-            let spindles = step.saved_spindles.map_or("-".to_owned(), |saved| format!("-{saved:.1}"));
-            println!(
-                "{:>12} {:>10.1} % {:>+7.1} % {:>11} {spindles:>9}{}",
-                show_bytes(step.size_bytes),
-                step.hit_ratio * 100.0,
-                (step.hit_ratio - before) * 100.0,
-                show_micros(step.latency_us),
-                if side.knee_bytes == Some(step.size_bytes) { "  <- knee: larger sizes gain less" } else { "" }
-            );
-            before = step.hit_ratio;
-        }
-        if let Some(today) = side.today {
-            let served = today.hit_ratio * 100.0;
-            println!("       current: {}, hit ratio {served:.1} %", show_bytes(today.size_bytes));
-        }
+        print_steps(name, side);
     }
-    let knee = |side: &SideAdvice| {
-        side.knee()
-            .map_or("none: the hit ratio grows evenly with the size".to_owned(), |step| show_bytes(step.size_bytes))
-    };
-    println!("\nworth buying: memory {}, or flash {}", knee(memory), knee(flash));
-    let micros = |nanos: u64| show_micros(nanos as f64 / 1e3);
+    println!();
+    print_recommendation(advice, is_trace);
+    let source = if advice.array_latency_measured { "measured" } else { "assumed" };
     println!(
-        "assumed latency: array {}, flash {}, memory {}; {} IOPS per disk; memory and flash are rated separately",
-        micros(assumptions.array_ns),
-        micros(assumptions.flash_ns),
-        micros(assumptions.memory_ns),
+        "latency: array {} ({source}), flash {}, memory {} (assumed); {} IOPS per disk; memory and flash are rated \
+         separately",
+        show_micros(advice.array_latency_us),
+        show_micros(assumptions.flash_ns as f64 / 1e3),
+        show_micros(assumptions.memory_ns as f64 / 1e3),
         assumptions.spindle_iops
     );
-    if *live {
+    if !is_trace {
         println!(
             "the curves of a volume assume LRU replacement and estimate the hit ratio of requests from that of blocks"
         );
     }
-    match rate {
+    match requests_per_s {
         Some(rate) => println!("disks saved are based on the mean rate of {rate:.0} requests/s"),
         None => println!("the trace has no times, so disks saved are unknown"),
     }
+}
+
+fn print_steps(name: &str, side: &SideAdvice) {
+    println!("\n{:>12} {:>12} {:>9} {:>11} {:>9}", name, "served whole", "more", "latency", "spindles");
+    let mut before = 0.0;
+    if let Some(today) = side.today {
+        println!("{:>12} {:>10.1} %  measured now", show_bytes(today.size_bytes), today.hit_ratio * 100.0);
+        let below = side.steps.iter().rfind(|step| step.size_bytes <= today.size_bytes);
+        before = below.map_or(0.0, |step| step.hit_ratio);
+    }
+    for at in lines(side) {
+        let step = &side.steps[at];
+        // Less than a tenth of a disk is none.
+        let spindles = step.saved_spindles.filter(|saved| *saved >= 0.05);
+        println!(
+            "{:>12} {:>10.1} % {:>+7.1} % {:>11} {:>9}{}",
+            show_bytes(step.size_bytes),
+            step.hit_ratio * 100.0,
+            (step.hit_ratio - before) * 100.0,
+            show_micros(step.latency_us),
+            spindles.map_or("-".to_owned(), |saved| format!("-{saved:.1}")),
+            if side.knee_bytes == Some(step.size_bytes) { "  <- knee: larger sizes gain less" } else { "" }
+        );
+        before = step.hit_ratio;
+    }
+}
+
+/// The purchase of each kind, or the reason why there is none.
+fn print_recommendation(advice: &VolumeAdvice, is_trace: bool) {
+    let because = match advice.confidence.as_str() {
+        "high" => "confidence high",
+        "medium" if is_trace => "confidence medium: less than a day is recorded",
+        "low" if is_trace => "confidence low: less than an hour is recorded",
+        "medium" => "confidence medium: observed for less than a day",
+        "low" => "confidence low: observed for less than an hour",
+        "few-accesses" => {
+            println!("recommendation: none yet, fewer than 10,000 accesses were observed");
+            return;
+        }
+        _ => {
+            println!(
+                "recommendation: none yet, the measured hit ratio ({:.1} %) does not match the curve: the load has \
+                 changed, or the cache is not warm yet",
+                advice.hit_ratio * 100.0
+            );
+            return;
+        }
+    };
+    println!("recommendation ({because}):");
+    for (kind, side) in [("memory", &advice.memory), ("flash", &advice.flash)] {
+        match &side.purchase {
+            None => println!("  {kind:7} nothing to buy yet"),
+            Some(purchase) => println!("  {kind:7} {}", purchase_text(kind, purchase, advice)),
+        }
+    }
+}
+
+fn purchase_text(kind: &str, purchase: &PurchaseAdvice, advice: &VolumeAdvice) -> String {
+    let size = match kind {
+        "flash" => format!("a {} SSD", show_capacity(purchase.size_bytes)),
+        _ => format!("{} more", show_bytes(purchase.size_bytes)),
+    };
+    let (before, after) = (advice.hit_ratio * 100.0, purchase.hit_ratio * 100.0);
+    let speed = advice.latency_us / purchase.latency_us;
+    let mut text = format!("{size}: hits {before:.0} -> {after:.0} %, reads about {speed:.1} times faster");
+    if let Some(saved) = purchase.saved_reads_per_s.filter(|saved| *saved >= 0.5) {
+        text += &format!(", {saved:.0} array reads/s saved");
+    }
+    if let Some(saved) = purchase.saved_spindles.filter(|saved| *saved >= 0.05) {
+        text += &format!(" ({saved:.1} disks)");
+    }
+    text
+}
+
+/// Capacity as it is printed on a drive, in decimal units.
+fn show_capacity(bytes: u64) -> String {
+    let gigabytes = bytes / 1_000_000_000;
+    if gigabytes < 1_000 { format!("{gigabytes} GB") } else { format!("{:.2} TB", gigabytes as f64 / 1e3) }
 }

@@ -1,18 +1,46 @@
 //! Presentation of advice: for a volume in service (command and HTTP interface alike), and for a trace.
 
-use crate::advice::{Live, Side, Step, Today};
+use crate::advice::{Advice, Confidence, Live, Present, Purchase, Side, Step, Today};
 use engine::policy::curve::{CurvePoint, CurveStats, VolumeCurves};
-use messages::report::{Assumptions, Curve, MissRatioCurve, SideAdvice, StepAdvice, TodayAdvice, VolumeAdvice};
+use messages::report::{
+    ARRAY_NS, Assumptions, Counts, Curve, MissRatioCurve, PurchaseAdvice, SideAdvice, StepAdvice, TodayAdvice,
+    VolumeAdvice,
+};
 use messages::{VolumeReport, VolumeState};
 
-/// Converts the assumptions for the computation.
-pub fn to_assumptions(assumptions: &Assumptions) -> crate::advice::Assumptions {
+/// Requests of clients that a backing has to have answered before their mean latency is taken for its own.
+const MEASURED_READS_MIN: u64 = 100;
+
+/// Memory and flash of the daemon, shared by all volumes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Capacity {
+    /// Unused bytes of memory and of flash.
+    pub free_bytes: [u64; 2],
+    /// Bytes of flash in service.
+    pub flash_bytes: u64,
+}
+
+/// Converts the assumptions for the computation; `measured_ns` is the measured latency of the array.
+pub fn to_assumptions(assumptions: &Assumptions, measured_ns: Option<u64>) -> crate::advice::Assumptions {
     let Assumptions { spindle_iops, array_ns, flash_ns, memory_ns } = *assumptions;
+    let array_ns = array_ns.or(measured_ns).unwrap_or(ARRAY_NS);
     crate::advice::Assumptions { spindle_rate: f64::from(spindle_iops), array_ns, flash_ns, memory_ns }
 }
 
+/// Mean latency of clients' reads at the backing of a volume.
+fn measured_array_ns(report: &VolumeReport) -> Option<u64> {
+    let reads = report.backing_requests.iter().find(|it| it.op == "read" && it.cause == "client-read")?;
+    let Counts { all, sum_us, .. } = reads.latency;
+    (all >= MEASURED_READS_MIN).then(|| (sum_us * 1e3 / all as f64) as u64)
+}
+
 /// The gain of additional memory and flash for a volume, from its miss-ratio curves.
-pub fn of_volume(report: &VolumeReport, curve: &MissRatioCurve, assumptions: &Assumptions) -> VolumeAdvice {
+pub fn of_volume(
+    report: &VolumeReport,
+    curve: &MissRatioCurve,
+    capacity: &Capacity,
+    assumptions: &Assumptions,
+) -> VolumeAdvice {
     let requests = report.reads + report.writes;
     if requests == 0 {
         let text = "nothing was read or written yet, so there is no advice";
@@ -20,21 +48,51 @@ pub fn of_volume(report: &VolumeReport, curve: &MissRatioCurve, assumptions: &As
     }
     let ratio = |hits: u64| hits as f64 / report.reads.max(1) as f64;
     let seconds = curve.observed_ms as f64 / 1e3;
-    let advice = crate::advice::of_volume(
-        &Live {
-            curves: VolumeCurves { memory: curve_stats(&curve.memory), flash: curve_stats(&curve.flash) },
-            rate: (seconds > 0.0).then(|| requests as f64 / seconds),
-            memory: Today { size_bytes: report.memory_bytes, hit_ratio: ratio(report.memory_hits) },
-            flash: Today { size_bytes: report.flash.cached_bytes, hit_ratio: ratio(report.flash_hits) },
+    let per_second = |count: u64| (seconds > 0.0).then(|| count as f64 / seconds);
+    let live = Live {
+        curves: VolumeCurves { memory: curve_stats(&curve.memory), flash: curve_stats(&curve.flash) },
+        seconds,
+        rate: per_second(requests),
+        present: Present {
+            memory_hits: ratio(report.memory_hits),
+            flash_hits: ratio(report.flash_hits),
+            reads_per_s: per_second(report.reads),
+            used_bytes: [report.memory_bytes, report.flash.cached_bytes],
+            free_bytes: capacity.free_bytes,
+            flash_bytes: capacity.flash_bytes,
         },
-        &to_assumptions(assumptions),
-    );
+    };
+    let measured_ns = measured_array_ns(report).filter(|_| assumptions.array_ns.is_none());
+    let assumptions = to_assumptions(assumptions, measured_ns);
+    let advice = crate::advice::of_volume(&live, &assumptions);
     VolumeAdvice {
         footprint_bytes: curve.memory.working_set_bytes,
+        array_latency_measured: measured_ns.is_some(),
+        ..of_load(&advice, &assumptions, empty_advice(report))
+    }
+}
+
+/// `advice` for the load that `head` names.
+pub fn of_load(advice: &Advice, assumptions: &crate::advice::Assumptions, head: VolumeAdvice) -> VolumeAdvice {
+    VolumeAdvice {
         requests_per_s: advice.rate,
+        hit_ratio: advice.present.hit_ratio(),
+        latency_us: advice.present.latency_ns(assumptions) / 1e3,
+        array_latency_us: assumptions.array_ns as f64 / 1e3,
+        confidence: confidence_name(advice.confidence).to_owned(),
         memory: side(&advice.memory),
         flash: side(&advice.flash),
-        ..empty_advice(report)
+        ..head
+    }
+}
+
+fn confidence_name(confidence: Confidence) -> &'static str {
+    match confidence {
+        Confidence::High => "high",
+        Confidence::Medium => "medium",
+        Confidence::Low => "low",
+        Confidence::FewAccesses => "few-accesses",
+        Confidence::Deviation => "deviation",
     }
 }
 
@@ -53,7 +111,7 @@ fn empty_advice(report: &VolumeReport) -> VolumeAdvice {
 }
 
 /// Advice for one kind of cache.
-pub fn side(side: &Side) -> SideAdvice {
+fn side(side: &Side) -> SideAdvice {
     let step = |step: &Step| StepAdvice {
         size_bytes: step.size_bytes,
         hit_ratio: step.hit_ratio,
@@ -65,6 +123,13 @@ pub fn side(side: &Side) -> SideAdvice {
     SideAdvice {
         today: side.today.map(|Today { size_bytes, hit_ratio }| TodayAdvice { size_bytes, hit_ratio }),
         knee_bytes: side.knee.map(|at| side.steps[at].size_bytes),
+        purchase: side.purchase.map(|purchase: Purchase| PurchaseAdvice {
+            size_bytes: purchase.size_bytes,
+            hit_ratio: purchase.hit_ratio,
+            latency_us: purchase.latency_ns / 1e3,
+            saved_reads_per_s: purchase.saved_reads_per_s,
+            saved_spindles: purchase.saved_spindles,
+        }),
         steps: side.steps.iter().map(step).collect(),
     }
 }
@@ -77,7 +142,7 @@ fn curve_stats(curve: &Curve) -> CurveStats {
 
 #[cfg(test)]
 mod tests {
-    use messages::report::Point;
+    use messages::report::{BackingRequests, Point};
 
     use super::*;
 
@@ -99,7 +164,12 @@ mod tests {
     #[test]
     fn step_reports_its_gain_in_hits_latency_and_disks() {
         let (report, curve) = read_volume();
-        let advice = of_volume(&report, &curve, &Assumptions { spindle_iops: 50, ..Assumptions::default() });
+        let advice = of_volume(
+            &report,
+            &curve,
+            &Capacity::default(),
+            &Assumptions { spindle_iops: 50, ..Assumptions::default() },
+        );
         assert_eq!((advice.nothing, advice.requests, advice.requests_per_s), (None, 1_000, Some(100.0)));
         assert_eq!((advice.footprint_bytes, advice.memory.knee_bytes), (9 << 20, Some(2 << 20)));
         assert_eq!(advice.memory.today, Some(TodayAdvice { size_bytes: 1 << 20, hit_ratio: 0.5 }));
@@ -114,6 +184,49 @@ mod tests {
         };
         assert_eq!((advice.memory.steps.len(), advice.memory.steps[0]), (4, first));
         assert_eq!((advice.flash.knee_bytes, advice.flash.steps), (None, vec![]));
+        // Half of 900 reads from memory; no recommendation from 1,000 accesses.
+        assert_eq!((advice.hit_ratio, advice.latency_us, advice.confidence.as_str()), (0.5, 4_010.0, "few-accesses"));
+        assert_eq!((advice.memory.purchase, advice.flash.purchase), (None, None));
+    }
+
+    #[test]
+    fn measured_latency_of_the_backing_takes_the_place_of_the_default() {
+        let (mut report, curve) = read_volume();
+        let latency = |report: &VolumeReport, array_ns| {
+            let assumptions = Assumptions { array_ns, ..Assumptions::default() };
+            let advice = of_volume(report, &curve, &Capacity::default(), &assumptions);
+            (advice.array_latency_us, advice.array_latency_measured)
+        };
+        assert_eq!(latency(&report, None), (8_000.0, false));
+        let requests = |op: &str, cause: &str, all, sum_us| BackingRequests {
+            op: op.to_owned(),
+            cause: cause.to_owned(),
+            latency: Counts { all, sum_us, ..Counts::default() },
+            ..BackingRequests::default()
+        };
+        report.backing_requests =
+            vec![requests("read", "readahead", 1_000, 9e6), requests("read", "client-read", 200, 500_000.0)];
+        assert_eq!(latency(&report, None), (2_500.0, true));
+        assert_eq!(latency(&report, Some(1_000_000)), (1_000.0, false));
+        report.backing_requests[1].latency.all = MEASURED_READS_MIN - 1;
+        assert_eq!(latency(&report, None), (8_000.0, false));
+    }
+
+    #[test]
+    fn recommendation_is_a_purchase_with_its_effect() {
+        let (mut report, mut curve) = read_volume();
+        curve.memory.accesses = 20_000;
+        curve.observed_ms = 7_200_000;
+        for point in &mut curve.memory.points {
+            point.size_bytes <<= 10;
+        }
+        report.memory_bytes = 1 << 30;
+        let advice = of_volume(&report, &curve, &Capacity::default(), &Assumptions::default());
+        let purchase = advice.memory.purchase.expect("more memory helps");
+        // The curve promises 0.91 with 2 GiB more, and at most 0.95.
+        assert_eq!((advice.confidence.as_str(), purchase.size_bytes), ("medium", 2 << 30));
+        assert!((purchase.hit_ratio - 0.91).abs() < 1e-9 && purchase.latency_us < 740.0, "{purchase:?}");
+        assert!(purchase.saved_reads_per_s.is_some_and(|saved| (saved - 0.125 * 0.41).abs() < 1e-9), "{purchase:?}");
     }
 
     #[test]
@@ -125,14 +238,15 @@ mod tests {
         assert!(reason(without_curves(&report)).contains("refused"));
         (report.reads, report.writes) = (0, 0);
         assert!(
-            reason(of_volume(&report, &curve, &Assumptions::default())).contains("nothing was read or written yet")
+            reason(of_volume(&report, &curve, &Capacity::default(), &Assumptions::default()))
+                .contains("nothing was read or written yet")
         );
     }
 
     #[test]
     fn default_assumptions_are_the_same_everywhere() {
         let (messages_default, lab_default) =
-            (to_assumptions(&Assumptions::default()), crate::advice::Assumptions::default());
+            (to_assumptions(&Assumptions::default(), None), crate::advice::Assumptions::default());
         assert_eq!(
             (
                 messages_default.spindle_rate,

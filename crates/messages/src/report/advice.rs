@@ -9,18 +9,21 @@ use utoipa::ToSchema;
 pub struct Assumptions {
     /// Requests per second of one disk of the array.
     pub spindle_iops: u32,
-    /// Latency of the array, in nanoseconds.
-    pub array_ns: u64,
+    /// Latency of the array, in nanoseconds; `None` for the measured latency of the volume, or [`ARRAY_NS`] without one.
+    pub array_ns: Option<u64>,
     /// Latency of flash.
     pub flash_ns: u64,
     /// Latency of memory.
     pub memory_ns: u64,
 }
 
+/// Latency of a 15k disk in a busy array, in nanoseconds.
+pub const ARRAY_NS: u64 = 8_000_000;
+
 impl Default for Assumptions {
     /// A 15k disk in a busy array, an SSD through a file system, memory through a socket.
     fn default() -> Self {
-        Assumptions { spindle_iops: 180, array_ns: 8_000_000, flash_ns: 200_000, memory_ns: 20_000 }
+        Assumptions { spindle_iops: 180, array_ns: None, flash_ns: 200_000, memory_ns: 20_000 }
     }
 }
 
@@ -41,7 +44,7 @@ pub struct AdvicePage {
 pub struct AssumptionsReport {
     /// Requests per second of one disk.
     pub spindle_requests_per_s: f64,
-    /// Latency of the array.
+    /// Latency of the array, of volumes without a measured one unless it was requested.
     pub array_latency_us: f64,
     /// Latency of flash.
     pub flash_latency_us: f64,
@@ -54,7 +57,7 @@ impl From<Assumptions> for AssumptionsReport {
         let micros = |nanos: u64| nanos as f64 / 1e3;
         AssumptionsReport {
             spindle_requests_per_s: f64::from(assumed.spindle_iops),
-            array_latency_us: micros(assumed.array_ns),
+            array_latency_us: micros(assumed.array_ns.unwrap_or(ARRAY_NS)),
             flash_latency_us: micros(assumed.flash_ns),
             memory_latency_us: micros(assumed.memory_ns),
         }
@@ -76,6 +79,17 @@ pub struct VolumeAdvice {
     /// Mean request rate since the volume was attached.
     #[schema(required)]
     pub requests_per_s: Option<f64>,
+    /// Measured fraction of reads served whole from memory and flash; 0 for a trace.
+    pub hit_ratio: f64,
+    /// Mean latency of a read at that hit ratio, with the latencies of memory, flash and array below.
+    pub latency_us: f64,
+    /// Latency of the array.
+    pub array_latency_us: f64,
+    /// Whether it was measured at the volume's backing; otherwise assumed.
+    pub array_latency_measured: bool,
+    /// Reliability of the recommended purchases: `high` after a day of observation, `medium` after an hour, `low`;
+    /// `few-accesses` or `deviation` (of the measured hit ratio from the curve's) if there is no recommendation.
+    pub confidence: String,
     /// Advice on memory.
     pub memory: SideAdvice,
     /// Advice on flash.
@@ -91,8 +105,29 @@ pub struct SideAdvice {
     /// Size past which the gain is below average: the size worth buying. Null for an even curve.
     #[schema(required)]
     pub knee_bytes: Option<u64>,
+    /// Smallest size on sale with most of the possible gain. Null if nothing is worth buying, or if the confidence is
+    /// insufficient.
+    #[schema(required)]
+    pub purchase: Option<PurchaseAdvice>,
     /// Steps by growing size.
     pub steps: Vec<StepAdvice>,
+}
+
+/// A recommended purchase with its effect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PurchaseAdvice {
+    /// Capacity of the SSD that is to take the place of the present flash, or size of the memory to add.
+    pub size_bytes: u64,
+    /// Expected fraction of reads served whole from memory and flash.
+    pub hit_ratio: f64,
+    /// Expected mean latency of a read.
+    pub latency_us: f64,
+    /// Array reads saved per second, at most as many as the array gets; null without a known rate.
+    #[schema(required)]
+    pub saved_reads_per_s: Option<f64>,
+    /// Array disks saved with them; null without a known rate.
+    #[schema(required)]
+    pub saved_spindles: Option<f64>,
 }
 
 impl SideAdvice {

@@ -17,7 +17,10 @@ mod qos;
 mod status;
 mod volume;
 
-pub use advice::{AdvicePage, Assumptions, AssumptionsReport, SideAdvice, StepAdvice, TodayAdvice, VolumeAdvice};
+pub use advice::{
+    ARRAY_NS, AdvicePage, Assumptions, AssumptionsReport, PurchaseAdvice, SideAdvice, StepAdvice, TodayAdvice,
+    VolumeAdvice,
+};
 pub use alert::{AlertKind, AlertReport, Notice, Severity, WebhookHealth};
 pub use certificate::CertificateReport;
 pub use configuration::{ConfigurationReport, EntryReport, KeyReport, KeySource, TakesEffect};

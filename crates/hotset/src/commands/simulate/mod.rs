@@ -253,6 +253,12 @@ impl Outcome {
             show_count(report.backing_reads),
             show_count(report.backing_writes)
         );
+        if report.memory.outcome.accesses > 0 && report.flash.outcome.accesses > 0 && report.partial_hits > 0 {
+            println!(
+                "memory takes repeated accesses away from flash, so fewer pages are promoted: full hits can be fewer \
+                 than with flash alone, although the backing is read less"
+            );
+        }
         self.timed.iter().for_each(timed::Timed::print);
         frontier::print(&self.frontier);
     }

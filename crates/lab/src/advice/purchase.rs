@@ -1,0 +1,275 @@
+//! Purchases worth making: for each kind of cache the smallest size on sale that achieves most of the possible gain.
+
+use super::{Assumptions, Side, Step};
+
+const GB: u64 = 1_000_000_000;
+const GIB: u64 = 1 << 30;
+/// Capacities of SSDs on sale.
+const SSD_BYTES: [u64; 9] =
+    [120 * GB, 240 * GB, 480 * GB, 960 * GB, 1_920 * GB, 3_840 * GB, 7_680 * GB, 15_360 * GB, 30_720 * GB];
+/// Sizes of memory to add.
+const MEMORY_BYTES: [u64; 10] =
+    [GIB, 2 * GIB, 4 * GIB, 8 * GIB, 16 * GIB, 32 * GIB, 64 * GIB, 128 * GIB, 256 * GIB, 512 * GIB];
+/// Part of the largest possible gain that a purchase has to achieve.
+const GAIN_PART: f64 = 0.9;
+/// Rise of the hit ratio, and fall of the mean latency as a part of it, below which nothing is worth buying.
+const HIT_RATIO_GAIN_MIN: f64 = 0.02;
+const LATENCY_GAIN_MIN: f64 = 0.05;
+/// Accesses below which a curve says nothing.
+const ACCESSES_MIN: u64 = 10_000;
+/// Difference of the measured hit ratio from the curve's after which the curve does not describe the load.
+const DEVIATION_MAX: f64 = 0.15;
+const HOUR_S: f64 = 3_600.0;
+const DAY_S: f64 = 24.0 * HOUR_S;
+
+/// Kind of cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Memory.
+    Memory,
+    /// Flash.
+    Flash,
+}
+
+/// Hit ratio and resources of a load at present. A load without a cache has the default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Present {
+    /// Reads served whole from memory, as a fraction of all reads.
+    pub memory_hits: f64,
+    /// Reads served whole from memory and flash, and not from memory alone, as a fraction of all reads.
+    pub flash_hits: f64,
+    /// Reads per second; `None` if unknown.
+    pub reads_per_s: Option<f64>,
+    /// Bytes of memory and of flash that the load uses.
+    pub used_bytes: [u64; 2],
+    /// Unused bytes of memory and of flash, which the cache will fill by itself.
+    pub free_bytes: [u64; 2],
+    /// Capacity of flash in service.
+    pub flash_bytes: u64,
+}
+
+/// A size to buy, with its effect.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Purchase {
+    /// Size of the SSD in place of the present flash, or of the added memory.
+    pub size_bytes: u64,
+    /// Reads served by the cache, as a fraction of all reads.
+    pub hit_ratio: f64,
+    /// Mean latency of a read.
+    pub latency_ns: f64,
+    /// Array reads saved per second; `None` without a known rate. Never more than the array gets.
+    pub saved_reads_per_s: Option<f64>,
+    /// Disks that are saved with them.
+    pub saved_spindles: Option<f64>,
+}
+
+/// Reliability of advice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Confidence {
+    /// A day or more of a load that the curve describes.
+    High,
+    /// An hour or more.
+    Medium,
+    /// Less than an hour.
+    Low,
+    /// Too few accesses for a curve: no recommendation.
+    FewAccesses,
+    /// The measured hit ratio is not the one of the curve, because the load has changed or the cache is not filled yet:
+    /// no recommendation.
+    Deviation,
+}
+
+impl Confidence {
+    /// Whether a recommendation, or that nothing is worth buying, can be derived.
+    pub fn is_sufficient(self) -> bool {
+        matches!(self, Confidence::High | Confidence::Medium | Confidence::Low)
+    }
+}
+
+/// Hit ratio of `size_bytes` on a curve, interpolated linearly.
+fn hit_ratio_at(steps: &[Step], size_bytes: u64) -> f64 {
+    let after = steps.partition_point(|step| step.size_bytes < size_bytes);
+    let Some(above) = steps.get(after) else { return steps.last().map_or(0.0, |step| step.hit_ratio) };
+    let (size_below, ratio_below) =
+        after.checked_sub(1).map_or((0, 0.0), |before| (steps[before].size_bytes, steps[before].hit_ratio));
+    let part = (size_bytes - size_below) as f64 / (above.size_bytes - size_below) as f64;
+    ratio_below + part * (above.hit_ratio - ratio_below)
+}
+
+impl Present {
+    /// Measured hit ratio of memory and flash together.
+    pub fn hit_ratio(&self) -> f64 {
+        (self.memory_hits + self.flash_hits).min(1.0)
+    }
+
+    /// Mean latency of a read at the measured hit ratios.
+    pub fn latency_ns(&self, assumptions: &Assumptions) -> f64 {
+        self.memory_hits * assumptions.memory_ns as f64
+            + self.flash_hits * assumptions.flash_ns as f64
+            + (1.0 - self.hit_ratio()) * assumptions.array_ns as f64
+    }
+
+    /// Reliability of advice after `seconds` of observation with `accesses` in the curves.
+    pub fn confidence(&self, memory: &Side, flash: &Side, accesses: u64, seconds: f64) -> Confidence {
+        // Flash holds what memory holds and more: its curve includes memory's hits.
+        let expected =
+            hit_ratio_at(&memory.steps, self.used_bytes[0]).max(hit_ratio_at(&flash.steps, self.used_bytes[1]));
+        if accesses < ACCESSES_MIN {
+            Confidence::FewAccesses
+        } else if self.used_bytes != [0, 0] && (expected - self.hit_ratio()).abs() > DEVIATION_MAX {
+            Confidence::Deviation
+        } else if seconds < HOUR_S {
+            Confidence::Low
+        } else if seconds < DAY_S {
+            Confidence::Medium
+        } else {
+            Confidence::High
+        }
+    }
+
+    /// The purchase of `kind` that is worth making; `None` if there is none.
+    pub fn purchase(&self, kind: Kind, memory: &Side, flash: &Side, assumptions: &Assumptions) -> Option<Purchase> {
+        let sides = [memory, flash];
+        let reached = |sizes: [u64; 2]| {
+            let [memory, flash] = [0, 1].map(|tier| hit_ratio_at(&sides[tier].steps, sizes[tier]));
+            memory.max(flash)
+        };
+        // Part of the array's reads that hits take away when the caches grow from one hit ratio to the other.
+        let part = |before: f64, then: f64| ((then - before) / (1.0 - before).max(f64::EPSILON)).clamp(0.0, 1.0);
+        let filled = [0, 1].map(|tier| self.used_bytes[tier] + self.free_bytes[tier]);
+        // The caches fill by themselves: the purchase is compared with the filled ones.
+        let fill = part(reached(self.used_bytes), reached(filled)) * (1.0 - self.hit_ratio());
+        let hits_filled = self.hit_ratio() + fill;
+        let fill_ns = if self.flash_bytes > 0 { assumptions.flash_ns } else { assumptions.memory_ns };
+        let latency_filled = self.latency_ns(assumptions) - fill * (assumptions.array_ns as f64 - fill_ns as f64);
+        let sizes: Vec<(u64, u64)> = match kind {
+            Kind::Memory => MEMORY_BYTES.iter().map(|added| (*added, filled[0] + added)).collect(),
+            // An SSD that is not larger than the present flash is no purchase.
+            Kind::Flash => SSD_BYTES
+                .iter()
+                .filter(|size| **size > self.flash_bytes)
+                .map(|size| (*size, filled[1] + size - self.flash_bytes))
+                .collect(),
+        };
+        let hit_ns = if kind == Kind::Memory { assumptions.memory_ns } else { assumptions.flash_ns } as f64;
+        let effect = |(size_bytes, total): (u64, u64)| {
+            let mut then = filled;
+            then[kind as usize] = total;
+            let saved = part(reached(filled), reached(then)) * (1.0 - hits_filled);
+            let saved_reads_per_s = self.reads_per_s.map(|rate| rate * saved);
+            Purchase {
+                size_bytes,
+                hit_ratio: hits_filled + saved,
+                latency_ns: latency_filled - saved * (assumptions.array_ns as f64 - hit_ns),
+                saved_reads_per_s,
+                saved_spindles: saved_reads_per_s.map(|rate| rate / assumptions.spindle_rate),
+            }
+        };
+        let effects: Vec<Purchase> = sizes.into_iter().map(effect).collect();
+        let gain = |purchase: &Purchase| purchase.hit_ratio - hits_filled;
+        let gain_max = gain(effects.last()?);
+        effects.into_iter().find(|purchase| gain(purchase) >= GAIN_PART * gain_max).filter(|purchase| {
+            gain(purchase) >= HIT_RATIO_GAIN_MIN && purchase.latency_ns <= (1.0 - LATENCY_GAIN_MIN) * latency_filled
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn side(points: &[(u64, f64)]) -> Side {
+        let step = |(size_bytes, hit_ratio): &(u64, f64)| Step {
+            size_bytes: *size_bytes,
+            hit_ratio: *hit_ratio,
+            miss_ratio: 1.0 - hit_ratio,
+            lru_miss_ratio: 1.0 - hit_ratio,
+            latency_ns: 0.0,
+            saved_spindles: None,
+        };
+        Side { steps: points.iter().map(step).collect(), knee: None, today: None, purchase: None }
+    }
+
+    /// A load with 400 GiB of hot data and 8 GiB of memory for it.
+    fn hot_data() -> (Present, Side, Side) {
+        let present =
+            Present { memory_hits: 0.5, reads_per_s: Some(1_000.0), used_bytes: [8 * GIB, 0], ..Present::default() };
+        let points = [(8 * GIB, 0.5), (100 * GIB, 0.7), (400 * GIB, 0.9), (800 * GIB, 0.91)];
+        (present, side(&points), side(&points))
+    }
+
+    #[test]
+    fn smallest_ssd_with_most_of_the_gain_is_recommended() {
+        let (present, memory, flash) = hot_data();
+        let assumptions = Assumptions::default();
+        let purchase = present.purchase(Kind::Flash, &memory, &flash, &assumptions).expect("flash helps");
+        assert_eq!(purchase.size_bytes, 480 * GB);
+        assert!((0.90..0.91).contains(&purchase.hit_ratio), "{purchase:?}");
+        let saved = purchase.saved_reads_per_s.expect("the rate is known");
+        assert!((400.0..410.0).contains(&saved), "{saved}");
+        assert!((purchase.saved_spindles.expect("the rate is known") - saved / 180.0).abs() < 1e-9);
+        // 0.5 x 20 µs + 0.5 x 8 ms before; about a tenth of the reads from the array afterwards.
+        let (before, after) = (present.latency_ns(&assumptions), purchase.latency_ns);
+        assert!((4.0e6..4.02e6).contains(&before) && (0.8e6..0.9e6).contains(&after), "{before} {after}");
+    }
+
+    #[test]
+    fn saved_reads_never_exceed_the_reads_that_the_array_gets() {
+        let (mut present, memory, flash) = hot_data();
+        for memory_hits in [0.0, 0.3, 0.7, 0.95] {
+            present.memory_hits = memory_hits;
+            for kind in [Kind::Memory, Kind::Flash] {
+                let Some(purchase) = present.purchase(kind, &memory, &flash, &Assumptions::default()) else { continue };
+                let array = 1_000.0 * (1.0 - memory_hits);
+                assert!(purchase.saved_reads_per_s.is_some_and(|saved| saved > 0.0 && saved <= array), "{purchase:?}");
+                assert!(purchase.hit_ratio <= 1.0 && purchase.latency_ns > 0.0, "{purchase:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn recommended_flash_is_larger_than_the_present_one() {
+        let (mut present, memory, flash) = hot_data();
+        (present.flash_bytes, present.used_bytes[1], present.flash_hits) = (240 * GB, 240 * GB, 0.25);
+        let purchase = present.purchase(Kind::Flash, &memory, &flash, &Assumptions::default());
+        assert_eq!(purchase.map(|purchase| purchase.size_bytes), Some(480 * GB));
+        // The hot data fits.
+        (present.flash_bytes, present.used_bytes[1], present.flash_hits) = (960 * GB, 800 * GIB, 0.4);
+        for kind in [Kind::Memory, Kind::Flash] {
+            assert_eq!(present.purchase(kind, &memory, &flash, &Assumptions::default()), None);
+        }
+    }
+
+    #[test]
+    fn room_that_is_not_filled_yet_needs_no_purchase() {
+        let (mut present, memory, flash) = hot_data();
+        assert!(present.purchase(Kind::Memory, &memory, &flash, &Assumptions::default()).is_some());
+        present.free_bytes = [512 * GIB, 0];
+        for kind in [Kind::Memory, Kind::Flash] {
+            assert_eq!(present.purchase(kind, &memory, &flash, &Assumptions::default()), None);
+        }
+    }
+
+    #[test]
+    fn flash_as_slow_as_the_array_is_not_recommended() {
+        let (present, memory, flash) = hot_data();
+        let fast_array = Assumptions { array_ns: 150_000, ..Assumptions::default() };
+        assert_eq!(present.purchase(Kind::Flash, &memory, &flash, &fast_array), None);
+        assert!(present.purchase(Kind::Memory, &memory, &flash, &fast_array).is_some());
+    }
+
+    #[test]
+    fn confidence_needs_accesses_time_and_a_curve_that_describes_the_load() {
+        let (mut present, memory, flash) = hot_data();
+        let confidence = |present: &Present, accesses, seconds| present.confidence(&memory, &flash, accesses, seconds);
+        assert_eq!(confidence(&present, ACCESSES_MIN - 1, DAY_S), Confidence::FewAccesses);
+        assert_eq!(confidence(&present, ACCESSES_MIN, 60.0), Confidence::Low);
+        assert_eq!(confidence(&present, ACCESSES_MIN, HOUR_S), Confidence::Medium);
+        assert_eq!(confidence(&present, ACCESSES_MIN, DAY_S), Confidence::High);
+        // The curve expects 0.5.
+        present.memory_hits = 0.1;
+        assert_eq!(confidence(&present, ACCESSES_MIN, DAY_S), Confidence::Deviation);
+        assert!(!Confidence::Deviation.is_sufficient() && !Confidence::FewAccesses.is_sufficient());
+        assert!(Confidence::Low.is_sufficient());
+    }
+}
