@@ -30,6 +30,8 @@ pub struct Summary {
     pub seconds: f64,
     /// The demo ended early.
     pub cut_short: bool,
+    /// The demo is too short for the cache to warm up as in the publication, so its checks have no verdict.
+    pub shortened: bool,
     /// Set-up of the daemon with the cache, by its own report.
     pub with: DaemonSetup,
     /// Set-up of the other daemon.
@@ -98,8 +100,8 @@ pub struct CheckSummary {
     pub high: Option<f64>,
     /// The publication.
     pub source: &'static str,
-    /// The measured value is within the bounds.
-    pub reached: bool,
+    /// The measured value is within the bounds; `None` in a shortened demo.
+    pub reached: Option<bool>,
     #[serde(skip)]
     bounds: String,
 }
@@ -117,9 +119,9 @@ impl From<StatusReport> for DaemonSetup {
     }
 }
 
-impl From<Check> for CheckSummary {
-    fn from(check: Check) -> CheckSummary {
-        let (reached, bounds) = (check.passed(), bounds(&check));
+impl CheckSummary {
+    fn of(check: Check, has_verdict: bool) -> CheckSummary {
+        let (reached, bounds) = (has_verdict.then(|| check.passed()), bounds(&check));
         let Check { name, value, low, high, source } = check;
         CheckSummary { name, value, low, high, source, reached, bounds }
     }
@@ -170,10 +172,11 @@ impl Summary {
             minute_seconds: scale.minute.as_secs_f64(),
             seconds: results.seconds,
             cut_short: results.cut_short,
+            shortened: scale.is_short(),
             with,
             without,
             acts: acts.iter().map(|(name, same)| ActSummary::of(name, same)).collect(),
-            checks: checks.into_iter().map(CheckSummary::from).collect(),
+            checks: checks.into_iter().map(|check| CheckSummary::of(check, !scale.is_short())).collect(),
             errors: results.acts.iter().flat_map(|act| &act.whole).map(Measurements::errors).sum(),
             dirty_bytes_at_end: results.dirty_bytes,
         }
@@ -190,6 +193,12 @@ impl Summary {
         if !self.checks.is_empty() {
             let head = format!("Published ({}) and measured", self.source);
             text += &format!("\n{}\n{}\n", style.bold(&head), self.published_table().render(style).trim_end());
+        }
+        if self.shortened {
+            text += &format!(
+                "No verdict: in {:.0} seconds the cache does not warm up as in the publication; `--seconds 180` compares.\n",
+                self.seconds
+            );
         }
         text += &format!("\n{} dirty at the end, discarded with the arrays.", show_bytes(self.dirty_bytes_at_end));
         text += match self.cut_short {
@@ -237,7 +246,7 @@ impl Summary {
         let columns = [("", Side::Left), ("published", Side::Left), ("measured", Side::Right), ("", Side::Left)];
         let mut table = Table::new(&columns);
         for check in &self.checks {
-            let reached = if check.reached { "" } else { "not reached" };
+            let reached = if check.reached == Some(false) { "not reached" } else { "" };
             table.row(vec![check.name.clone(), check.bounds.clone(), figure(check.value), reached.to_owned()]);
         }
         table
