@@ -196,7 +196,8 @@ impl Summary {
         }
         if self.shortened {
             text += &format!(
-                "No verdict: in {:.0} seconds the cache does not warm up as in the publication; `--seconds 180` compares.\n",
+                "No verdict: in {:.0} seconds the cache does not warm up as in the publication; `--seconds 180` \
+                 compares.\n",
                 self.seconds
             );
         }

@@ -9,7 +9,8 @@ use utoipa::ToSchema;
 pub struct Assumptions {
     /// Requests per second of one disk of the array.
     pub spindle_iops: u32,
-    /// Latency of the array, in nanoseconds; `None` for the measured latency of the volume, or [`ARRAY_NS`] without one.
+    /// Latency of the array, in nanoseconds; `None` for the measured latency of the volume, or [`ARRAY_NS`] without
+    /// one.
     pub array_ns: Option<u64>,
     /// Latency of flash.
     pub flash_ns: u64,
