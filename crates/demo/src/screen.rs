@@ -171,8 +171,8 @@ pub fn summary(summary: &Summary, style: Style) -> String {
     let checked = show_count(without.requests + with.requests);
     format!(
         "\n{}\n{}\nThe p99 of reads is the time of misses, which wait for a disk: it gains less than p50 while more \
-         than 1 % of the reads miss.\n\n{} dirty at the end, on the array {:.1} s later. Every read was checked; {checked} \
-         requests in {:.0} s.\n",
+         than 1 % of the reads miss.\n\n{} dirty at the end, on the array {:.1} s later. Every read was checked; \
+         {checked} requests in {:.0} s.\n",
         style.bold(&format!("{:.0} seconds, \"once warm\" is the last {:.0}", with.seconds, warm.seconds)),
         table.render(style).trim_end(),
         show_bytes(summary.dirty_bytes_at_end),
