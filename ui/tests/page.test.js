@@ -104,13 +104,13 @@ test('a table of 1,000 volumes sorts and filters; a link restores both', { skip 
     until(`${name} in the first row`, async () => (await page.textContent('tbody tr:first-child a')) === name);
   await rows(1_000);
   await first('database');
-  await page.getByRole('button', { name: 'Volume' }).click();
+  await page.getByRole('button', { name: 'Volume', exact: true }).click();
   await first('volume-0996');
   await page.getByRole('button', { name: 'Requests' }).click();
   await first('database');
   await page.getByRole('searchbox').fill('volume-00');
-  await page.getByRole('button', { name: 'Volume' }).click();
-  await page.getByRole('button', { name: 'Volume' }).click();
+  await page.getByRole('button', { name: 'Volume', exact: true }).click();
+  await page.getByRole('button', { name: 'Volume', exact: true }).click();
   await first('volume-0099');
   await page.reload();
   await page.waitForSelector('tbody a');
@@ -226,7 +226,7 @@ test('flash devices are listed, added and removed after a login', { skip }, asyn
   const told = await daemon.json('flash');
   for (const device of told.devices) {
     const text = await page.textContent(`tr[data-device="${device.number}"]`);
-    assert.ok(text.includes(device.device) && text.includes('in-service') && text.includes('1 GiB'), text);
+    assert.ok(text.includes(device.device) && text.includes('in service') && text.includes('1 GiB'), text);
   }
   assert.equal(await figure(page, 'copies'), '2');
   const path = await daemon.sparse('flash-2', 256);

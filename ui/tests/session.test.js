@@ -36,7 +36,7 @@ test('a refused action opens the log-in dialog and continues after the log-in', 
   // Escape cancels the action, and the button has the focus again.
   await page.keyboard.press('Escape');
   await page.waitForSelector('[role=alert]:has-text("Pause: not done, because you are not logged in.")');
-  assert.ok(await pause.evaluate((button) => button === document.activeElement));
+  await until('the focus', () => pause.evaluate((button) => button === document.activeElement));
   assert.equal(await state(), 'active');
   await pause.click();
   await dialog.getByLabel('Token').fill('wrong');

@@ -2,6 +2,7 @@
 // Hits that the other tier serves already are no gain.
 
 import type { AdviceAssumptions, AdviceSide, VolumeAdvice } from './types';
+import { plural } from './units';
 
 export type Kind = 'memory' | 'flash';
 
@@ -53,7 +54,7 @@ function hitRatioAt({ steps }: AdviceSide, size: number): number {
 export function unavailableReason({ nothing, requests, memory, flash }: VolumeAdvice): string | null {
   if (nothing !== null) return nothing;
   if (requests < REQUESTS_MIN) {
-    return `${requests.toLocaleString('en')} requests observed, at least ${REQUESTS_MIN.toLocaleString('en')} required`;
+    return `${plural(requests, 'request')} observed, at least ${REQUESTS_MIN.toLocaleString('en')} required`;
   }
   return memory.steps.length + flash.steps.length === 0 ? 'no miss-ratio curve yet' : null;
 }
