@@ -21,9 +21,11 @@ export class Action {
       this.problem = textOf(error);
     } finally {
       this.busy = '';
-      // A button that was disabled meanwhile has lost the focus.
+      // A button that was disabled meanwhile, or a closed dialog, has lost the focus.
       await tick();
-      if (document.activeElement === document.body && focused instanceof HTMLElement) focused.focus();
+      const holder = document.activeElement;
+      const isLost = holder === null || holder === document.body || holder.closest('dialog:not([open])') !== null;
+      if (isLost && focused instanceof HTMLElement) focused.focus();
     }
   }
 
