@@ -108,3 +108,20 @@ test('the log-in dialog passes axe and fits into 390 pixels, in light and dark',
     assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= 390);
   }
 });
+
+test('a page that needs a token shows the log-in, and then the view', { skip }, async (t) => {
+  const context = await browser.newContext({ extraHTTPHeaders: { 'X-Forwarded-For': '10.0.0.7' } });
+  t.after(() => context.close());
+  const page = await context.newPage();
+  // Headers are added to requests of the tab alone.
+  await page.addInitScript(() => delete window.SharedWorker);
+  await page.goto(`${daemon.url}#/events`);
+  const form = page.locator('main');
+  await form.getByText('Access from this address requires a token.').waitFor();
+  assert.match(await page.locator('header [data-health]').innerText(), /Log-in required/);
+  await form.getByLabel('Token').fill(await daemon.command('token', 'create', 'remote', '--role', 'read'));
+  await form.getByRole('button', { name: 'Log in' }).click();
+  await badge(page, 'live');
+  await page.waitForSelector('[data-event]');
+  await until('the user', async () => (await user(page).innerText()).includes('remote (read)'));
+});
