@@ -4,6 +4,7 @@ import { mount } from 'svelte';
 import App from './App.svelte';
 import { live } from './feed/live.svelte';
 import './style.css';
+import './frame.css';
 import './volume.css';
 import './charts.css';
 

@@ -31,6 +31,14 @@ export async function openPage({ daemon, browser, t }, view = '', options = {}) 
   return page;
 }
 
+/** Logs in by the dialog that a refused action has opened; the action continues. */
+export async function logIn(page, daemon, name, role) {
+  const dialog = page.getByRole('dialog', { name: 'Log in' });
+  await dialog.getByLabel('Token').fill(await daemon.command('token', 'create', name, '--role', role));
+  await dialog.getByRole('button', { name: 'Log in' }).click();
+  await dialog.waitFor({ state: 'detached' });
+}
+
 /** Replaces the daemon's samples by `sample` from the next load on. */
 export async function streamInstead(page, sample) {
   // Without shared workers the tab reads the stream itself, so the route applies.

@@ -367,7 +367,7 @@ test('flash charts have history, bands, zoom, a shared cursor and event marks', 
     'Flash writes by cause': {
       Promotion: 'flash_promotion_bytes',
       'Dirty data': 'flash_log_bytes',
-      Map: 'flash_journal_bytes',
+      'Map journal': 'flash_journal_bytes',
     },
     'Clean pages': { Pages: 'flash_pages' },
     'Free log segments': { Free: 'flash_log_free_segments' },

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { badge, axeFindings, openPage, setVisible, streamInstead } from './browser.js';
+import { badge, axeFindings, logIn, openPage, setVisible, streamInstead } from './browser.js';
 import { begin, end, skip, until } from './daemon.js';
 
 const VIEWS = [
@@ -104,13 +104,13 @@ test('a table of 1,000 volumes sorts and filters; a link restores both', { skip 
     until(`${name} in the first row`, async () => (await page.textContent('tbody tr:first-child a')) === name);
   await rows(1_000);
   await first('database');
-  await page.getByRole('button', { name: 'Volume' }).click();
+  await page.getByRole('button', { name: 'Volume', exact: true }).click();
   await first('volume-0996');
   await page.getByRole('button', { name: 'Requests' }).click();
   await first('database');
   await page.getByRole('searchbox').fill('volume-00');
-  await page.getByRole('button', { name: 'Volume' }).click();
-  await page.getByRole('button', { name: 'Volume' }).click();
+  await page.getByRole('button', { name: 'Volume', exact: true }).click();
+  await page.getByRole('button', { name: 'Volume', exact: true }).click();
   await first('volume-0099');
   await page.reload();
   await page.waitForSelector('tbody a');
@@ -127,12 +127,9 @@ test('a policy change requires a login', { skip }, async (t) => {
   const page = await open(t, '#/volumes/mail/controls');
   await page.getByLabel('Policy', { exact: true }).selectOption('write-through');
   await page.getByRole('button', { name: 'Change policy' }).click();
-  await page.waitForSelector('[data-controls] [role=alert]');
+  await page.getByRole('dialog', { name: 'Log in' }).waitFor();
   assert.equal((await daemon.json('volumes/mail')).policy, 'write-back');
-  await page.getByLabel('Token').fill(await daemon.command('token', 'create', 'page', '--role', 'operate'));
-  await page.getByRole('button', { name: 'Log in' }).click();
-  await page.waitForSelector('text=Logged in');
-  await page.getByRole('button', { name: 'Change policy' }).click();
+  await logIn(page, daemon, 'page', 'operate');
   await page.waitForSelector('text=Policy: done.');
   assert.equal((await daemon.json('volumes/mail')).policy, 'write-through');
   for (const [action, state] of [
@@ -229,21 +226,15 @@ test('flash devices are listed, added and removed after a login', { skip }, asyn
   const told = await daemon.json('flash');
   for (const device of told.devices) {
     const text = await page.textContent(`tr[data-device="${device.number}"]`);
-    assert.ok(text.includes(device.device) && text.includes('in-service') && text.includes('1 GiB'), text);
+    assert.ok(text.includes(device.device) && text.includes('in service') && text.includes('1 GiB'), text);
   }
   assert.equal(await figure(page, 'copies'), '2');
   const path = await daemon.sparse('flash-2', 256);
-  const add = async () => {
-    await page.getByLabel('Device', { exact: true }).fill(path);
-    await page.getByRole('button', { name: 'Add' }).click();
-  };
-  await add();
-  await page.waitForSelector('[data-controls] [role=alert]');
+  await page.getByLabel('Device', { exact: true }).fill(path);
+  await page.getByRole('button', { name: 'Add' }).click();
+  await page.getByRole('dialog', { name: 'Log in' }).waitFor();
   assert.equal((await daemon.json('flash')).devices.length, 2);
-  await page.getByLabel('Token').fill(await daemon.command('token', 'create', 'flash', '--role', 'administer'));
-  await page.getByRole('button', { name: 'Log in' }).click();
-  await page.waitForSelector('text=Logged in');
-  await add();
+  await logIn(page, daemon, 'flash', 'administer');
   await page.waitForSelector('text=Add: done.');
   await rows(3);
   const added = (await daemon.json('flash')).devices.find(({ device }) => device === path);

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { badge, openPage } from './browser.js';
+import { badge, axeFindings, logIn, openPage } from './browser.js';
 import { begin, end, skip, until } from './daemon.js';
 
 let daemon, browser;
@@ -12,8 +12,13 @@ let daemon, browser;
 before(async () => ({ daemon, browser } = await begin(1)));
 after(() => end({ daemon, browser }));
 
-const open = (t, view) => openPage({ daemon, browser, t }, view);
+const open = (t, view, options) => openPage({ daemon, browser, t }, view, options);
 const setting = (page, key) => page.locator(`[data-setting="${key}"]`);
+/** Opens the group of a key. */
+async function show(page, key) {
+  await page.evaluate((group) => (location.hash = `#/settings?group=${group}`), key.split('.')[0]);
+  await setting(page, key).waitFor();
+}
 const holds = async (page, key) => (await setting(page, key).locator('.holds b').innerText()).trim();
 const isDefault = async (page, key) => (await setting(page, key).getAttribute('data-different')) === 'false';
 const from = (page, key) => setting(page, key).locator('[data-from]').allInnerTexts();
@@ -29,8 +34,15 @@ test('each key shows value, source, default, meaning and when it takes effect', 
   const listed = docs.split('<!-- keys: ')[1].split('<!-- end of keys -->')[0];
   const documented = [...listed.matchAll(/^\| `(\w+)` \| .* \| (.*) \|$/gm)];
   assert.ok(documented.length > 30, `${documented.length} keys are documented`);
+  const groups = page.getByRole('navigation', { name: 'Groups of settings' }).getByRole('button');
+  const all = [];
+  for (const group of await groups.all()) {
+    await group.click();
+    await until('the group', async () => (await group.getAttribute('aria-current')) === 'true');
+    all.push(...(await keys(page)));
+  }
   assert.deepEqual(
-    (await keys(page)).map((key) => key.split('.').at(-1)),
+    all.map((key) => key.split('.').at(-1)),
     documented.map(([, name]) => name),
   );
   const at = (name) => join(daemon.folder, name);
@@ -46,30 +58,42 @@ test('each key shows value, source, default, meaning and when it takes effect', 
     ['volume.policy', 'write-back', true],
     ['volume.datastore', '2 of 4 volumes differ', false],
   ]) {
+    await show(page, key);
     assert.equal(await holds(page, key), value, key);
     assert.equal(await isDefault(page, key), isUsual, key);
     assert.equal((await setting(page, key).innerText()).includes('non-default'), !isUsual, key);
   }
   assert.match(await setting(page, 'volume.datastore').innerText(), /database: shelf, desktops: shelf/);
+  await show(page, 'memory.size');
+  await setting(page, 'memory.size').getByRole('button', { name: 'Change' }).click();
   const size = (await setting(page, 'memory.size').innerText()).replaceAll(/\s+/g, ' ');
   for (const part of [
     'Default: 1 GiB',
     'Memory for caching, including its index',
-    'Example: "4 GiB"',
+    'unit: size',
+    'needs a restart',
+    'in [memory], for example size = "4 GiB"',
     'after a restart',
   ]) {
     assert.ok(size.includes(part), `${part} is not in: ${size}`);
   }
-  assert.match(await setting(page, 'volume.labels').innerText(), /after a reload/);
+  await show(page, 'volume.labels');
+  assert.match(await setting(page, 'volume.labels').innerText(), /needs a reload/);
+  assert.match(await setting(page, 'volume.policy').innerText(), /no restart/);
+  await setting(page, 'volume.policy').getByRole('button', { name: 'Change' }).click();
   assert.match(
     await setting(page, 'volume.policy').innerText(),
     /immediately when set on the volume page or by hotset volume set/,
   );
   // Source of a value, and keys that only the file has.
+  await show(page, 'memory.size');
   assert.deepEqual(await from(page, 'memory.size'), ['from the file']);
+  await show(page, 'flash.scrub');
   assert.deepEqual(await from(page, 'flash.scrub'), []);
   assert.equal(await holds(page, 'flash.scrub'), '4 MiB');
+  await show(page, 'state.directory');
   assert.equal(await holds(page, 'state.directory'), at('state'));
+  await show(page, 'volume.backing');
   assert.match(await setting(page, 'volume.backing').innerText(), /mail: sim:\/\/raid5/);
   assert.ok((await page.locator('main').innerText()).includes(at('hotset.toml')));
   assert.deepEqual(page.errors, []);
@@ -83,6 +107,7 @@ test('overrides are listed live with the value in the file', { skip }, async (t)
   const row = page.locator('[data-override="mail.memory_max"]');
   await row.waitFor();
   assert.deepEqual(await row.locator('td').allInnerTexts(), ['mail', 'memory_max', '50%', 'none']);
+  await show(page, 'volume.memory_max');
   await until('the volume', async () => /mail: 50%/.test(await setting(page, 'volume.memory_max').innerText()));
   assert.equal(await holds(page, 'volume.policy'), '1 of 4 volumes differs');
   await row.getByRole('link', { name: 'mail' }).click();
@@ -115,6 +140,7 @@ test('settings are filtered by name, description and non-default; a link restore
 test('settings stay while the daemon does not answer, and recover', { skip }, async (t) => {
   const page = await open(t, '#/settings');
   await page.waitForSelector('[data-setting]');
+  await show(page, 'volume.flash_max');
   await page.route('**/api/v1/configuration', (route) => route.abort());
   // A change triggers the next request.
   await daemon.command('volume', 'set', 'mail', 'flash_max=50%');
@@ -124,4 +150,41 @@ test('settings stay while the daemon does not answer, and recover', { skip }, as
   await until('what holds', async () => (await holds(page, 'volume.flash_max')) === '1 of 4 volumes differs');
   assert.equal(await page.locator('[role=alert]').count(), 0);
   await daemon.command('volume', 'set', 'mail', 'flash_max=none');
+});
+
+test('a setting of a volume changes in the form after a log-in', { skip }, async (t) => {
+  const page = await open(t, '#/settings?filter=volume.limit_iops');
+  await badge(page, 'live');
+  const item = setting(page, 'volume.limit_iops');
+  await item.getByRole('button', { name: 'Change' }).click();
+  const form = item.locator('[data-volume-setting]');
+  await form.getByLabel('Volume').selectOption('mail');
+  await form.getByLabel('New value').fill('700');
+  await form.getByRole('button', { name: 'Apply' }).click();
+  await logIn(page, daemon, 'settings', 'operate');
+  await item.getByText('Change: limit_iops of mail is 700 now.').waitFor();
+  assert.equal((await daemon.json('volumes/mail')).qos.limit_iops, 700);
+  await page.locator('[data-override="mail.limit_iops"]').waitFor();
+  await until('the value', async () => (await holds(page, 'volume.limit_iops')) === '1 of 4 volumes differs');
+  await daemon.command('volume', 'set', 'mail', 'limit_iops=0');
+});
+
+test('settings are short, pass axe and fit into 390 pixels, in light and dark', { skip }, async (t) => {
+  for (const colorScheme of ['light', 'dark']) {
+    const page = await open(t, '#/settings?group=volume', { colorScheme });
+    await badge(page, 'live');
+    await setting(page, 'volume.policy').getByRole('button', { name: 'Change' }).click();
+    assert.deepEqual(await axeFindings(page), [], colorScheme);
+    const height = () => page.evaluate(() => document.documentElement.scrollHeight);
+    assert.ok((await height()) < 3_000, `the longest group is ${await height()} pixels high`);
+    // A search shows the first results.
+    await page.getByRole('searchbox').fill('e');
+    await page.getByRole('button', { name: /^Show all/ }).waitFor();
+    assert.equal((await keys(page)).length, 20);
+    await page.setViewportSize({ width: 390, height: 800 });
+    const width = await page.evaluate(() => document.documentElement.scrollWidth);
+    assert.ok(width <= 390, `it is ${width} pixels wide`);
+    await page.getByRole('button', { name: /^Show all/ }).click();
+    assert.ok((await keys(page)).length > 60);
+  }
 });

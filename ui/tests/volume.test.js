@@ -5,7 +5,7 @@ import { execFile } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
 import { after, before, test } from 'node:test';
 import { promisify } from 'node:util';
-import { badge, openPage } from './browser.js';
+import { badge, logIn, openPage } from './browser.js';
 import { begin, end, skip, until } from './daemon.js';
 
 let daemon, browser;
@@ -80,11 +80,9 @@ test('cache quotas change after a login, and invalid values are refused', { skip
   assert.ok(await change('memory').isDisabled(), 'nothing was typed');
   await field('memory', 'Maximum').fill('50%');
   await change('memory').click();
-  await page.getByLabel('Token').fill(await daemon.command('token', 'create', 'shares', '--role', 'operate'));
-  await page.getByRole('button', { name: 'Log in' }).click();
-  await page.waitForSelector('text=Logged in');
+  await page.getByRole('dialog', { name: 'Log in' }).waitFor();
   assert.equal((await daemon.json('volumes/mail')).memory.max, 'none');
-  await change('memory').click();
+  await logIn(page, daemon, 'shares', 'operate');
   await page.waitForSelector('text=Memory: done.');
   const told = async () => {
     const { memory, flash } = await daemon.json('volumes/mail');
@@ -120,15 +118,14 @@ test('limits, shares and reservation change after a login, and invalid values ar
   };
   await group('shares').waitFor();
   await change('shares', { Shares: 'high' });
-  await page.getByLabel('Token').fill(await daemon.command('token', 'create', 'qos', '--role', 'operate'));
-  await page.getByRole('button', { name: 'Log in' }).click();
-  await page.waitForSelector('text=Logged in');
+  await page.getByRole('dialog', { name: 'Log in' }).waitFor();
   const told = async () => {
     const { shares, limit_iops, burst_iops, limit_bytes, reservation_iops } = (await daemon.json('volumes/mail')).qos;
     return [shares, limit_iops, burst_iops, limit_bytes, reservation_iops];
   };
   assert.deepEqual(await told(), [1000, 0, 0, 0, 0]);
-  await change('shares', {}, 'Shares and reservation');
+  await logIn(page, daemon, 'qos', 'operate');
+  await page.waitForSelector('text=Shares and reservation: done.');
   await change('limit-iops', { Limit: '500', Burst: '50' }, 'Request limit');
   await change('limit-bytes', { Limit: '20 MB' }, 'Throughput limit');
   assert.deepEqual(await told(), [2000, 500, 50, 20_000_000, 0]);
@@ -163,11 +160,9 @@ test('ranges are pinned and unpinned after a login, and invalid ranges are refus
   await type('64 MiB', '66 MiB');
   await says('Pin loads 2 MiB (32 pages of 64 KiB) into flash in the background and keeps it there. Unpin');
   await press('Pin');
-  await page.getByLabel('Token').fill(await daemon.command('token', 'create', 'pins', '--role', 'operate'));
-  await page.getByRole('button', { name: 'Log in' }).click();
-  await page.waitForSelector('text=Logged in');
+  await page.getByRole('dialog', { name: 'Log in' }).waitFor();
   await has(0);
-  await press('Pin');
+  await logIn(page, daemon, 'pins', 'operate');
   await page.waitForSelector('text=Pin: done.');
   await has(1);
   const pinned = async () => (await daemon.json('status')).overrides.find(({ key }) => key === 'pinned')?.value;

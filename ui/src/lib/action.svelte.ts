@@ -1,29 +1,50 @@
-// A request that changes something: its progress, its result, and whether a login is required.
+// A request that changes something: its progress and its result. A refused request waits for a log-in.
 
+import { tick } from 'svelte';
 import { ApiError, textOf } from './api';
+import { session } from './session.svelte';
 
 export class Action {
   /** Label of the running action; empty when idle. */
   busy = $state('');
   message = $state('');
   problem = $state('');
-  needsLogin = $state(false);
 
   /** Runs `request`. On success `done` receives the answer, and `message` is shown. */
   async run<T>(label: string, request: () => Promise<T>, done: (answer: T) => void, message = `${label}: done.`) {
+    const focused = document.activeElement;
     [this.busy, this.message, this.problem] = [label, '', ''];
     try {
-      done(await request());
-      [this.message, this.needsLogin] = [message, false];
+      done(await this.permitted(label, request));
+      this.message = message;
     } catch (error) {
       this.problem = textOf(error);
-      this.needsLogin = error instanceof ApiError && (error.status === 401 || error.status === 403);
     } finally {
       this.busy = '';
+      // A button that was disabled meanwhile, or a closed dialog, has lost the focus.
+      await tick();
+      const holder = document.activeElement;
+      const isLost = holder === null || holder === document.body || holder.closest('dialog:not([open])') !== null;
+      if (isLost && focused instanceof HTMLElement) focused.focus();
     }
   }
 
-  loggedIn() {
-    [this.needsLogin, this.problem, this.message] = [false, '', 'Logged in. Repeat the action.'];
+  /** Repeats a refused request after each log-in, until it is permitted or the dialog is closed. */
+  private async permitted<T>(label: string, request: () => Promise<T>): Promise<T> {
+    for (;;) {
+      try {
+        return await request();
+      } catch (error) {
+        if (!(error instanceof ApiError) || ![401, 403].includes(error.status)) throw error;
+        const isUnknown = error.status === 401;
+        if (isUnknown) session.forget();
+        this.busy = '';
+        const isLoggedIn = await session.ask(
+          isUnknown ? `“${label}” requires a log-in.` : `${label}: ${error.message}`,
+        );
+        if (!isLoggedIn) throw isUnknown ? new Error(`${label}: not done, because you are not logged in.`) : error;
+        this.busy = label;
+      }
+    }
   }
 }

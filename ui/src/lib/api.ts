@@ -11,6 +11,8 @@ import type {
   Job,
   LoggedIn,
   MissRatioCurve,
+  NewVolume,
+  Resize,
   SlowRequest,
   Volume,
   VolumesPage,
@@ -77,7 +79,13 @@ export const api = {
   /** Starts a flush job; the stream reports its progress and result. */
   flush: (name: string) => request<Job>('POST', `${named(name)}/flush`, { wait: false }),
   /** Keys and values as in the configuration file. */
-  set: (name: string, settings: Record<string, string>) => request<Volume>('PATCH', named(name), settings),
+  set: (name: string, settings: Record<string, string | boolean>) => request<Volume>('PATCH', named(name), settings),
+  /** Adds a volume, which stays across restarts. */
+  addVolume: (volume: NewVolume) => request<Volume>('POST', 'volumes', volume),
+  /** Changes the size; answers when that is complete. */
+  resize: (name: string, how: Resize) => request<Volume>('POST', `${named(name)}/resize`, how),
+  /** Destages and removes a volume; answers when that is complete. */
+  removeVolume: (name: string) => request<null>('DELETE', named(name)),
   configuration: () => request<Configuration>('GET', 'configuration'),
   datastores: () => request<Datastore[]>('GET', 'datastores'),
   /** Adds a device, or replaces one; answers when that is complete. */

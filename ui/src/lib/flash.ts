@@ -61,7 +61,10 @@ export const FLASH: Source<FlashFigures> = {
 };
 
 /** Path of a device, or its number where it is missing. */
-export const deviceName = ({ device, number }: FlashDevice) => (device === '' ? `number ${number}` : device);
+export const deviceName = ({ device, number }: FlashDevice) => (device === '' ? `device ${number}` : device);
+
+/** State of a device in words. */
+export const deviceState = ({ state }: FlashDevice) => state.replaceAll('-', ' ');
 
 /** Date at which the rated writes are used up at the mean rate so far. */
 export function wearOutDate({ endurance_left_days: days }: FlashDevice, nowMs: number): string {

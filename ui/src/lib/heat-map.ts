@@ -4,9 +4,9 @@ import type { Heat } from './types';
 
 /** Kinds of requests to count. */
 export const KINDS = [
-  { key: '', label: 'reads and writes' },
-  { key: 'reads', label: 'reads' },
-  { key: 'writes', label: 'writes' },
+  { key: '', label: 'reads and writes', noun: 'request' },
+  { key: 'reads', label: 'reads', noun: 'read' },
+  { key: 'writes', label: 'writes', noun: 'write' },
 ] as const;
 export type Kind = (typeof KINDS)[number]['key'];
 

@@ -13,14 +13,18 @@ export interface Setting {
   /** Default. */
   without: string;
   text: string;
+  /** What a value is: a size, a time, a number of something. */
+  unit: string;
   /** Effective value and its source; a summary for a repeated table. */
   value: string;
   from: string;
   isDifferent: boolean;
   /** Entries of a repeated table that differ from the default. */
   entries: KeyEntry[];
-  /** When a change of the file takes effect. */
-  takesEffect: string;
+  /** When a change of the file takes effect: in short, and with the way to do it. */
+  takesEffect: TakesEffect;
+  takesEffectText: string;
+  isVolumeKey: boolean;
 }
 
 export interface Table {
@@ -33,6 +37,17 @@ export interface Table {
 const REQUIRED = 'required';
 const FROM = { default: '', file: 'from the file', command: 'by command' };
 
+/** Key of the marks of a setting. */
+export type TakesEffect = Key['takes_effect'];
+
+/** What a change needs. */
+export const NEEDS: Record<TakesEffect, string> = {
+  restart: 'needs a restart',
+  reload: 'needs a reload',
+  renewal: 'needs a reload',
+  command: 'no restart',
+};
+
 const TAKES_EFFECT = {
   command:
     'immediately when set on the volume page or by `hotset volume set`; after a reload (SIGHUP) when set in the file',
@@ -40,6 +55,22 @@ const TAKES_EFFECT = {
   reload: 'after a reload (SIGHUP)',
   restart: 'after a restart',
 };
+
+/** What a value is, by the notation of the example; the unit of a number is that of its name. */
+function unitOf(name: string, form: string): string {
+  if (form.startsWith('{')) return 'table';
+  if (form.startsWith('[')) return 'list';
+  if (/^(true|false)$/.test(form)) return 'true or false';
+  if (/\d [KMGT]?i?B"/.test(form)) {
+    const isRate = name === 'limit_bytes' || name === 'scrub';
+    return `size${isRate ? ' per second' : ''}${form.includes('%"') ? ' or percentage' : ''}`;
+  }
+  if (/"\d+(us|ms|s|min|h|d)"/.test(form)) return 'time';
+  if (/"\d{4}-\d\d-\d\d"/.test(form)) return 'date';
+  if (!/^\d/.test(form)) return 'text';
+  if (name.endsWith('_iops')) return name.startsWith('burst') ? 'requests' : 'requests per second';
+  return name.endsWith('_dwpd') ? 'drive writes per day' : 'number';
+}
 
 /** `memory.size`; top-level keys have no table. */
 const keyOf = (table: string, name: string) =>
@@ -60,7 +91,7 @@ function effective({ table, key, default: without, value, source, entries }: Key
   const different = entries.filter(({ value }) => value !== without);
   const count =
     table === 'qos'
-      ? `set for ${different.length}`
+      ? `set in ${plural(different.length, 'rule')}`
       : `${different.length} of ${plural(names.length, table)} ${different.length === 1 ? 'differs' : 'differ'}`;
   const isDifferent = different.length > 0;
   return { from: '', isDifferent, value: isDifferent ? count : without, entries: different };
@@ -76,8 +107,21 @@ export function settingsOf(keys: Key[]): Table[] {
       const entry = known.get(key);
       if (!entry) return [];
       const names = (known.get(`${entry.table}.name`)?.entries ?? []).map(({ name }) => name);
-      const takesEffect = TAKES_EFFECT[entry.takes_effect];
-      return [{ key, name, form, without: entry.default, text, ...effective(entry, names), takesEffect }];
+      const takesEffect = entry.takes_effect;
+      return [
+        {
+          key,
+          name,
+          form,
+          without: entry.default,
+          text,
+          unit: unitOf(name, form),
+          ...effective(entry, names),
+          takesEffect,
+          takesEffectText: TAKES_EFFECT[takesEffect],
+          isVolumeKey: entry.table === 'volume',
+        },
+      ];
     }),
   }));
 }

@@ -39,7 +39,8 @@ export function subjectLinkOf(kind: SubjectKind, subject: string | null): Subjec
     return { text: subject, href: linkTo(subject), isVolume: true };
   }
   if (isOfFlash({ kind, subject })) {
-    return { text: subject ?? 'flash', href: '#/flash', isVolume: false };
+    // Events name a device without a path by its number.
+    return { text: subject?.replace(/^number /, 'device ') ?? 'flash', href: '#/flash', isVolume: false };
   }
   return { text: subject ?? 'the daemon', isVolume: false };
 }

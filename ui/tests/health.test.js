@@ -1,0 +1,101 @@
+// The health badge in the header, in Chromium on a daemon and on prepared samples.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { badge, axeFindings, openPage, streamInstead } from './browser.js';
+import { begin, end, skip, until } from './daemon.js';
+
+let daemon, browser;
+
+before(async () => ({ daemon, browser } = await begin()));
+after(() => end({ daemon, browser }));
+
+const open = (t, view, options) => openPage({ daemon, browser, t }, view, options);
+const health = (page) => page.locator('header [data-health]');
+const has = (page, level) => until(level, async () => (await health(page).getAttribute('data-health')) === level);
+const text = async (locator) => (await locator.innerText()).replaceAll(/\s+/g, ' ');
+const width = (page) => page.evaluate(() => document.documentElement.scrollWidth);
+
+test('the badge is on every view, and lists the alerts', { skip }, async (t) => {
+  await daemon.command('volume', 'pause', 'mail');
+  const page = await open(t, '#/settings');
+  await badge(page, 'live');
+  await has(page, 'ok');
+  assert.match(await text(health(page)), /✔ Health: OK/);
+  for (const link of await page.locator('nav a').all()) {
+    await link.click();
+    assert.ok(await health(page).isVisible(), await link.innerText());
+  }
+  // Information is listed, but is no problem.
+  await health(page).click();
+  const dialog = page.getByRole('dialog', { name: 'Health' });
+  const alert = dialog.locator('[data-alert=cache-paused]');
+  await alert.waitFor();
+  for (const part of ['● info', 'Cause', 'Effect', 'Remedy', 'hotset volume resume mail']) {
+    assert.ok((await text(alert)).includes(part), `${part} is not in: ${await text(alert)}`);
+  }
+  await alert.getByRole('link', { name: 'mail' }).click();
+  await page.waitForSelector('h1:text-is("mail")');
+  await until('no dialog', async () => (await dialog.count()) === 0);
+  await daemon.command('volume', 'resume', 'mail');
+  await health(page).click();
+  await dialog.getByText('No active alerts.').waitFor();
+  await page.keyboard.press('Escape');
+  await until('no dialog', async () => (await dialog.count()) === 0);
+  assert.deepEqual(page.errors, []);
+});
+
+test('the highest severity counts; the dialog passes axe in light and dark at 390 pixels', { skip }, async (t) => {
+  const status = await daemon.json('status');
+  const alert = { cause: 'A cause.', effect: 'An effect.', remedy: 'A remedy.', since_unix_ms: Date.now() };
+  const alerts = [
+    { ...alert, kind: 'endurance', subject: '/dev/nvme0n1', severity: 'warning' },
+    { ...alert, kind: 'cache-paused', subject: 'mail', severity: 'info' },
+  ];
+  const sample = (active_alerts) => ({
+    at_unix_ms: Date.now(),
+    status: { ...status, active_alerts },
+    totals: {},
+    events: [],
+    volumes: {},
+  });
+  for (const colorScheme of ['light', 'dark']) {
+    const page = await open(t, '#/events', { colorScheme, viewport: { width: 390, height: 800 } });
+    await badge(page, 'live');
+    // The prepared stream ends at once: the badge shows its alerts until the page notices.
+    const levels = [];
+    await page.exposeFunction('note', (level) => levels.push(level));
+    await page.addInitScript(() =>
+      new MutationObserver(() => {
+        const level = document.querySelector('[data-health]')?.textContent.replaceAll(/\s+/g, ' ').trim();
+        if (level) window.note(level);
+      }).observe(document, { subtree: true, childList: true, characterData: true, attributes: true }),
+    );
+    await streamInstead(page, sample(alerts));
+    await until('the warning', () => levels.some((level) => level.includes('▲ Health: Warning, 1 alert')));
+    await page.unroute('**/api/v1/stream?*');
+    const critical = { ...alert, kind: 'no-copy', subject: null, severity: 'critical' };
+    await streamInstead(page, sample([critical, ...alerts]));
+    await until('the critical alert', () => levels.some((level) => level.includes('✖ Health: Critical, 2 alerts')));
+    await has(page, 'lost');
+    await health(page).click();
+    const dialog = page.getByRole('dialog', { name: 'Health' });
+    await dialog.getByText('Alerts in the last data').waitFor();
+    assert.equal(await dialog.locator('[data-alert]').count(), 3);
+    assert.deepEqual(await axeFindings(page, 'dialog'), [], colorScheme);
+    assert.ok((await width(page)) <= 390, `it is ${await width(page)} pixels wide`);
+  }
+});
+
+test('a lost connection is shown until the daemon answers again', { skip }, async (t) => {
+  const page = await open(t, '#/volumes');
+  await badge(page, 'live');
+  await daemon.kill();
+  await has(page, 'lost');
+  assert.match(await text(health(page)), /Not connected/);
+  await health(page).click();
+  await page.getByRole('dialog', { name: 'Health' }).getByText('systemctl status hotset').waitFor();
+  await daemon.serve();
+  await has(page, 'ok');
+  await page.getByRole('dialog', { name: 'Health' }).getByText('No active alerts.').waitFor();
+});
