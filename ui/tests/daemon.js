@@ -71,9 +71,10 @@ export class Daemon {
       files.push(`[[volume]]\nname = "${name}"\nbacking = "${await daemon.sparse(`${name}.img`, 4)}"\n`);
     }
     const at = (name) => join(daemon.folder, name);
+    // The daemon is killed at the end: persisted memory would stay.
     await writeFile(
       at('hotset.toml'),
-      `[state]\ndirectory = "${at('state')}"\n[memory]\nsize = "256 MiB"\n` +
+      `[state]\ndirectory = "${at('state')}"\n[memory]\nsize = "256 MiB"\nkeep_in = "none"\n` +
         `[flash]\ndevices = ["${at('flash-0')}", "${at('flash-1')}"]\nendurance_dwpd = 1\n` +
         `[[datastore]]\nname = "shelf"\n` +
         `[control]\nsocket = "${at('control.sock')}"\n[api]\nlisten = "${listen}"\n` +
