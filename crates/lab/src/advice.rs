@@ -170,7 +170,7 @@ pub fn of_volume(live: &Live, assumptions: &Assumptions) -> Advice {
 
 type Measured = (Vec<SizeResult>, Option<Today>);
 
-/// What is known of a load beside its curves.
+/// Measurements of a load beside its curves.
 struct Observation {
     rate: Option<f64>,
     seconds: f64,
