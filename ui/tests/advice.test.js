@@ -116,7 +116,7 @@ test('purchases are sorted by saved array reads, and need enough data', { skip }
   await sql.getByText('All sizes').click();
   assert.deepEqual(await sql.locator('tbody tr').evaluateAll((rows) => rows.map((row) => row.innerText)), [
     '2 GiB\t50.0 %\t4 ms',
-    '4 GiB\t70.0 %\t2.4 ms',
+    '4 GiB\t70.0 %\t2.40 ms',
   ]);
   assert.match(await figure(page, 'memory'), /1 volume array reads saved: 20\/s/);
   assert.match(await figure(page, 'flash'), /1 volume array reads saved: 900\/s/);
