@@ -20,8 +20,7 @@ const VIEWS = [
   '#/settings',
 ];
 /** Present once a view has data. */
-const FILLED =
-  'tbody td:not(.empty), .events li, .settings li, .recommendations li, .unavailable li, .setting, .keys b';
+const FILLED = 'tbody td:not(.empty), .events li, .settings li, [data-sizing], [data-unavailable], .setting, .keys b';
 
 let daemon, browser;
 
