@@ -1,6 +1,6 @@
 //! Presentation of advice: for a volume in service (command and HTTP interface alike), and for a trace.
 
-use crate::advice::{Live, Side, Step, Today};
+use crate::advice::{LiveMeasurements, PresentCache, Side, Step};
 use engine::policy::curve::{CurvePoint, CurveStats, VolumeCurves};
 use messages::report::{Assumptions, Curve, MissRatioCurve, SideAdvice, StepAdvice, TodayAdvice, VolumeAdvice};
 use messages::{VolumeReport, VolumeState};
@@ -21,11 +21,11 @@ pub fn of_volume(report: &VolumeReport, curve: &MissRatioCurve, assumptions: &As
     let ratio = |hits: u64| hits as f64 / report.reads.max(1) as f64;
     let seconds = curve.observed_ms as f64 / 1e3;
     let advice = crate::advice::of_volume(
-        &Live {
+        &LiveMeasurements {
             curves: VolumeCurves { memory: curve_stats(&curve.memory), flash: curve_stats(&curve.flash) },
             rate: (seconds > 0.0).then(|| requests as f64 / seconds),
-            memory: Today { size_bytes: report.memory_bytes, hit_ratio: ratio(report.memory_hits) },
-            flash: Today { size_bytes: report.flash.cached_bytes, hit_ratio: ratio(report.flash_hits) },
+            memory: PresentCache { size_bytes: report.memory_bytes, hit_ratio: ratio(report.memory_hits) },
+            flash: PresentCache { size_bytes: report.flash.cached_bytes, hit_ratio: ratio(report.flash_hits) },
         },
         &to_assumptions(assumptions),
     );
@@ -63,7 +63,7 @@ pub fn side(side: &Side) -> SideAdvice {
         saved_spindles: step.saved_spindles,
     };
     SideAdvice {
-        today: side.today.map(|Today { size_bytes, hit_ratio }| TodayAdvice { size_bytes, hit_ratio }),
+        today: side.today.map(|PresentCache { size_bytes, hit_ratio }| TodayAdvice { size_bytes, hit_ratio }),
         knee_bytes: side.knee.map(|at| side.steps[at].size_bytes),
         steps: side.steps.iter().map(step).collect(),
     }
