@@ -93,7 +93,7 @@ fn measure_pair(
     let mut destage = flush("dirty").spawn()?;
     let flush_timer = std::thread::spawn(move || destage.wait().map(|_| started.elapsed().as_secs_f64()));
     let destaging = fio::run(cell, hit, HIT_BYTES, effort.seconds, None)?;
-    let took = started.elapsed().as_secs_f64();
+    let seconds = started.elapsed().as_secs_f64();
     let destaged = flush_timer.join().map_err(|_| io::Error::other("the thread that times the flush panicked"))??;
-    Ok(Pair { baseline_iops: baseline.iops, destaging_iops: destaging.iops, overlap: (destaged / took).min(1.0) })
+    Ok(Pair { baseline_iops: baseline.iops, destaging_iops: destaging.iops, overlap: (destaged / seconds).min(1.0) })
 }

@@ -54,8 +54,8 @@ pub fn flushes(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
         for _ in 0..effort.rounds {
             for (kind, samples) in &mut rows {
                 let server = start_flushing(*kind, &devices, &direct, slow.path(), programs)?;
-                let one = measure(cell, &[server], Effort { rounds: 1, ..effort }, None)?;
-                samples.extend(one.rows.into_iter().flat_map(|(_, samples)| samples));
+                let round = measure(cell, &[server], Effort { rounds: 1, ..effort }, None)?;
+                samples.extend(round.rows.into_iter().flat_map(|(_, samples)| samples));
             }
         }
         measured.push(Measured { cell: *cell, rows });

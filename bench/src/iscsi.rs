@@ -107,8 +107,8 @@ fn client(arguments: &[String]) -> io::Result<(String, f64)> {
 
 /// Parses the number between `before` and `after` in `text`.
 fn between(text: &str, before: &str, after: &str) -> Option<f64> {
-    let (_, rest) = text.rsplit_once(before)?;
-    rest.trim_start().split_once(after)?.0.trim().parse().ok()
+    let (_, after_label) = text.rsplit_once(before)?;
+    after_label.trim_start().split_once(after)?.0.trim().parse().ok()
 }
 
 fn run(workload: &Client, served: &Served, seconds: u32) -> io::Result<Sample> {
@@ -135,8 +135,8 @@ fn run(workload: &Client, served: &Served, seconds: u32) -> io::Result<Sample> {
             (iops, iops * f64::from(seconds))
         }
         Some(count) => {
-            let took = between(&output, "completed in", "seconds").ok_or_else(failed)?;
-            (f64::from(count) / took, f64::from(count))
+            let seconds = between(&output, "completed in", "seconds").ok_or_else(failed)?;
+            (f64::from(count) / seconds, f64::from(count))
         }
     };
     let server_us = (served.process.cpu_us() - before) / requests;
@@ -157,12 +157,12 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
                     second · the server's CPU time per request · the client's.\n\n\
                     | | hotset | tgt | ratio | target | per round |\n| --- | ---: | ---: | ---: | ---: | ---: |\n"
         .to_owned();
-    for (name, how, wanted) in &CELLS {
+    for (name, arguments, target) in &CELLS {
         let mut rounds = Vec::new();
         for round in 0..effort.rounds {
             // The order alternates, because the second server finds the machine in the state that the first one left.
             let first = if round % 2 == 0 { (&hotset_server, &tgt_server) } else { (&tgt_server, &hotset_server) };
-            let pair = (run(how, first.0, effort.seconds)?, run(how, first.1, effort.seconds)?);
+            let pair = (run(arguments, first.0, effort.seconds)?, run(arguments, first.1, effort.seconds)?);
             rounds.push(if round % 2 == 0 { pair } else { (pair.1, pair.0) });
         }
         let median_of =
@@ -178,12 +178,12 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
             .iter()
             .map(|(hotset_server, tgt_server)| format!("{:.2}", hotset_server.iops / tgt_server.iops))
             .collect();
-        let wanted = wanted.map_or_else(String::new, |wanted| format!("{wanted:.1}"));
+        let target = target.map_or_else(String::new, |target| format!("{target:.1}"));
         eprintln!("iSCSI, {name}: {ratio:.2} of tgt");
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "| {name} | {} | {} | **{ratio:.2}** | {wanted} | {} |",
+            "| {name} | {} | {} | **{ratio:.2}** | {target} | {} |",
             shown(|pair| pair.0),
             shown(|pair| pair.1),
             ratios.join(", ")

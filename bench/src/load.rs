@@ -66,10 +66,10 @@ impl Load {
                 .collect()
         });
         let seconds = began.elapsed().as_secs_f64();
-        let mut all = latencies?.concat();
-        all.sort_unstable();
-        let p99 = all.get(all.len() * 99 / 100).copied().ok_or(io::ErrorKind::UnexpectedEof)?;
-        Ok(LoadFigures { iops: all.len() as f64 / seconds, p99_us: f64::from(p99) })
+        let mut sorted = latencies?.concat();
+        sorted.sort_unstable();
+        let p99 = sorted.get(sorted.len() * 99 / 100).copied().ok_or(io::ErrorKind::UnexpectedEof)?;
+        Ok(LoadFigures { iops: sorted.len() as f64 / seconds, p99_us: f64::from(p99) })
     }
 }
 

@@ -78,70 +78,70 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         return Err("the null server is not built: run `cargo build --release --package bench`".into());
     }
     let machine = machine::describe();
-    let wanted = |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
+    let is_requested = |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
     let (mut sections, mut left_out) = (Vec::new(), Vec::new());
     let effort = Effort { rounds: arguments.rounds, seconds: arguments.seconds, size_bytes: HIT_BYTES };
-    if wanted("hits") || wanted("placed") {
+    if is_requested("hits") || is_requested("placed") {
         let folder = tempfile::tempdir_in("/dev/shm")?;
         let started = start(&MEMORY_SERVERS, &Content::Memory(HIT_BYTES), folder.path(), &programs);
         left_out.extend(started.left_out);
         fill(&started.servers)?;
-        if wanted("hits") {
+        if is_requested("hits") {
             sections.push(hits(&started.servers, effort)?);
         }
-        if wanted("placed") {
+        if is_requested("placed") {
             sections.extend(placed(&started.servers, effort)?);
         }
     }
-    if wanted("misses") || wanted("limited") {
+    if is_requested("misses") || is_requested("limited") {
         let folder = tempfile::tempdir_in(&arguments.directory)?;
         let (effort, file) = (Effort { size_bytes: MISS_BYTES, ..effort }, fill_file(folder.path())?);
-        if wanted("misses") {
+        if is_requested("misses") {
             sections.push(misses(&file, folder.path(), &programs, effort, &mut left_out)?);
         }
-        if wanted("limited") {
+        if is_requested("limited") {
             // A volume of the same name on another backing would be refused, so this section has its own folder and
             // state directory.
             let limited = tempfile::tempdir_in(&arguments.directory)?;
             sections.push(bench::limited::section(&file, limited.path(), &programs, effort)?);
         }
     }
-    if wanted("destage") {
+    if is_requested("destage") {
         let folder = tempfile::tempdir_in(&arguments.directory)?;
         sections.push(bench::destage::section(folder.path(), &programs, effort)?);
     }
-    if wanted("flushes") {
+    if is_requested("flushes") {
         let folder = tempfile::tempdir_in(&arguments.directory)?;
         sections.push(bench::flash::flushes(folder.path(), &programs, effort)?);
     }
-    if wanted("flash") {
+    if is_requested("flash") {
         let folder = tempfile::tempdir_in(&arguments.directory)?;
         sections.push(bench::flash::reads(folder.path(), &programs, effort)?);
     }
-    if wanted("stalled") {
+    if is_requested("stalled") {
         sections.extend(stalled(&programs, effort, &mut left_out)?);
     }
-    if wanted("stopped-control") {
+    if is_requested("stopped-control") {
         let folder = tempfile::tempdir_in("/dev/shm")?;
         sections.push(bench::stopped_control::section(folder.path(), &programs, effort)?);
     }
-    if wanted("control") {
+    if is_requested("control") {
         let folder = tempfile::tempdir_in("/dev/shm")?;
         sections.push(bench::control::section(folder.path(), &programs, effort)?);
     }
-    if wanted("iscsi") {
+    if is_requested("iscsi") {
         let folder = tempfile::tempdir_in("/dev/shm")?;
         sections.push(bench::iscsi::section(folder.path(), &programs, effort)?);
     }
-    if wanted("vhost_user") {
+    if is_requested("vhost_user") {
         let folder = tempfile::tempdir_in("/dev/shm")?;
         sections.push(bench::vhost_user::section(folder.path(), &programs, effort)?);
     }
-    if wanted("qos") {
+    if is_requested("qos") {
         let folder = tempfile::tempdir_in("/dev/shm")?;
         sections.push(bench::qos::section(folder.path(), &programs, effort)?);
     }
-    if wanted("uncongested") {
+    if is_requested("uncongested") {
         let folder = tempfile::tempdir_in(&arguments.directory)?;
         sections.push(bench::uncongested::section(folder.path(), &programs, effort)?);
     }
@@ -162,9 +162,9 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
 
 /// Writes all blocks once, so that every later request is a hit.
 fn fill(servers: &[Server]) -> Result<(), Box<dyn Error>> {
-    let all = Cell::new("fill", "write", 1 << 16, 8, 1);
+    let fill_cell = Cell::new("fill", "write", 1 << 16, 8, 1);
     for server in servers {
-        fio::run(&all, &server.target, HIT_BYTES, 0, None)?;
+        fio::run(&fill_cell, &server.target, HIT_BYTES, 0, None)?;
     }
     Ok(())
 }
@@ -270,7 +270,7 @@ fn in_turn(
     effort: Effort,
     left_out: &mut Vec<String>,
 ) -> Result<bench::run::Measured, Box<dyn Error>> {
-    let mut all: Option<bench::run::Measured> = None;
+    let mut total: Option<bench::run::Measured> = None;
     for _ in 0..effort.rounds {
         let mut round = bench::run::Measured { cell: *cell, rows: Vec::new() };
         for kind in FILE_SERVERS {
@@ -279,17 +279,17 @@ fn in_turn(
             if started.servers.is_empty() {
                 continue;
             }
-            let one = measure(cell, &started.servers, Effort { rounds: 1, ..effort }, None)?;
-            round.rows.extend(one.rows);
+            let round_result = measure(cell, &started.servers, Effort { rounds: 1, ..effort }, None)?;
+            round.rows.extend(round_result.rows);
         }
-        match &mut all {
-            None => all = Some(round),
-            Some(all) => {
-                for ((_, samples), (_, new)) in all.rows.iter_mut().zip(round.rows) {
+        match &mut total {
+            None => total = Some(round),
+            Some(total) => {
+                for ((_, samples), (_, new)) in total.rows.iter_mut().zip(round.rows) {
                     samples.extend(new);
                 }
             }
         }
     }
-    all.ok_or_else(|| "at least one round is needed".into())
+    total.ok_or_else(|| "at least one round is needed".into())
 }

@@ -134,9 +134,9 @@ mod tests {
 
     #[test]
     fn intervals_match_the_tables() {
-        let close = |is: f64, wanted: f64| assert!((is - wanted).abs() < 0.001, "{is} for {wanted}");
-        for (freedom, wanted) in [(2, 4.303), (10, 2.228), (11, 2.201), (20, 2.086), (49, 2.010), (1_000, 1.962)] {
-            close(student(freedom), wanted);
+        let close = |actual: f64, expected: f64| assert!((actual - expected).abs() < 0.001, "{actual} for {expected}");
+        for (freedom, expected) in [(2, 4.303), (10, 2.228), (11, 2.201), (20, 2.086), (49, 2.010), (1_000, 1.962)] {
+            close(student(freedom), expected);
         }
         // Logarithms of 0, 0.1 and -0.1: their deviation is 0.1, so the interval reaches 4.303 * 0.1 / sqrt(3).
         let interval = Interval::of_ratio([0.0, 0.1, -0.1].map(|log: f64| (2.0, 2.0 * log.exp())));

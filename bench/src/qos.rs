@@ -39,13 +39,13 @@ struct Running {
 
 /// Measures daemons whose volumes of `effort.size_bytes` lie in `folder` and are entirely in memory.
 pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {
-    let wanted = effort.rounds.max(PAIRS_WANTED);
+    let pairs = effort.rounds.max(PAIRS_WANTED);
     let mut rounds: Vec<Round> = Vec::new();
-    while rounds.len() < wanted {
+    while rounds.len() < pairs {
         let round_folder = tempfile::tempdir_in(folder)?;
         let start = |(name, has_qos)| start(&round_folder.path().join(name), programs, effort.size_bytes, has_qos);
         let running = DAEMONS.into_iter().map(start).collect::<io::Result<Vec<_>>>()?;
-        for _ in 0..ROUNDS_PER_START.min(wanted - rounds.len()) {
+        for _ in 0..ROUNDS_PER_START.min(pairs - rounds.len()) {
             let mut round = Round::default();
             for which in ORDERS[rounds.len() % ORDERS.len()] {
                 let target = &running[which].target;

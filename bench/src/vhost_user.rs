@@ -81,9 +81,12 @@ impl Client {
                     if in_flight == 0 {
                         return Ok(completed);
                     }
-                    for done in queue.wait(READY_TIMEOUT)? {
-                        if done.status != 0 {
-                            return Err(io::Error::other(format!("a request failed with status {}", done.status)));
+                    for completion in queue.wait(READY_TIMEOUT)? {
+                        if completion.status != 0 {
+                            return Err(io::Error::other(format!(
+                                "a request failed with status {}",
+                                completion.status
+                            )));
                         }
                         in_flight -= 1;
                         completed += 1;
@@ -205,7 +208,7 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
                     | | hotset | qemu-s-d | hotset over NBD | to qemu-s-d | to NBD | target |\n| --- | ---: | ---: | \
                     ---: | ---: | ---: | ---: |\n"
         .to_owned();
-    for (name, depth, writes, wanted) in CELLS {
+    for (name, depth, writes, target) in CELLS {
         let mut rounds = Vec::new();
         for round in 0..effort.rounds {
             let mut samples = [Sample::default(); 3];
@@ -227,11 +230,11 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
             format!("**{:.2}** ({})", median_of(&|s| s[0].iops / s[to].iops), ratios.join(", "))
         };
         eprintln!("vhost-user, {name}: {} of {}, {} of {}", ratio(1), peers[1].name, ratio(2), peers[2].name);
-        let wanted = wanted.map_or_else(String::new, |wanted| format!("{wanted:.1}"));
+        let target = target.map_or_else(String::new, |target| format!("{target:.1}"));
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "| {name} | {} | {} | {} | {} | {} | {wanted} |",
+            "| {name} | {} | {} | {} | {} | {} | {target} |",
             shown(0),
             shown(1),
             shown(2),

@@ -12,6 +12,9 @@ use crate::initiator::{Session, State};
 const OPERATION_TIMEOUT: Nanos = Nanos::from_secs(1);
 const PAUSE_MAX: Nanos = Nanos::from_secs(4);
 const SECTORS: usize = 48;
+/// Operation codes.
+pub const READ_10: u8 = 0x28;
+pub const WRITE_10: u8 = 0x2a;
 
 /// READ(10) or WRITE(10).
 pub fn block_command(opcode: u8, lun: [u8; 8], sector: u32, count: u16) -> Command {
@@ -21,8 +24,8 @@ pub fn block_command(opcode: u8, lun: [u8; 8], sector: u32, count: u16) -> Comma
     cdb[7..9].copy_from_slice(&count.to_be_bytes());
     Command {
         is_final: true,
-        reads: opcode == 0x28,
-        writes: opcode == 0x2a,
+        reads: opcode == READ_10,
+        writes: opcode == WRITE_10,
         attribute: Attribute::Simple,
         lun,
         expected_len: u32::from(count) * 512,
@@ -56,17 +59,17 @@ pub async fn run(seam: SimSeam, session: Rc<Session>, is_over: &dyn Fn() -> bool
         (0..count as u64).for_each(|at| data.extend_from_slice(&(round << 8 | at).to_le_bytes().repeat(64)));
         let data: Rc<[u8]> = data.into();
         let began = seam.now();
-        let (status, _) = call(&session, block_command(0x2a, [0; 8], sector, count as u16), &data).await;
+        let (status, _) = call(&session, block_command(WRITE_10, [0; 8], sector, count as u16), &data).await;
         assert_eq!(status, 0, "a write of the healthy initiator succeeds");
         let written = seam.now();
-        let (status, read) = call(&session, block_command(0x28, [0; 8], sector, count as u16), &none).await;
+        let (status, read) = call(&session, block_command(READ_10, [0; 8], sector, count as u16), &none).await;
         assert!(status == 0 && read == *data, "the healthy initiator reads back what it wrote");
         let read = seam.now();
         let ping = session.ping(b"are you there?");
         session.until(|| session.is_ponged(ping)).await;
         let pinged = seam.now();
-        for took in [written.since(began), read.since(written), pinged.since(read)] {
-            assert!(took <= OPERATION_TIMEOUT, "an operation of the healthy initiator took {took}");
+        for latency in [written.since(began), read.since(written), pinged.since(read)] {
+            assert!(latency <= OPERATION_TIMEOUT, "an operation of the healthy initiator took {latency}");
         }
         assert!(!session.is_closed(), "the session is open");
         seam.sleep(pause).await;

@@ -9,11 +9,11 @@ use iscsi_protocol::{HEADER_BYTES, NO_TAG, RequestBody};
 use seam::sim::{Fault, Ops, Rule, SimSeam, SimStream, When, World};
 use seam::{ByteStream, Nanos, Seam};
 
-use crate::healthy::{block_command, call};
+use crate::healthy::{READ_10, WRITE_10, block_command, call};
 use crate::initiator::{
     LUNS, LoginOptions, R2tResponse, Session, State, TARGET, first, login_pdu, login_request, send,
 };
-use crate::scsi_commands::{structured, take};
+use crate::scsi_commands::{PERSISTENT_RESERVE_OUT, structured, take};
 
 /// Time after which all outstanding requests must have been answered: longer than disks stall.
 const ANSWER_TIMEOUT: Nanos = Nanos::from_secs(40);
@@ -22,6 +22,9 @@ const ACTIONS_MAX: usize = 96;
 /// Most queued bytes; beyond them no more PDUs are generated.
 const QUEUED_BYTES_MAX: usize = 16 << 20;
 const PATTERN_BYTES: usize = 1 << 20;
+/// Operation codes.
+const PERSISTENT_RESERVE_IN: u8 = 0x5e;
+const COMPARE_AND_WRITE: u8 = 0x89;
 
 thread_local! {
     /// Data of all writes.
@@ -143,7 +146,7 @@ impl Hostile {
         match kind {
             0..8 => {
                 let (at, count) = (u32::from(byte()) * 16, u16::from(byte()) * u16::from(kind / 2 + 1));
-                let mut command = block_command(0x28, lun(kind), at, count);
+                let mut command = block_command(READ_10, lun(kind), at, count);
                 if kind == 7 {
                     command.expected_len = u32::from(byte()) * 500;
                 }
@@ -155,7 +158,7 @@ impl Hostile {
                 let repeat = if kind >= 62 { 1 + repeat * 8 } else { 1 };
                 let sectors = if kind == 63 { 2048 } else { sectors };
                 for _ in (0..repeat).take_while(|_| session.queued_bytes() < QUEUED_BYTES_MAX) {
-                    let command = block_command(0x2a, lun(if kind < 62 { kind } else { which }), at, sectors);
+                    let command = block_command(WRITE_10, lun(if kind < 62 { kind } else { which }), at, sectors);
                     self.begin(session, command, usize::from(sectors) * 512);
                 }
             }
@@ -234,7 +237,7 @@ impl Hostile {
         let (mut cdb, data) = structured(self.usages, input);
         let len = cdb.len();
         // Changes of reservations end other sessions' commands, and may end this session's own.
-        if cdb[0] == 0x5f {
+        if cdb[0] == PERSISTENT_RESERVE_OUT {
             self.record_cross_session_abort(session, true);
         }
         cdb.resize(16, 0);
@@ -247,7 +250,7 @@ impl Hostile {
                 session.begin(command, immediate, &data.as_slice().into(), data.len());
             }
             (true, 0) => {
-                let len = blocks * 512 * if command.cdb[0] == 0x89 { 2 } else { 1 };
+                let len = blocks * 512 * if command.cdb[0] == COMPARE_AND_WRITE { 2 } else { 1 };
                 let writes = len > 0;
                 session.begin(Command { writes, expected_len: len as u32, ..command }, immediate, &self.pattern, len);
             }
@@ -291,7 +294,7 @@ impl Hostile {
             lun: lun(flags >> 5),
             expected_len: if len == 255 { u32::MAX } else { u32::from(len) * 3000 },
             expected_read_len: (extra & 1 != 0).then_some(u32::from(extra) * 300),
-            ..block_command(if extra & 2 == 0 { 0x28 } else { 0x2a }, [0; 8], u32::from(at), u16::from(at))
+            ..block_command(if extra & 2 == 0 { READ_10 } else { WRITE_10 }, [0; 8], u32::from(at), u16::from(at))
         };
         session.sent_untracked_pdus.set(true);
         session.send_pdu(
@@ -306,7 +309,7 @@ impl Hostile {
     fn send_damaged_pdu(&self, session: &Session, kind: u8, input: &mut &[u8]) {
         let [variant, position] = *take(input, 2) else { return };
         session.sent_untracked_pdus.set(true);
-        let command = block_command(if variant & 1 == 0 { 0x28 } else { 0x2a }, lun(variant), 0, 16);
+        let command = block_command(if variant & 1 == 0 { READ_10 } else { WRITE_10 }, lun(variant), 0, 16);
         let data = if command.writes { 4096 } else { 0 };
         let tags: Vec<u32> = session.tasks.borrow().keys().copied().collect();
         let tag = tags.len().checked_sub(1 + usize::from(position % 8)).map_or(77, |at| tags[at]);
@@ -376,12 +379,12 @@ pub async fn check_nothing_reserved(seam: &SimSeam, login: &LoginOptions) {
     for lun in LUNS {
         let ready = Command { reads: false, expected_len: 0, ..block_command(0, lun, 0, 0) };
         assert_eq!(call(&session, ready, &none).await.0, 2, "power on");
-        let mut held = Command { reads: true, expected_len: 64, ..block_command(0x5e, lun, 0, 64) };
+        let mut held = Command { reads: true, expected_len: 64, ..block_command(PERSISTENT_RESERVE_IN, lun, 0, 64) };
         held.cdb[1] = 1;
         let (status, reservation) = call(&session, held, &none).await;
         assert_eq!(status, 0, "no session holds a reservation");
         if reservation.len() <= 8 {
-            assert_eq!(call(&session, block_command(0x28, lun, 0, 1), &none).await.0, 0, "the unit is not reserved");
+            assert_eq!(call(&session, block_command(READ_10, lun, 0, 1), &none).await.0, 0, "the unit is not reserved");
         }
     }
     session.log_out().await;

@@ -53,8 +53,8 @@ fn allocated() -> usize {
 struct MemoryStore(Rc<RefCell<std::collections::BTreeMap<VolumeId, Vec<u8>>>>);
 
 impl ReservationStore for MemoryStore {
-    fn store(&self, incarnation: VolumeId, record: Vec<u8>) -> StoreFuture {
-        self.0.borrow_mut().insert(incarnation, record);
+    fn store(&self, volume_id: VolumeId, record: Vec<u8>) -> StoreFuture {
+        self.0.borrow_mut().insert(volume_id, record);
         Box::pin(async { Ok(()) })
     }
 }
@@ -79,12 +79,12 @@ async fn target(seam: &SimSeam, core: &Core<SimSeam>, policy: WritePolicy, store
     for number in 0..3 {
         let name = format!("/disk{number}");
         let open = DiskOpen { path: (&name).into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
-        let incarnation = VolumeId(u64::from(number) + 1);
+        let volume_id = VolumeId(u64::from(number) + 1);
         let disk = seam.open_disk(&open).await.expect("the disk exists");
-        let spec = VolumeSpec { policy, ..VolumeSpec::new(&name, incarnation) };
+        let spec = VolumeSpec { policy, ..VolumeSpec::new(&name, volume_id) };
         let volume = core.attach(spec, Backing::plain(disk)).expect("the volume name is free");
         let access = if number == 0 { AccessList::new([HEALTHY]) } else { AccessList::new(NAMES) };
-        let (lun, identity) = (Lun::new(number).expect("the number is a valid LUN"), Identity::of(1, incarnation.0));
+        let (lun, identity) = (Lun::new(number).expect("the number is a valid LUN"), Identity::of(1, volume_id.0));
         let unit = UnitSpec {
             lun,
             volume,
@@ -188,10 +188,10 @@ async fn sessions(world: &World, mode: u8, input: &[u8], usages: &'static [Vec<u
     let session = Session::log_in(&seam, &healthy).await.expect("the healthy initiator is admitted");
     let work = async move { healthy::run(healthy_seam, session, &|| working.is_over()).await };
     let healthy_done = Rc::new(std::cell::Cell::new(false));
-    let done = Rc::clone(&healthy_done);
+    let is_over = Rc::clone(&healthy_done);
     seam.spawn(async move {
         work.await;
-        done.set(true);
+        is_over.set(true);
     });
     hostile.run(world, input).await;
     while !healthy_done.get() {

@@ -12,7 +12,8 @@ use std::sync::OnceLock;
 use engine::{Backing, Core, CoreSpec, VolumeId, VolumeSpec};
 use libfuzzer_sys::fuzz_target;
 use scsi::{
-    AccessList, Cancel, Command, Expected, Identity, Initiator, Lun, ReservationStore, StoreFuture, Target, UnitSpec,
+    AccessList, CancelToken, Command, ExpectedLengths, Identity, Initiator, Lun, ReservationStore, StoreFuture, Target,
+    UnitSpec,
 };
 use seam::sim::{Content, SimDiskSpec, SimSeam, World, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
@@ -87,8 +88,8 @@ async fn commands(seam: &SimSeam, mut input: &[u8]) {
         };
         let cycled = if data.is_empty() { &[0][..] } else { &data };
         let expected =
-            Expected { out_bytes, in_bytes: if flags & 0x40 == 0 { 4_096 } else { u64::from(*sizes) << 10 } };
-        let cancel = Cancel::default();
+            ExpectedLengths { out_bytes, in_bytes: if flags & 0x40 == 0 { 4_096 } else { u64::from(*sizes) << 10 } };
+        let cancel = CancelToken::default();
         let lun = if flags & 0x80 == 0 { [0; 8] } else { [0, *sizes, 0, 0, 0, 0, 0, 0] };
         let command = Command { lun, cdb: &cdb, expected, cancel: &cancel };
         let nexus = &nexuses[usize::from(flags & 1)];

@@ -2,9 +2,39 @@
 
 use std::ops::Range;
 
-use scsi::{Cancel, Cancelled, Command, DataIn, DataOut, Expected, Identity, Initiator, Target};
+use scsi::{CancelToken, Cancelled, Command, DataIn, DataOut, ExpectedLengths, Identity, Initiator, Target};
 use seam::Piece;
 use seam::sim::{SimBlock, SimSeam};
+
+/// Operation codes of the commands that have a parameter list.
+const MODE_SELECT_6: u8 = 0x15;
+const MODE_SELECT_10: u8 = 0x55;
+const UNMAP: u8 = 0x42;
+pub const PERSISTENT_RESERVE_OUT: u8 = 0x5f;
+const EXTENDED_COPY: u8 = 0x83;
+/// REPORT SUPPORTED OPERATION CODES: MAINTENANCE IN with its service action, and two of its reporting options.
+const MAINTENANCE_IN: u8 = 0xa3;
+const REPORT_OPCODES: u8 = 0x0c;
+const ALL_COMMANDS: u8 = 0;
+const ONE_COMMAND: u8 = 3;
+/// Mode pages with their lengths: caching, control, read-write error recovery, informational exceptions.
+const MODE_PAGES: [(u8, u8); 4] = [(0x08, 18), (0x0a, 10), (0x01, 10), (0x1c, 10)];
+/// Types of descriptors of EXTENDED COPY: a target by its designator; segments in blocks and in bytes.
+const IDENTIFICATION_TARGET_DESCRIPTOR: u8 = 0xe4;
+const BLOCK_TO_BLOCK: u8 = 2;
+const BYTE_TO_BYTE: u8 = 10;
+/// Flag of PERSISTENT RESERVE OUT: initiators are listed.
+const SPECIFIES_INITIATORS: u8 = 8;
+/// Bits of EXTENDED COPY's second byte: use of the list identifier, sequential access.
+const COPY_OPTIONS: u8 = 0x38;
+/// Length in bytes of descriptors of EXTENDED COPY.
+const TARGET_DESCRIPTOR_BYTES: usize = 32;
+const BLOCK_SEGMENT_BYTES: u8 = 24;
+const BYTE_SEGMENT_BYTES: u8 = 28;
+/// Options of a structured command: keeps its service action, exceeds the limits, flips a bit of the data.
+const WITH_SERVICE_ACTION: u8 = 1;
+const WITHOUT_LIMITS: u8 = 2;
+const WITH_FLIPPED_BIT: u8 = 4;
 
 /// Initiators named in lists.
 pub const NAMES: [&str; 2] = ["iqn.x:i", "iqn.x:j"];
@@ -47,8 +77,8 @@ pub fn take<'a>(input: &mut &'a [u8], len: usize) -> &'a [u8] {
 }
 
 async fn execute(target: &Target<SimSeam>, lun: [u8; 8], nexus: &scsi::Nexus, cdb: &[u8]) -> Vec<u8> {
-    let (cancel, mut sink) = (Cancel::default(), Sink::default());
-    let expected = Expected { out_bytes: 0, in_bytes: 65_536 };
+    let (cancel, mut sink) = (CancelToken::default(), Sink::default());
+    let expected = ExpectedLengths { out_bytes: 0, in_bytes: 65_536 };
     let command = Command { lun, cdb, expected, cancel: &cancel };
     target.execute(nexus, command, &mut Wire([].iter().cycle()), &mut sink).await;
     sink.0
@@ -57,20 +87,20 @@ async fn execute(target: &Target<SimSeam>, lun: [u8; 8], nexus: &scsi::Nexus, cd
 /// The usage bits of each supported command, as the target reports them.
 pub async fn usages(target: Target<SimSeam>, lun: [u8; 8]) -> Vec<Vec<u8>> {
     let nexus = target.nexus(Initiator::new(NAMES[0], [1; 6]), 1);
-    let report = |option, code, action| [0xa3, 0x0c, option, code, 0, action, 0, 0, 16, 0, 0, 0];
+    let report = |option, code, action| [MAINTENANCE_IN, REPORT_OPCODES, option, code, 0, action, 0, 0, 16, 0, 0, 0];
     // The first answer is a unit attention (power on).
     execute(&target, lun, &nexus, &[0; 6]).await;
     let mut usages = Vec::new();
-    for command in execute(&target, lun, &nexus, &report(0, 0, 0)).await[4..].as_chunks::<8>().0 {
-        usages.push(execute(&target, lun, &nexus, &report(3, command[0], command[3])).await[4..].to_vec());
+    for command in execute(&target, lun, &nexus, &report(ALL_COMMANDS, 0, 0)).await[4..].as_chunks::<8>().0 {
+        usages.push(execute(&target, lun, &nexus, &report(ONE_COMMAND, command[0], command[3])).await[4..].to_vec());
     }
     usages
 }
 
 /// A target descriptor for EXTENDED COPY.
 fn target_descriptor(naa: &[u8]) -> Vec<u8> {
-    let mut bytes = [&[0xe4, 0, 0, 0, 1, 3, 0, 16], naa].concat();
-    bytes.resize(32, 0);
+    let mut bytes = [&[IDENTIFICATION_TARGET_DESCRIPTOR, 0, 0, 0, 1, 3, 0, 16], naa].concat();
+    bytes.resize(TARGET_DESCRIPTOR_BYTES, 0);
     bytes
 }
 
@@ -80,19 +110,19 @@ fn parameter_list(code: u8, input: &mut &[u8]) -> (Vec<u8>, Range<usize>) {
     let count = usize::from(shape & 7);
     let mut bytes = Vec::new();
     match code {
-        0x15 | 0x55 => {
-            bytes.resize(if code == 0x15 { 4 } else { 8 }, 0);
+        MODE_SELECT_6 | MODE_SELECT_10 => {
+            bytes.resize(if code == MODE_SELECT_6 { 4 } else { 8 }, 0);
             for _ in 0..count {
                 let [page, value, at] = *take(input, 3) else { break };
-                let (page, len) = [(0x08, 18), (0x0a, 10), (0x01, 10), (0x1c, 10)][usize::from(page) % 4];
+                let (page, len) = MODE_PAGES[usize::from(page) % MODE_PAGES.len()];
                 let start = bytes.len();
                 bytes.extend([page, len]);
                 bytes.resize(start + 2 + usize::from(len), 0);
                 bytes[start + 2 + usize::from(at % len)] = value;
             }
-            (bytes, if code == 0x15 { 4..5 } else { 7..9 })
+            (bytes, if code == MODE_SELECT_6 { 4..5 } else { 7..9 })
         }
-        0x42 => {
+        UNMAP => {
             bytes.extend([0, 0, 0, 16 * count as u8, 0, 0, 0, 0]);
             for _ in 0..count {
                 let [a, b, c, d] = *take(input, 4) else { break };
@@ -100,7 +130,7 @@ fn parameter_list(code: u8, input: &mut &[u8]) -> (Vec<u8>, Range<usize>) {
             }
             (bytes, 7..9)
         }
-        0x5f => {
+        PERSISTENT_RESERVE_OUT => {
             let [key, new_key, flags, other] = *take(input, 4) else { return (bytes, 5..9) };
             bytes.extend([0, 0, 0, 0, 0, 0, 0, key & 3, 0, 0, 0, 0, 0, 0, 0, new_key & 3]);
             let id = Initiator::new(NAMES[usize::from(other & 1)], [other >> 1 & 3; 6]).transport_id();
@@ -112,28 +142,30 @@ fn parameter_list(code: u8, input: &mut &[u8]) -> (Vec<u8>, Range<usize>) {
                     bytes.extend(id);
                 }
                 _ => {
-                    bytes.extend([0, 0, 0, 0, flags | 8, 0, 0, 0]);
+                    bytes.extend([0, 0, 0, 0, flags | SPECIFIES_INITIATORS, 0, 0, 0]);
                     bytes.extend(((id.len() * count) as u32).to_be_bytes());
                     bytes.extend(id.repeat(count));
                 }
             }
             (bytes, 5..9)
         }
-        0x83 => {
+        EXTENDED_COPY => {
             let devices = [1, u64::from(shape >> 6)].map(|unit| target_descriptor(&Identity::of(1, unit).naa)).concat();
             let mut segments = Vec::new();
             for _ in 0..count {
-                let [kind, blocks, source, destination, which] = *take(input, 5) else { break };
-                let (kind, len, amount) =
-                    if kind & 1 == 0 { (2, 24, u32::from(blocks)) } else { (10, 28, u32::from(blocks) << 9) };
-                segments.extend([kind, 0, 0, len, 0, which & 3, 0, which >> 2 & 3]);
+                let [kind, blocks, source, destination, devices_and_excess] = *take(input, 5) else { break };
+                let (kind, len, amount) = match kind & 1 {
+                    0 => (BLOCK_TO_BLOCK, BLOCK_SEGMENT_BYTES, u32::from(blocks)),
+                    _ => (BYTE_TO_BYTE, BYTE_SEGMENT_BYTES, u32::from(blocks) << 9),
+                };
+                segments.extend([kind, 0, 0, len, 0, devices_and_excess & 3, 0, devices_and_excess >> 2 & 3]);
                 // One value of the top bit makes the length no multiple of a block.
-                segments.extend((amount + u32::from(which >> 7)).to_be_bytes());
+                segments.extend((amount + u32::from(devices_and_excess >> 7)).to_be_bytes());
                 segments.extend(u64::from(source).to_be_bytes());
                 segments.extend(u64::from(destination).to_be_bytes());
-                segments.extend(&[0; 4][..usize::from(len - 24)]);
+                segments.extend(&[0; 4][..usize::from(len - BLOCK_SEGMENT_BYTES)]);
             }
-            bytes.extend([count as u8, shape & 0x38, 0, devices.len() as u8, 0, 0, 0, 0]);
+            bytes.extend([count as u8, shape & COPY_OPTIONS, 0, devices.len() as u8, 0, 0, 0, 0]);
             bytes.extend((segments.len() as u32).to_be_bytes());
             bytes.extend([&[0; 4], &devices[..], &segments].concat());
             (bytes, 10..14)
@@ -144,19 +176,19 @@ fn parameter_list(code: u8, input: &mut &[u8]) -> (Vec<u8>, Range<usize>) {
 
 /// A nearly valid command, and its data.
 pub fn structured(usages: &[Vec<u8>], input: &mut &[u8]) -> (Vec<u8>, Vec<u8>) {
-    let [which, options, flip] = *take(input, 3) else { return (vec![0; 6], Vec::new()) };
-    let usage = &usages[usize::from(which) % usages.len()];
+    let [command, options, bit] = *take(input, 3) else { return (vec![0; 6], Vec::new()) };
+    let usage = &usages[usize::from(command) % usages.len()];
     let mut cdb = usage.clone();
     let parameters = take(input, usage.len() - 1);
     cdb[1..].fill(0);
     cdb[1..=parameters.len()].copy_from_slice(parameters);
     cdb.iter_mut().zip(usage).for_each(|(byte, usage)| *byte &= usage);
-    if options & 1 != 0 {
+    if options & WITH_SERVICE_ACTION != 0 {
         // The service action, for commands that have one.
         cdb[1] = usage[1];
     }
     let (mut data, len_field) = parameter_list(cdb[0], input);
-    if options & 2 == 0 && len_field.is_empty() {
+    if options & WITHOUT_LIMITS == 0 && len_field.is_empty() {
         // Limits the command to few and existing blocks.
         let high: &[Range<usize>] = match cdb.len() {
             10 => &[2..4, 7..8],
@@ -170,9 +202,9 @@ pub fn structured(usages: &[Vec<u8>], input: &mut &[u8]) -> (Vec<u8>, Vec<u8>) {
         let len = (data.len() as u32).to_be_bytes();
         let from = len.len() - len_field.len();
         cdb[len_field].copy_from_slice(&len[from..]);
-        let at = usize::from(flip) % (8 * data.len().max(1));
-        if options & 4 != 0 && !data.is_empty() {
-            data[at / 8] ^= 1 << (at % 8);
+        let bit = usize::from(bit) % (8 * data.len().max(1));
+        if options & WITH_FLIPPED_BIT != 0 && !data.is_empty() {
+            data[bit / 8] ^= 1 << (bit % 8);
         }
     }
     (cdb, data)

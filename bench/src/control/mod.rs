@@ -114,10 +114,10 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     bench.load.run(FILL_TIME, None)?;
     let alone = bench.measure(FILL_TIME, None)?;
     let series = |rate| Series { rate, rounds: Vec::new(), observers: Observers::default() };
-    let mut all = [series(Some(alone.load.iops * PACED_FRACTION)), series(None)];
+    let mut all_series = [series(Some(alone.load.iops * PACED_FRACTION)), series(None)];
     for number in 0..effort.rounds {
         let order = ORDERS[number % ORDERS.len()];
-        let [paced, saturated] = &mut all;
+        let [paced, saturated] = &mut all_series;
         let loads = if number.is_multiple_of(2) { [paced, saturated] } else { [saturated, paced] };
         for series in loads {
             let round = bench.round(order, series.rate, &mut series.observers)?;
@@ -125,10 +125,10 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
             series.rounds.push(round);
         }
     }
-    if all.iter().any(|series| series.observers.streamed_bytes == 0) {
+    if all_series.iter().any(|series| series.observers.streamed_bytes == 0) {
         return Err(io::Error::other("the stream delivered no data"));
     }
-    let text = verdicts::describe(start_seconds, time, &alone, &all);
+    let text = verdicts::describe(start_seconds, time, &alone, &all_series);
     Ok(Section { title: "1,000 volumes with observers".into(), text, ratios: Vec::new(), measured: Vec::new() })
 }
 

@@ -36,16 +36,16 @@ impl Observers {
         names: &[String],
         run: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T> {
-        let (done, began) = (&AtomicBool::new(false), Instant::now());
+        let (is_over, began) = (&AtomicBool::new(false), Instant::now());
         std::thread::scope(|scope| {
             let follower = |names: &[String]| {
                 let path = format!("/api/v1/stream?volumes={}", names.join(","));
-                scope.spawn(move || follow(address, &path, done))
+                scope.spawn(move || follow(address, &path, is_over))
             };
             let followers: Vec<_> = names.chunks(FOLLOWED).take(FOLLOWERS).map(follower).collect();
-            let scraper = scope.spawn(|| scrape(address, done));
+            let scraper = scope.spawn(|| scrape(address, is_over));
             let result = run();
-            done.store(true, Ordering::Relaxed);
+            is_over.store(true, Ordering::Relaxed);
             let panicked = |_| io::Error::other("the observers panicked");
             for follower in followers {
                 let (bytes, cpu_us) = follower.join().map_err(panicked)??;
@@ -67,11 +67,11 @@ impl Observers {
     }
 }
 
-/// Reads the stream until `done`; returns the received bytes and the CPU time.
-fn follow(address: &str, path: &str, done: &AtomicBool) -> io::Result<(usize, f64)> {
+/// Reads the stream until `is_over`; returns the received bytes and the CPU time.
+fn follow(address: &str, path: &str, is_over: &AtomicBool) -> io::Result<(usize, f64)> {
     let (mut stream, mut read) = (http_get(address, path)?, 0);
     let mut buffer = vec![0; 1 << 16];
-    while !done.load(Ordering::Relaxed) {
+    while !is_over.load(Ordering::Relaxed) {
         match stream.read(&mut buffer)? {
             0 => return Err(io::Error::other("a follower was disconnected")),
             bytes => read += bytes,
@@ -80,10 +80,10 @@ fn follow(address: &str, path: &str, done: &AtomicBool) -> io::Result<(usize, f6
     Ok((read, this_thread_cpu_us()))
 }
 
-/// Scrapes until `done`; returns the duration of each scrape, the bytes of the last one, and the CPU time.
-fn scrape(address: &str, done: &AtomicBool) -> io::Result<(Vec<f64>, usize, f64)> {
+/// Scrapes until `is_over`; returns the duration of each scrape, the bytes of the last one, and the CPU time.
+fn scrape(address: &str, is_over: &AtomicBool) -> io::Result<(Vec<f64>, usize, f64)> {
     let (mut scrapes_ms, mut bytes, mut due) = (Vec::new(), 0, Instant::now() + SCRAPE_PAUSE / 2);
-    while !done.load(Ordering::Relaxed) {
+    while !is_over.load(Ordering::Relaxed) {
         if Instant::now() < due {
             std::thread::sleep(Duration::from_millis(50));
             continue;

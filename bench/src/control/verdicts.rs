@@ -61,40 +61,40 @@ impl Series {
     fn requests(&self) -> (String, Verdict) {
         let ratio = self.ratio_with_observers(IOPS);
         let share = self.control(|round| &round.on) / machine::processors() as f64;
-        let (wanted, loss) = match self.rate {
+        let (target, loss) = match self.rate {
             Some(_) => (format!("unchanged: at most {:.0} % less", UNCHANGED * 100.0), UNCHANGED),
             None => {
                 let loss = share + LOSS_BEYOND_SHARE;
                 let (loss_percent, share_percent, beyond) = (loss * 100.0, share * 100.0, LOSS_BEYOND_SHARE * 100.0);
-                let wanted = format!(
+                let target = format!(
                     "at most {loss_percent:.2} % less: control's {share_percent:.2} % of the processors' time and \
                      {beyond:.0} points"
                 );
-                (wanted, loss)
+                (target, loss)
             }
         };
-        (wanted, ratio.at_least(1.0 - loss))
+        (target, ratio.at_least(1.0 - loss))
     }
 
     fn describe(&self, text: &mut String) {
         let load = load_of(self.rate);
-        let mut ratios = |name: &str, unit: &str, figure: Figure, wanted: &str, verdict: &str| {
+        let mut ratios = |name: &str, unit: &str, figure: Figure, target: &str, verdict: &str| {
             // Writing to a string cannot fail.
             let _ = writeln!(
                 text,
-                "| {load}: {name} | {:.0}{unit} | {:.0}{unit} | {} | {} | {wanted} | {verdict} |",
+                "| {load}: {name} | {:.0}{unit} | {:.0}{unit} | {} | {} | {target} | {verdict} |",
                 self.median(|round| &round.off, figure),
                 self.median(|round| &round.on, figure),
                 self.ratio_with_observers(figure),
                 self.ratio_without_observers(figure),
             );
         };
-        let (wanted, verdict) = self.requests();
-        ratios("requests per second", "", IOPS, &wanted, &verdict.to_string());
+        let (target, verdict) = self.requests();
+        ratios("requests per second", "", IOPS, &target, &verdict.to_string());
         match self.rate {
             Some(_) => {
-                let wanted = format!("at most {P99_MAX:.2}");
-                ratios("p99", " µs", P99, &wanted, &self.ratio_with_observers(P99).at_most(P99_MAX).to_string());
+                let target = format!("at most {P99_MAX:.2}");
+                ratios("p99", " µs", P99, &target, &self.ratio_with_observers(P99).at_most(P99_MAX).to_string());
             }
             None => ratios("p99", " µs", P99, "", ""),
         }
@@ -125,14 +125,14 @@ fn load_of(rate: Option<f64>) -> String {
 }
 
 /// Text of the section; `alone` is a cell from before the first observer.
-pub fn describe(start_seconds: f64, time: Duration, alone: &Cell, all: &[Series]) -> String {
-    let rounds = all.iter().map(|series| series.rounds.len()).min().unwrap_or(0);
+pub fn describe(start_seconds: f64, time: Duration, alone: &Cell, all_series: &[Series]) -> String {
+    let rounds = all_series.iter().map(|series| series.rounds.len()).min().unwrap_or(0);
     let few = if rounds < PAIRS_WANTED {
         format!(" **{rounds} rounds are too few for bounds of a few percent: {PAIRS_WANTED} are needed.**")
     } else {
         String::new()
     };
-    let used = median(&all.iter().map(|series| series.observers.cpu_fraction()).collect::<Vec<_>>());
+    let used = median(&all_series.iter().map(|series| series.observers.cpu_fraction()).collect::<Vec<_>>());
     let mut text = format!(
         "{VOLUMES} volumes in memory, {CLIENTS} clients with 4 KiB requests to all of them in turn, one in four a \
          write: at {:.0} % of the {:.0} \
@@ -156,9 +156,9 @@ pub fn describe(start_seconds: f64, time: Duration, alone: &Cell, all: &[Series]
         used * 100.0,
         alone.control * 100.0,
     );
-    all.iter().for_each(|series| series.describe(&mut text));
+    all_series.iter().for_each(|series| series.describe(&mut text));
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    let watched = all.iter().flat_map(|series| &series.rounds).map(|round| mib(round.on.resident_bytes));
+    let watched = all_series.iter().flat_map(|series| &series.rounds).map(|round| mib(round.on.resident_bytes));
     let (before, most) = (mib(alone.resident_bytes), watched.fold(0.0, f64::max));
     let _ = write!(
         text,
@@ -191,40 +191,40 @@ mod tests {
         Series { rate, rounds: (0..PAIRS_WANTED).map(round).collect(), observers }
     }
 
-    fn table_row(all: &[Series], row: &str) -> String {
-        let text = describe(1.0, Duration::from_secs(5), &all[0].rounds[0].off, all);
+    fn table_row(all_series: &[Series], row: &str) -> String {
+        let text = describe(1.0, Duration::from_secs(5), &all_series[0].rounds[0].off, all_series);
         text.lines().find(|line| line.starts_with(row)).expect("the table has the row").to_owned()
     }
 
     #[test]
     fn planted_loss_misses_and_no_loss_passes_with_observers() {
-        let all = [series(Some(28_000.0), 1.0, 1.0), series(None, 0.98, 1.0)];
+        let all_series = [series(Some(28_000.0), 1.0, 1.0), series(None, 0.98, 1.0)];
         for row in ["| at 70 %: requests", "| at 70 %: p99", "| saturated: requests", "| resident memory"] {
-            assert!(table_row(&all, row).ends_with("| pass |"), "{}", table_row(&all, row));
+            assert!(table_row(&all_series, row).ends_with("| pass |"), "{}", table_row(&all_series, row));
         }
-        let all = [series(Some(28_000.0), 0.98, 1.2), series(None, 0.95, 1.0)];
+        let all_series = [series(Some(28_000.0), 0.98, 1.2), series(None, 0.95, 1.0)];
         for row in ["| at 70 %: requests", "| at 70 %: p99", "| saturated: requests"] {
-            assert!(table_row(&all, row).ends_with("| **miss** |"), "{}", table_row(&all, row));
+            assert!(table_row(&all_series, row).ends_with("| **miss** |"), "{}", table_row(&all_series, row));
         }
     }
 
     #[test]
     fn accepted_loss_is_the_control_share_plus_two_points() {
         let share = 2.0 / machine::processors() as f64;
-        let wanted = format!("at most {:.2} % less", share + 2.0);
+        let target = format!("at most {:.2} % less", share + 2.0);
         let at = |part: f64| table_row(&[series(None, part, 1.0)], "| saturated: requests");
-        assert!(at(1.0).contains(&wanted), "{} has no {wanted}", at(1.0));
+        assert!(at(1.0).contains(&target), "{} has no {target}", at(1.0));
         assert!(at(1.0 - (share + 2.0) / 100.0).ends_with("| open |"), "the bound itself lies in the interval");
     }
 
     #[test]
     fn slow_scrape_busy_control_or_large_memory_misses() {
-        let mut all = [series(None, 1.0, 1.0)];
-        all[0].observers.scrapes_ms.push(101.0);
-        all[0].rounds[7].on.resident_bytes += 129 << 20;
-        all[0].rounds.iter_mut().for_each(|round| round.on.control = 0.11);
+        let mut all_series = [series(None, 1.0, 1.0)];
+        all_series[0].observers.scrapes_ms.push(101.0);
+        all_series[0].rounds[7].on.resident_bytes += 129 << 20;
+        all_series[0].rounds.iter_mut().for_each(|round| round.on.control = 0.11);
         for row in ["| saturated: a scrape", "| saturated: CPU of control", "| resident memory"] {
-            assert!(table_row(&all, row).ends_with("| **miss** |"), "{}", table_row(&all, row));
+            assert!(table_row(&all_series, row).ends_with("| **miss** |"), "{}", table_row(&all_series, row));
         }
     }
 }

@@ -72,9 +72,9 @@ async fn serve_connection(seam: &RealSeam, stream: RealStream, memory: &Memory) 
                 Command::Write if is_valid => {
                     let mut data = &received[at + head..][..len];
                     for (block, start, len) in blocks(offset, len) {
-                        let (piece, rest) = data.split_at(len);
+                        let (piece, remaining) = data.split_at(len);
                         write(seam, &mut memory[block], start, piece)?;
-                        data = rest;
+                        data = remaining;
                     }
                     gather.push_bytes(&reply::simple(request.cookie, None));
                 }

@@ -78,10 +78,10 @@ fn serve_connection(mut stream: UnixStream, memory: &Memory, size_bytes: usize) 
                     for (page, start, len) in pages(offset, len) {
                         // Replies of this thread may hold the page lock.
                         send(&mut stream, &mut parts)?;
-                        let (piece, rest) = data.split_at(len);
+                        let (piece, remaining) = data.split_at(len);
                         memory[page].write().expect("no thread panics with a page locked")[start..start + len]
                             .copy_from_slice(piece);
-                        data = rest;
+                        data = remaining;
                     }
                     parts.push(Part::Head(reply::simple(request.cookie, None)));
                 }
@@ -126,10 +126,10 @@ fn send(stream: &mut UnixStream, parts: &mut Vec<Part<'_>>) -> io::Result<()> {
         Part::Data(page, start, len) => IoSlice::new(&page[*start..*start + *len]),
     });
     let mut slices: Vec<IoSlice<'_>> = slices.collect();
-    let mut rest = slices.as_mut_slice();
-    while !rest.is_empty() {
-        match stream.write_vectored(&rest[..rest.len().min(1024)]) {
-            Ok(sent) => IoSlice::advance_slices(&mut rest, sent),
+    let mut remaining = slices.as_mut_slice();
+    while !remaining.is_empty() {
+        match stream.write_vectored(&remaining[..remaining.len().min(1024)]) {
+            Ok(sent) => IoSlice::advance_slices(&mut remaining, sent),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }

@@ -13,7 +13,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use messages::Sampled;
+use messages::StatusSample;
 use rustls::ServerConfig;
 use seam::real::count_accept_error;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -69,7 +69,7 @@ pub async fn serve<H: Handler>(
     handler: Rc<H>,
     access: Arc<Access>,
     options: Options,
-    samples: watch::Receiver<Arc<Sampled>>,
+    samples: watch::Receiver<Arc<StatusSample>>,
     mut stop: watch::Receiver<bool>,
 ) {
     let (control, queue) = ControlHandle::new();

@@ -139,17 +139,17 @@ pub fn split_host_port(text: &str, default_port: Option<u16>) -> Result<(String,
 fn percent_decode(text: &str) -> Result<String, String> {
     let wrong = || format!("\"{text}\" has a broken % escape; write %25 for a percent sign");
     let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        rest = after;
+    let mut remaining = text.as_bytes();
+    while let Some((&byte, after)) = remaining.split_first() {
+        remaining = after;
         if byte != b'%' {
             bytes.push(byte);
             continue;
         }
-        let digits = rest.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit)).ok_or_else(wrong)?;
+        let digits = remaining.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit)).ok_or_else(wrong)?;
         let digits = std::str::from_utf8(digits).map_err(|_| wrong())?;
         bytes.push(u8::from_str_radix(digits, 16).map_err(|_| wrong())?);
-        rest = &rest[2..];
+        remaining = &remaining[2..];
     }
     String::from_utf8(bytes).map_err(|_| wrong())
 }

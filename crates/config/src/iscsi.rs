@@ -158,20 +158,20 @@ pub fn show_portal(host: &str, port: u16) -> String {
 }
 
 fn portals(list: Vec<Located<String>>, source: &mut Source<'_>) -> Vec<(String, u16)> {
-    let mut found: Vec<(String, u16)> = Vec::new();
+    let mut portals: Vec<(String, u16)> = Vec::new();
     for Located { value, span } in list {
         match split_host_port(&value, Some(PORT)) {
-            Ok(portal) if found.contains(&portal) => {
+            Ok(portal) if portals.contains(&portal) => {
                 source.problem(&span, format!("\"{value}\" is listed twice"), "remove one of them");
             }
-            Ok(portal) => found.push(portal),
+            Ok(portal) => portals.push(portal),
             Err(_) => {
                 let remedy = "write an address and a port, like \"10.0.0.5:3260\" or \"[2001:db8::5]:3260\"";
                 source.problem(&span, format!("\"{value}\" is not a portal"), remedy);
             }
         }
     }
-    found
+    portals
 }
 
 /// Reads the key `acl` of a table.

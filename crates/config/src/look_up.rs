@@ -116,16 +116,16 @@ mod tests {
                     [[volume]]\nbacking = \"sim://raid5\"\n";
         let (root, errors) = DeTable::parse_recoverable(text);
         assert!(errors.is_empty());
-        let found = LookUps::of(root.get_ref(), folder.path(), LOOK_UP_LIMIT);
-        assert_eq!(found.0.keys().collect::<Vec<_>>(), [&link, &missing]);
-        assert_eq!(found.canonical(&link), file.canonicalize().ok().as_deref());
-        assert!(found.exists(&link) && !found.exists(&missing) && !found.is_hung(&missing));
+        let look_ups = LookUps::of(root.get_ref(), folder.path(), LOOK_UP_LIMIT);
+        assert_eq!(look_ups.0.keys().collect::<Vec<_>>(), [&link, &missing]);
+        assert_eq!(look_ups.canonical(&link), file.canonicalize().ok().as_deref());
+        assert!(look_ups.exists(&link) && !look_ups.exists(&missing) && !look_ups.is_hung(&missing));
     }
 
     #[test]
     fn path_without_an_answer_is_hung_and_not_missing() {
-        let found = LookUps(BTreeMap::from([(PathBuf::from("/srv/a"), None)]));
+        let look_ups = LookUps(BTreeMap::from([(PathBuf::from("/srv/a"), None)]));
         let path = Path::new("/srv/a");
-        assert!(found.is_hung(path) && found.exists(path) && found.canonical(path).is_none());
+        assert!(look_ups.is_hung(path) && look_ups.exists(path) && look_ups.canonical(path).is_none());
     }
 }

@@ -173,15 +173,15 @@ mod tests {
         let flash = "[flash]\ndevices = [\"f0\", \"f1\"]\nsize = \"1 GiB\"\n";
         let text = format!("{flash}[[volume]]\nname = \"a\"\nbacking = \"a.img\"\nsize = \"4 MiB\"\n");
         let config = parse(at, &text);
-        let of = |name: &str| at.join(name).display().to_string();
+        let path_of = |name: &str| at.join(name).display().to_string();
         assert_eq!(
             config.to_be_created(),
             [
-                format!("[state]: the directory {} does not exist; the daemon will create it", of("state")),
-                format!("[control]: the directory {} does not exist; the daemon will create it", of("run")),
-                format!("[flash]: the daemon will create the file {} with 1 GiB", of("f0")),
-                format!("[flash]: the daemon will create the file {} with 1 GiB", of("f1")),
-                format!("volume a: the daemon will create the file {} with 4 MiB", of("a.img")),
+                format!("[state]: the directory {} does not exist; the daemon will create it", path_of("state")),
+                format!("[control]: the directory {} does not exist; the daemon will create it", path_of("run")),
+                format!("[flash]: the daemon will create the file {} with 1 GiB", path_of("f0")),
+                format!("[flash]: the daemon will create the file {} with 1 GiB", path_of("f1")),
+                format!("volume a: the daemon will create the file {} with 4 MiB", path_of("a.img")),
             ]
         );
         for name in ["f0", "f1", "a.img"] {

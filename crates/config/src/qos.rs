@@ -147,7 +147,7 @@ pub(super) fn read_qos(
 }
 
 fn read_settings(section: &Section<'_>, source: &mut Source<'_>) -> Vec<QosSetting> {
-    let mut all = Vec::new();
+    let mut settings = Vec::new();
     for key in KEYS {
         let read = match key {
             SHARES => section.get::<Shares>(key, source).map(|Located { value, span }| (value.to_string(), span)),
@@ -156,9 +156,9 @@ fn read_settings(section: &Section<'_>, source: &mut Source<'_>) -> Vec<QosSetti
             }
             _ => section.get::<u32>(key, source).map(|Located { value, span }| (value.to_string(), span)),
         };
-        all.extend(read.map(|(value, span)| QosSetting { key, value, span }));
+        settings.extend(read.map(|(value, span)| QosSetting { key, value, span }));
     }
-    all
+    settings
 }
 
 pub(super) fn read_rules(sections: &[Section<'_>], source: &mut Source<'_>) -> Vec<QosRule> {

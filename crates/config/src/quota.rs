@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use engine::{Amount, FlashQuota, MemoryQuota, PAGE_BLOCKS, pool_bytes_for};
+use engine::{FlashQuota, MemoryQuota, PAGE_BLOCKS, PageAmount, pool_bytes_for};
 use seam::BLOCK_BYTES;
 
 use units::{exact_bytes, parse_size};
@@ -25,19 +25,19 @@ impl SizeOrPercent {
     /// Zero bytes.
     pub const ZERO: SizeOrPercent = SizeOrPercent::Bytes(0);
 
-    /// Bytes, if the whole is `all`.
-    pub fn of(self, all: u64) -> u64 {
+    /// Bytes, if the whole is `whole`.
+    pub fn bytes_of(self, whole: u64) -> u64 {
         match self {
             SizeOrPercent::Bytes(bytes) => bytes,
-            SizeOrPercent::PerMille(part) => (u128::from(all) * u128::from(part) / 1000) as u64,
+            SizeOrPercent::PerMille(part) => (u128::from(whole) * u128::from(part) / 1000) as u64,
         }
     }
 
-    fn pages(self, up: bool) -> Amount {
+    fn pages(self, rounds_up: bool) -> PageAmount {
         match self {
-            SizeOrPercent::Bytes(bytes) if up => Amount::Pages(bytes.div_ceil(PAGE_BYTES)),
-            SizeOrPercent::Bytes(bytes) => Amount::Pages(bytes / PAGE_BYTES),
-            SizeOrPercent::PerMille(part) => Amount::PerMille(part),
+            SizeOrPercent::Bytes(bytes) if rounds_up => PageAmount::Pages(bytes.div_ceil(PAGE_BYTES)),
+            SizeOrPercent::Bytes(bytes) => PageAmount::Pages(bytes / PAGE_BYTES),
+            SizeOrPercent::PerMille(part) => PageAmount::PerMille(part),
         }
     }
 }
@@ -97,16 +97,16 @@ const RANGES_MAX: usize = 1_000;
 
 /// Pinned pages of a volume: sorted ranges that neither overlap nor touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pinned(Vec<Range<u64>>);
+pub struct PinnedRanges(Vec<Range<u64>>);
 
-impl Pinned {
+impl PinnedRanges {
     /// The pages.
     pub fn pages(&self) -> Vec<Range<u64>> {
         self.0.clone()
     }
 
     /// Adds a range of bytes, rounded outwards to pages.
-    pub fn with(&self, bytes: Range<u64>) -> Result<Pinned, String> {
+    pub fn with(&self, bytes: Range<u64>) -> Result<PinnedRanges, String> {
         let mut added = bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES);
         let mut ranges = Vec::with_capacity(self.0.len() + 1);
         for range in &self.0 {
@@ -118,29 +118,29 @@ impl Pinned {
         }
         ranges.push(added);
         ranges.sort_by_key(|range| range.start);
-        Pinned::bounded(ranges)
+        PinnedRanges::bounded(ranges)
     }
 
     /// Removes all pages that a range of bytes touches.
-    pub fn without(&self, bytes: Range<u64>) -> Result<Pinned, String> {
+    pub fn without(&self, bytes: Range<u64>) -> Result<PinnedRanges, String> {
         let removed = bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES);
-        let left = self.0.iter().flat_map(|range| {
+        let remaining = self.0.iter().flat_map(|range| {
             let (before, after) = (range.start..range.end.min(removed.start), range.start.max(removed.end)..range.end);
             [before, after].into_iter().filter(|part| !part.is_empty())
         });
-        Pinned::bounded(left.collect())
+        PinnedRanges::bounded(remaining.collect())
     }
 
-    fn bounded(ranges: Vec<Range<u64>>) -> Result<Pinned, String> {
+    fn bounded(ranges: Vec<Range<u64>>) -> Result<PinnedRanges, String> {
         if ranges.len() > RANGES_MAX {
             return Err(format!("more than {RANGES_MAX} ranges would be pinned; pin fewer and longer ones"));
         }
-        Ok(Pinned(ranges))
+        Ok(PinnedRanges(ranges))
     }
 }
 
 /// In bytes: `0..65536,1048576..2097152`.
-impl fmt::Display for Pinned {
+impl fmt::Display for PinnedRanges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, range) in self.0.iter().enumerate() {
             let comma = if index > 0 { "," } else { "" };
@@ -150,7 +150,7 @@ impl fmt::Display for Pinned {
     }
 }
 
-impl FromStr for Pinned {
+impl FromStr for PinnedRanges {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -159,7 +159,7 @@ impl FromStr for Pinned {
             let (from, to) = (from.parse::<u64>().ok()?, to.parse::<u64>().ok()?);
             (from < to).then_some(from..to)
         };
-        text.split(',').filter(|text| !text.is_empty()).try_fold(Pinned::default(), |pinned, text| {
+        text.split(',').filter(|text| !text.is_empty()).try_fold(PinnedRanges::default(), |pinned, text| {
             pinned
                 .with(range(text).ok_or_else(|| format!("\"{text}\" is not a byte range; write it like \"0..65536\""))?)
         })
@@ -171,9 +171,10 @@ pub fn flash_quota(enabled: bool, min: SizeOrPercent, max: Ceiling) -> FlashQuot
     FlashQuota { enabled, min: min.pages(true), max: max.0.map(|max| max.pages(false)), ..FlashQuota::default() }
 }
 
-/// The memory quota for the engine, for a memory of `all` bytes. It counts blocks, each with its part of the index.
-pub fn memory_quota(all: u64, min: SizeOrPercent, max: Ceiling) -> MemoryQuota {
-    let blocks = |part: SizeOrPercent| pool_bytes_for(part.of(all).min(all));
+/// The memory quota for the engine, for a memory of `memory_bytes` bytes. It counts blocks, each with its part of the
+/// index.
+pub fn memory_quota(memory_bytes: u64, min: SizeOrPercent, max: Ceiling) -> MemoryQuota {
+    let blocks = |part: SizeOrPercent| pool_bytes_for(part.bytes_of(memory_bytes).min(memory_bytes));
     MemoryQuota { min_bytes: blocks(min), max_bytes: max.0.map(blocks) }
 }
 
@@ -184,14 +185,14 @@ mod tests {
     #[test]
     fn pinned_ranges_merge_and_split_and_parse_back() {
         let page = PAGE_BYTES;
-        let pinned = Pinned::default().with(1..page).expect("few");
+        let pinned = PinnedRanges::default().with(1..page).expect("few");
         let pinned = pinned.with(3 * page..5 * page).expect("few").with(page..2 * page).expect("few");
         assert_eq!(pinned.pages(), [0..2, 3..5]);
         assert_eq!(pinned.to_string().parse(), Ok(pinned.clone()));
         assert_eq!(pinned.without(page..4 * page).expect("few").pages(), [0..1, 4..5]);
-        assert_eq!(pinned.without(0..u64::MAX).expect("none"), Pinned::default());
-        assert_eq!("".parse(), Ok(Pinned::default()));
-        "5..3".parse::<Pinned>().expect_err("backwards");
+        assert_eq!(pinned.without(0..u64::MAX).expect("none"), PinnedRanges::default());
+        assert_eq!("".parse(), Ok(PinnedRanges::default()));
+        "5..3".parse::<PinnedRanges>().expect_err("backwards");
         let many = (0..=RANGES_MAX as u64).try_fold(pinned, |pinned, at| pinned.with(at * 3 * page..at * 3 * page + 1));
         many.expect_err("too many ranges");
     }

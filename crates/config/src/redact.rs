@@ -58,15 +58,15 @@ pub fn text(text: &str) -> String {
         return REDACTED.to_owned();
     }
     let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find("://") {
-        let (before, after_scheme) = rest.split_at(at + 3);
+    let mut remaining = text;
+    while let Some(at) = remaining.find("://") {
+        let (before, after_scheme) = remaining.split_at(at + 3);
         out += before;
         let end = after_scheme.find(URL_ENDS).unwrap_or(after_scheme.len());
         out += &url(&after_scheme[..end], ends_in_web_scheme(before));
-        rest = &after_scheme[end..];
+        remaining = &after_scheme[end..];
     }
-    hex_runs(&(out + rest))
+    hex_runs(&(out + remaining))
 }
 
 /// Redacts a URL without its scheme. A password may contain any character, so everything up to the last `@` is removed.

@@ -182,24 +182,24 @@ impl Setting for Ceiling {
 fn check_memory(
     min: Option<&Located<SizeOrPercent>>,
     max: Option<&Located<Ceiling>>,
-    all: u64,
+    memory_bytes: u64,
     guaranteed: &mut u64,
     source: &mut Source<'_>,
 ) {
     let Some(min) = min else { return };
-    let bytes = min.value.of(all);
+    let bytes = min.value.bytes_of(memory_bytes);
     if let Some(Ceiling(Some(max))) = max.map(|max| max.value)
-        && bytes > max.of(all)
+        && bytes > max.bytes_of(memory_bytes)
     {
         let fault = format!("memory_min {} is above memory_max {max}", min.value);
         source.problem(&min.span, fault, "lower the one or raise the other");
     }
     let before = std::mem::replace(guaranteed, guaranteed.saturating_add(bytes));
-    if before <= all && *guaranteed > all {
+    if before <= memory_bytes && *guaranteed > memory_bytes {
         let fault = format!(
             "the sum of the volumes' memory_min up to here is {}, and memory is {}",
             show_bytes(*guaranteed),
-            show_bytes(all)
+            show_bytes(memory_bytes)
         );
         source.problem(&min.span, fault, "lower some, or raise [memory] size");
     }

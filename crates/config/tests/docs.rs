@@ -36,12 +36,12 @@ fn check(page: &str, begin: &str, end: &str, made: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
     let text = std::fs::read_to_string(&file).expect("the page is there");
     let (before, rest) = text.split_once(begin).expect("the page has the mark where the list begins");
-    let (found, after) = rest.split_once(end).expect("the page has the mark where the list ends");
+    let (stored, after) = rest.split_once(end).expect("the page has the mark where the list ends");
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&file, format!("{before}{begin}{made}{end}{after}")).expect("the page can be written");
         return;
     }
-    assert_eq!(found, made, "docs/{page} is behind the code; UPDATE_DOCS=1 writes it anew");
+    assert_eq!(stored, made, "docs/{page} is behind the code; UPDATE_DOCS=1 writes it anew");
 }
 
 #[test]

@@ -59,21 +59,21 @@ fn without_links(text: &str) -> String {
 
 /// Splits the example of a value into its alternatives: `"auto" or [0, 1]` has two.
 fn alternatives(form: &str) -> Vec<&str> {
-    let (mut alternatives, mut rest) = (Vec::new(), form);
-    while !rest.is_empty() {
+    let (mut alternatives, mut remaining) = (Vec::new(), form);
+    while !remaining.is_empty() {
         let (mut depth, mut quoted) = (0, false);
-        let end = rest.char_indices().find(|(at, c)| {
+        let end = remaining.char_indices().find(|(at, c)| {
             match c {
                 '"' => quoted = !quoted,
                 '[' | '{' if !quoted => depth += 1,
                 ']' | '}' if !quoted => depth -= 1,
                 _ => {}
             }
-            depth == 0 && !quoted && (rest[*at..].starts_with(", ") || rest[*at..].starts_with(" or "))
+            depth == 0 && !quoted && (remaining[*at..].starts_with(", ") || remaining[*at..].starts_with(" or "))
         });
-        let (one, after) = rest.split_at(end.map_or(rest.len(), |(at, _)| at));
-        alternatives.push(one);
-        rest = after.strip_prefix(", ").or(after.strip_prefix(" or ")).unwrap_or(after);
+        let (alternative, after) = remaining.split_at(end.map_or(remaining.len(), |(at, _)| at));
+        alternatives.push(alternative);
+        remaining = after.strip_prefix(", ").or(after.strip_prefix(" or ")).unwrap_or(after);
     }
     alternatives
 }
@@ -136,11 +136,11 @@ fn schema_of_shape(shape: Shape) -> Value {
             json!({ "type": "object", "properties": known, "required": required, "additionalProperties": false })
         }
         Shape::Records(required, others, lists) => {
-            let mut one = schema_of_shape(Shape::Record(required, others));
+            let mut record_schema = schema_of_shape(Shape::Record(required, others));
             for list in lists {
-                one["properties"][list] = schema_of_shape(Shape::Texts);
+                record_schema["properties"][list] = schema_of_shape(Shape::Texts);
             }
-            json!({ "anyOf": [one, { "type": "array", "items": one, "minItems": 1 }] })
+            json!({ "anyOf": [record_schema, { "type": "array", "items": record_schema, "minItems": 1 }] })
         }
         Shape::ChoiceOrCount(choices, least, most) => {
             json!({ "anyOf": [{ "enum": choices }, { "type": "integer", "minimum": least, "maximum": most }] })
@@ -191,7 +191,7 @@ fn schema() -> Value {
 
 /// True when the schema rejects `value`, for the part of JSON schema that [`schema`] uses.
 fn is_rejected(schema: &Value, value: &Value) -> bool {
-    let Some(all) = schema.as_object() else { return schema == &json!(false) };
+    let Some(keywords) = schema.as_object() else { return schema == &json!(false) };
     let is_type = |name: &str| match name {
         "string" => value.is_string(),
         "boolean" => value.is_boolean(),
@@ -203,7 +203,7 @@ fn is_rejected(schema: &Value, value: &Value) -> bool {
     };
     let entries = || value.as_array().into_iter().flatten();
     let members = || value.as_object().into_iter().flatten();
-    all.iter().any(|(keyword, argument)| match keyword.as_str() {
+    keywords.iter().any(|(keyword, argument)| match keyword.as_str() {
         "$schema" | "title" | "description" | "examples" | "default" => false,
         "type" => !is_type(argument.as_str().expect("one type")),
         "enum" => !argument.as_array().expect("a list").contains(value),
@@ -252,13 +252,13 @@ fn file_with(table: &Table, key: Option<(&str, &str)>) -> String {
 }
 
 /// Set `UPDATE_DOCS=1` to write the file instead of comparing it.
-fn check(name: &str, made: &str) {
+fn check(name: &str, rendered: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(name);
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        return std::fs::write(&file, made).expect("the file can be written");
+        return std::fs::write(&file, rendered).expect("the file can be written");
     }
-    let found = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(found == made, "packaging/{name} is outdated; write it with UPDATE_DOCS=1");
+    let stored = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(stored == rendered, "packaging/{name} is outdated; write it with UPDATE_DOCS=1");
 }
 
 #[test]
@@ -305,15 +305,15 @@ fn written_default_means_the_same_as_an_absent_key() {
 #[test]
 fn documented_examples_are_valid_by_the_schema() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let mut found = 0;
+    let mut examples = 0;
     for page in ["admin/configuration.md", "admin/iscsi.md", "admin/qos.md", "user/getting-started.md"] {
         let text = std::fs::read_to_string(docs.join(page)).expect("the page exists");
         for example in text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().expect("the block ends")) {
             assert!(!is_rejected(&schema(), &parsed(example)), "{page}:\n{example}");
-            found += 1;
+            examples += 1;
         }
     }
-    assert!(found >= 4, "only {found} examples were found");
+    assert!(examples >= 4, "only {examples} examples were found");
 }
 
 #[test]

@@ -32,7 +32,7 @@ enum ReadWait {
 /// A protocol's part in the duplex loop.
 pub trait Protocol {
     /// Outcome of the reading half.
-    type Ended;
+    type ReadOutcome;
 
     /// True while no further request is accepted, so that the reading half waits.
     fn is_full(&self) -> bool;
@@ -47,7 +47,7 @@ pub trait Protocol {
 
     /// Called once when reading stops: with the outcome of the reading half, or `None` if a drain was
     /// requested. Returns false if the queued replies need not be sent.
-    fn on_reading_stopped(&self, _ended: Option<&Self::Ended>) -> bool {
+    fn on_reading_stopped(&self, _ended: Option<&Self::ReadOutcome>) -> bool {
         true
     }
 
@@ -56,7 +56,7 @@ pub trait Protocol {
 }
 
 /// Outcome of [`Duplex::run`].
-pub struct Finished<E, W> {
+pub struct DuplexOutcome<E, W> {
     /// Outcome of the reading half; `None` if it was stopped.
     pub ended: Option<E>,
     /// The stream's writer; `None` unless all replies were sent.
@@ -159,9 +159,9 @@ impl<S: Seam> Duplex<S> {
     pub async fn run<P: Protocol, W: StreamWriter<S>>(
         &self,
         protocol: &P,
-        reading: impl Future<Output = P::Ended>,
+        reading: impl Future<Output = P::ReadOutcome>,
         writer: W,
-    ) -> Finished<P::Ended, W> {
+    ) -> DuplexOutcome<P::ReadOutcome, W> {
         let (mut is_handing_over, mut ended) = (false, None);
         let mut reading = pin!(Some(reading));
         let mut writing = pin!(self.send_replies(protocol, writer));
@@ -211,11 +211,11 @@ impl<S: Seam> Duplex<S> {
         self.control.set_sending(false);
         self.out.borrow_mut().clear();
         self.buffer_account.end();
-        Finished { ended, writer }
+        DuplexOutcome { ended, writer }
     }
 
     /// Ends the reading half; returns false if the queued replies need not be sent.
-    fn stop_reading<P: Protocol>(&self, protocol: &P, ended: Option<&P::Ended>) -> bool {
+    fn stop_reading<P: Protocol>(&self, protocol: &P, ended: Option<&P::ReadOutcome>) -> bool {
         self.draining.replace(true) || protocol.on_reading_stopped(ended)
     }
 

@@ -11,4 +11,4 @@ mod duplex;
 pub use account::{BufferAccount, Loan, buffer_bytes};
 pub use clients::{Clients, Limits};
 pub use control::{Control, Stop};
-pub use duplex::{Duplex, Finished, Protocol};
+pub use duplex::{Duplex, DuplexOutcome, Protocol};

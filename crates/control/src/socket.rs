@@ -14,7 +14,7 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListener, ServerError> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder).map_err(listen)?;
     }
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
     if is_socket {
         if UnixStream::connect(path).is_ok() {
             return Err(ServerError::Answered { path: path.to_owned() });

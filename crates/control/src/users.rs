@@ -20,16 +20,16 @@ pub fn read() -> io::Result<String> {
 
 /// The name that has this number.
 pub fn name_of(list: &str, number: u32) -> Option<&str> {
-    all(list).find(|(_, user_number)| *user_number == number).map(|(name, _)| name)
+    entries(list).find(|(_, user_number)| *user_number == number).map(|(name, _)| name)
 }
 
 /// The number that has this name.
 pub fn number_of(list: &str, name: &str) -> Option<u32> {
-    all(list).find(|(user_name, _)| *user_name == name).map(|(_, number)| number)
+    entries(list).find(|(user_name, _)| *user_name == name).map(|(_, number)| number)
 }
 
 /// Entries; lines without a number are skipped.
-fn all(list: &str) -> impl Iterator<Item = (&str, u32)> {
+fn entries(list: &str) -> impl Iterator<Item = (&str, u32)> {
     list.lines().filter_map(|line| {
         let mut fields = line.split(':');
         Some((fields.next()?, fields.nth(1)?.parse().ok()?))

@@ -30,8 +30,8 @@ impl Handler for Fake {
             Request::Reload {} => Ok(Answer::Said(vec![format!("{actor:?}")])),
             Request::VolumeFlush { name, .. } if name == "missing" => Err(Failure::no_volume(&name)),
             Request::VolumeFlush { name, .. } => {
-                for left in [2, 1] {
-                    progress.report("destaging", left);
+                for remaining in [2, 1] {
+                    progress.report("destaging", remaining);
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 self.finished.fetch_add(1, Ordering::SeqCst);
@@ -147,9 +147,9 @@ const FOREVER: Duration = Duration::from_secs(3600);
 
 /// Runs `work` on a thread of its own and waits for its end.
 fn within_timeout<T: Send + 'static>(context: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
-    let (sender, done) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(work()));
-    done.recv_timeout(HANG_TIMEOUT).unwrap_or_else(|_| panic!("{context}: not within {HANG_TIMEOUT:?}"))
+    receiver.recv_timeout(HANG_TIMEOUT).unwrap_or_else(|_| panic!("{context}: not within {HANG_TIMEOUT:?}"))
 }
 
 #[test]
@@ -187,14 +187,14 @@ fn requests_past_the_limit_wait_and_past_twice_it_are_refused() {
             std::thread::spawn(move || Client::connect(&socket).expect("accepted").request(&flush("a"), |_| ()))
         })
         .collect();
-    let mut done = 0;
+    let mut completed = 0;
     for client in clients {
         match client.join().expect("it does not panic") {
-            Ok(_) => done += 1,
+            Ok(_) => completed += 1,
             Err(error) => assert!(error.to_string().contains("try again later"), "{error}"),
         }
     }
-    assert!(done >= 4 && done == server.finished.load(Ordering::SeqCst), "{done} of 9 were done");
+    assert!(completed >= 4 && completed == server.finished.load(Ordering::SeqCst), "{completed} of 9 were done");
 }
 
 #[test]

@@ -97,12 +97,12 @@ fn latency_counts(read: &LatencyStats, write: &LatencyStats) -> LatencyCountsRep
 fn bucket_counts(counts: &BucketCounts) -> Counts {
     let end_us = |bucket| latency_bucket_end_ns(bucket).map_or(f64::INFINITY, |end_ns| end_ns as f64 / 1e3);
     let mut occupied = counts.buckets.iter().copied().peekable();
-    let all = (0..LATENCY_BUCKETS).map(|bucket| Bucket {
+    let buckets = (0..LATENCY_BUCKETS).map(|bucket| Bucket {
         from_us: bucket.checked_sub(1).map_or(0.0, end_us),
         to_us: end_us(bucket),
         count: occupied.next_if(|(occupied, _)| *occupied == bucket).map_or(0, |(_, count)| count),
     });
-    Counts::of_buckets(all, counts.sum_ns as f64 / 1e3)
+    Counts::of_buckets(buckets, counts.sum_ns as f64 / 1e3)
 }
 
 fn counts(counts: LatencyCounts) -> Counts {

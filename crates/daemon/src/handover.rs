@@ -16,7 +16,7 @@ use nbd::{HandedOverClient, NegotiatedTerms, TakeOverError};
 use rustix::net::{Shutdown, shutdown};
 use seam::real::RealStream;
 
-use super::cores::{Cores, Local};
+use super::cores::{CoreLocal, Cores};
 use logging::{self as log, NBD};
 use systemd::Notifier;
 
@@ -80,7 +80,7 @@ pub async fn take_over_clients(notifier: &Notifier, cores: &Cores, stored: Vec<S
     let clients: Vec<(NegotiatedTerms, OwnedFd)> =
         stored.into_iter().filter_map(|(name, fd)| Some((name.parse().ok()?, fd))).collect();
     let count = clients.len();
-    let take_over = async move |local: Rc<Local>| {
+    let take_over = async move |local: Rc<CoreLocal>| {
         let take_over_client = |(terms, fd)| {
             let client = HandedOverClient { stream: RealStream::from_fd(fd), terms };
             local.server.take_over(client).map_err(|reason: TakeOverError| (terms, reason))
@@ -96,12 +96,12 @@ pub async fn take_over_clients(notifier: &Notifier, cores: &Cores, stored: Vec<S
     );
     let mut reasons: BTreeMap<(VolumeId, String), usize> = BTreeMap::new();
     for (terms, reason) in refused {
-        *reasons.entry((terms.incarnation, reason.to_string())).or_default() += 1;
+        *reasons.entry((terms.volume_id, reason.to_string())).or_default() += 1;
     }
-    for ((incarnation, reason), count) in reasons {
+    for ((volume_id, reason), count) in reasons {
         log::warn!(
             target: NBD, clients = count,
-            "NBD clients of volume {incarnation:016x} disconnected: {count}; {reason}"
+            "NBD clients of volume {volume_id:016x} disconnected: {count}; {reason}"
         );
     }
 }

@@ -25,8 +25,8 @@ pub struct IscsiSpec {
 
 /// A record of reservations to be saved, and the channel for the result.
 pub struct ReservationRecord {
-    /// The volume's incarnation.
-    pub incarnation: VolumeId,
+    /// The volume ID.
+    pub volume_id: VolumeId,
     /// The record.
     pub record: Vec<u8>,
     /// The channel for the result.
@@ -40,13 +40,13 @@ pub type ReservationQueue = mpsc::UnboundedReceiver<ReservationRecord>;
 struct ControlThreadKeeper(mpsc::UnboundedSender<ReservationRecord>);
 
 impl ReservationStore for ControlThreadKeeper {
-    fn store(&self, incarnation: VolumeId, record: Vec<u8>) -> StoreFuture {
-        let (done, is_done) = oneshot::channel();
-        let sent = self.0.send(ReservationRecord { incarnation, record, done });
+    fn store(&self, volume_id: VolumeId, record: Vec<u8>) -> StoreFuture {
+        let (done, receiver) = oneshot::channel();
+        let sent = self.0.send(ReservationRecord { volume_id, record, done });
         Box::pin(async move {
             let ending = || "the daemon is stopping".to_owned();
             sent.map_err(|_| ending())?;
-            is_done.await.map_err(|_| ending())?
+            receiver.await.map_err(|_| ending())?
         })
     }
 }

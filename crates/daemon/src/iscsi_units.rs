@@ -8,15 +8,15 @@ use engine::VolumeId;
 use iscsi::Server;
 use messages::report::{IscsiReport, IscsiSessionReport, RefusedLoginReport, SlowCommandReport, UnitReport};
 use messages::{ErrorKind, Failure};
-use scsi::{Absent, AccessList, Identity, Lun, Target};
+use scsi::{AbsentUnit, AccessList, Identity, Lun, Target};
 use seam::real::RealSeam;
 use seam::{Nanos, Seam};
 
-use super::cores::{CORE_TIMEOUT, Cores, Local, core_ended};
+use super::cores::{CORE_TIMEOUT, CoreLocal, Cores, core_ended};
 use super::iscsi::{ReservationQueue, UnitPlan};
 use super::records::{Records, state_failed};
 use super::settings::Settings;
-use super::volumes::{KnownVolume, Placement, WantedVolume};
+use super::volumes::{KnownVolume, Placement, RequestedVolume};
 use config::VolumeConfig;
 use logging::{self as log, ISCSI};
 use state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, draw_number, effective};
@@ -52,7 +52,7 @@ impl Units {
                 records.push(next);
             }
             let known = self.records.change(|state| {
-                let known = records.iter().map(|record| state.record_reservations(record.incarnation, &record.record));
+                let known = records.iter().map(|record| state.record_reservations(record.volume_id, &record.record));
                 known.collect::<Vec<bool>>()
             });
             if let Err(error) = &known {
@@ -81,24 +81,27 @@ impl Units {
         &self,
         state: &mut State,
         volumes: &[String],
-        wanted: &[WantedVolume],
+        requested: &[RequestedVolume],
         identified: &mut [Result<VolumeId, Failure>],
         adopt: bool,
     ) {
         if !self.settings.has_target() {
             return;
         }
-        let known: BTreeSet<&str> =
-            volumes.iter().map(String::as_str).chain(wanted.iter().map(|(config, _)| config.name.as_str())).collect();
+        let known: BTreeSet<&str> = volumes
+            .iter()
+            .map(String::as_str)
+            .chain(requested.iter().map(|(config, _)| config.name.as_str()))
+            .collect();
         let drawn = || draw_number().map_err(|error| format!("cannot draw an identity from /dev/urandom: {error}"));
         let mut requests = Vec::new();
-        for (at, (config, _)) in wanted.iter().enumerate() {
-            let Ok(incarnation) = identified[at] else { continue };
+        for (at, (config, _)) in requested.iter().enumerate() {
+            let Ok(volume_id) = identified[at] else { continue };
             match drawn() {
-                Ok(serial) => requests.push((at, (incarnation, config.lun, serial))),
+                Ok(serial) => requests.push((at, (volume_id, config.lun, serial))),
                 Err(error) => identified[at] = Err(Failure::new(ErrorKind::Failed, error)),
             }
-            let unit = state.by_incarnation_mut(incarnation).and_then(|record| record.unit.as_mut()).filter(|_| adopt);
+            let unit = state.by_id_mut(volume_id).and_then(|record| record.unit.as_mut()).filter(|_| adopt);
             if let Some(unit) = unit.filter(|unit| read_reservations(unit).is_err()) {
                 unit.reservations.clear();
             }
@@ -118,19 +121,19 @@ impl Units {
     /// Makes initiators retry known volumes that are not served. The status "no such LUN" would make them remove the
     /// paths.
     pub async fn report_absent(&self, refused: impl Iterator<Item = &VolumeConfig>) {
-        let absent: Vec<Absent> = {
+        let absent: Vec<AbsentUnit> = {
             let state = self.records.view();
             let absent = refused.filter_map(|config| {
                 let unit = state.by_name(&config.name)?.unit.as_ref()?;
                 let (lun, identity) = (Lun::new(unit.lun)?, Identity::of(state.host, unit.serial));
-                Some(Absent { lun, identity, access: AccessList::new(&config.acl) })
+                Some(AbsentUnit { lun, identity, access: AccessList::new(&config.acl) })
             });
             absent.collect()
         };
         if absent.is_empty() {
             return;
         }
-        let set_absent = async move |local: Rc<Local>| {
+        let set_absent = async move |local: Rc<CoreLocal>| {
             if let Some(iscsi) = &local.iscsi {
                 absent.into_iter().for_each(|absent| iscsi.target().set_absent(absent));
             }
@@ -144,7 +147,7 @@ impl Units {
     pub async fn remove_absent(&self, name: &str) -> Result<(), Failure> {
         let lun = self.records.view().by_name(name).and_then(|record| Lun::new(record.unit.as_ref()?.lun));
         let Some(lun) = lun else { return Ok(()) };
-        let remove = async move |local: Rc<Local>| {
+        let remove = async move |local: Rc<CoreLocal>| {
             if let Some(iscsi) = &local.iscsi {
                 iscsi.target().forget_absent(lun);
             }
@@ -153,12 +156,12 @@ impl Units {
     }
 
     /// The unit for a volume; `None` without a target.
-    pub fn plan(&self, config: &VolumeConfig, incarnation: VolumeId) -> Result<Option<UnitPlan>, Failure> {
+    pub fn plan(&self, config: &VolumeConfig, volume_id: VolumeId) -> Result<Option<UnitPlan>, Failure> {
         if !self.settings.has_target() {
             return Ok(None);
         }
         let state = self.records.view();
-        let record = state.volumes.iter().find(|record| record.incarnation == incarnation);
+        let record = state.volumes.iter().find(|record| record.volume_id == volume_id);
         let unit = record.and_then(|record| record.unit.as_ref()).ok_or_else(|| no_lun(&config.name))?;
         let reservation_record = read_reservations(unit).map_err(|error| {
             let text =
@@ -178,7 +181,7 @@ impl Units {
     /// `volume set declared_lost=…`, where the file says `file`.
     pub async fn set_lost(&self, name: &str, placement: &Placement, lost: bool, file: &str) -> Result<(), Failure> {
         self.records.change(|state| {
-            state.set_override(placement.incarnation, DECLARED_LOST, &lost.to_string(), file);
+            state.set_override(placement.volume_id, DECLARED_LOST, &lost.to_string(), file);
         })?;
         self.apply_lost(name, placement, lost).await?;
         log::info!(target: ISCSI, volume = name, "volume {name}: {DECLARED_LOST}={lost} by command");
@@ -188,7 +191,7 @@ impl Units {
     /// Applies the LUN's access list and `declared_lost` from the file.
     pub async fn reload(&self, placement: &Placement, now: &VolumeConfig) -> Result<(), Failure> {
         self.records.change(|state| {
-            state.expire_override(placement.incarnation, DECLARED_LOST, &now.setting(DECLARED_LOST));
+            state.expire_override(placement.volume_id, DECLARED_LOST, &now.setting(DECLARED_LOST));
         })?;
         let lost = effective(self.records.view().by_name(&now.name), DECLARED_LOST, now.declared_lost);
         self.apply_lost(&now.name, placement, lost).await?;
@@ -213,7 +216,7 @@ impl Units {
         work: impl FnOnce(&Target<RealSeam>, Lun) + Send + 'static,
     ) -> Result<(), Failure> {
         let name = name.to_owned();
-        let call = async move |local: Rc<Local>| {
+        let call = async move |local: Rc<CoreLocal>| {
             let target = local.iscsi.as_ref().map(Server::target);
             if let Some((target, lun)) = target.and_then(|target| Some((target, target.find(&name)?))) {
                 work(target, lun);
@@ -225,7 +228,7 @@ impl Units {
     /// Report of the target, which listens at `portals`; `None` if there is none or its core does not answer.
     pub async fn report(&self, portals: Vec<String>) -> Option<IscsiReport> {
         let target = self.settings.current().iscsi.as_ref()?.target.clone();
-        let sessions = self.cores.first().call(async |local: Rc<Local>| {
+        let sessions = self.cores.first().call(async |local: Rc<CoreLocal>| {
             let server = local.iscsi.as_ref()?;
             let (stats, now) = (server.stats(), local.seam.now());
             let sessions = server.sessions().iter().map(|session| session_report(session, now)).collect();
@@ -276,7 +279,7 @@ fn session_report(session: &iscsi::SessionStats, now: Nanos) -> IscsiSessionRepo
         ago_ms: now.since(slow.ended).as_millis(),
         command: slow.name.to_owned(),
         lun: slow.lun,
-        took_us: slow.took.as_micros(),
+        took_us: slow.latency.as_micros(),
     };
     IscsiSessionReport {
         session: session.tsih,

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use seam::real::RealSeam;
 use seam::{Address, Seam};
 
-use super::cores::{Cores, Local};
+use super::cores::{CoreLocal, Cores};
 use super::listen_retry::listen_with_retry;
 use super::settings::Settings;
 use super::socket_access::SocketAccess;
@@ -93,7 +93,7 @@ impl Listeners {
         let mut listening = Vec::new();
         for address in config.listen {
             let failed = format!("cannot listen for iSCSI on {address}");
-            let listen = async move |local: Rc<Local>| {
+            let listen = async move |local: Rc<CoreLocal>| {
                 let listener = listen_with_retry(&local.seam, &address).await.map_err(|error| error.to_string())?;
                 let shown = effective_address(&address, &listener);
                 let server = local.iscsi.clone().expect("an iSCSI server exists if it is configured");
@@ -108,7 +108,7 @@ impl Listeners {
     }
 
     async fn listen_one(&self, address: Address, access: SocketAccess) -> Result<String, String> {
-        let listen = async move |local: Rc<Local>| {
+        let listen = async move |local: Rc<CoreLocal>| {
             let listener = listen_with_retry(&local.seam, &address).await.map_err(|error| error.to_string())?;
             let shown = effective_address(&address, &listener).to_string();
             if let Address::Unix(path) = &address {

@@ -30,7 +30,7 @@ pub struct OwnVolumes(Vec<VolumeId>);
 impl OwnVolumes {
     /// The volumes of this daemon's records.
     pub fn new(state: &State) -> OwnVolumes {
-        OwnVolumes(state.volumes.iter().map(|record| record.incarnation).collect())
+        OwnVolumes(state.volumes.iter().map(|record| record.volume_id).collect())
     }
 
     /// Refuses a disk at `path` that lies on an NBD device of the kernel whose server is this daemon.
@@ -50,10 +50,10 @@ impl OwnVolumes {
     }
 }
 
-/// The incarnation of the volume that `hotset attach` wrote on a device.
+/// The ID of the volume that `hotset attach` wrote on a device.
 fn volume_of(backend: &str) -> Option<VolumeId> {
-    let (incarnation, _) = backend.strip_prefix(BACKEND_PREFIX)?.split_once('/')?;
-    u64::from_str_radix(incarnation, 16).ok().map(VolumeId)
+    let (volume_id, _) = backend.strip_prefix(BACKEND_PREFIX)?.split_once('/')?;
+    u64::from_str_radix(volume_id, 16).ok().map(VolumeId)
 }
 
 /// Refuses an export at an address of `own`, where this daemon listens or will listen. Fails if the path of its socket

@@ -16,7 +16,7 @@ use engine::VolumeId;
 use messages::{ErrorKind, Failure};
 use seam::real::{PersistFile, PersistedPool, PersistedPoolError, tmpfs_free_bytes};
 
-use super::cores::{Cores, Local, core_ended};
+use super::cores::{CoreLocal, Cores, core_ended};
 use super::records::Records;
 use config::{Config, KeepIn};
 use logging::{self as log, MEMORY};
@@ -41,16 +41,17 @@ pub struct MemoryPlan {
 /// daemon's file has to be recovered from it: the daemon then starts without a file of its own.
 pub fn plan(config: &Config, state: &mut StateDir) -> Result<MemoryPlan, String> {
     // Earlier files occupy space only until they are recovered, which happens before the new file fills.
-    let left = state.state().memory_images.iter().filter_map(|record| std::fs::metadata(&record.path).ok());
-    let left: Vec<u64> = left.map(|file| file.blocks() * 512).collect();
-    let wanted = config.memory_bytes.saturating_sub(left.iter().sum()).max(FREE_BYTES_MIN);
+    let former_file_bytes =
+        state.state().memory_images.iter().filter_map(|record| std::fs::metadata(&record.path).ok());
+    let former_file_bytes: Vec<u64> = former_file_bytes.map(|file| file.blocks() * 512).collect();
+    let needed_bytes = config.memory_bytes.saturating_sub(former_file_bytes.iter().sum()).max(FREE_BYTES_MIN);
     let (directory, is_configured) = match &config.keep_in {
         KeepIn::Nowhere => return Ok(MemoryPlan::default()),
         KeepIn::Auto => (Path::new(DIRECTORY), false),
         KeepIn::Directory(directory) => (directory.as_path(), true),
     };
-    if let Err(error) = check_free_space(directory, wanted).and_then(|()| check_writable(directory)) {
-        if is_configured && left.is_empty() {
+    if let Err(error) = check_free_space(directory, needed_bytes).and_then(|()| check_writable(directory)) {
+        if is_configured && former_file_bytes.is_empty() {
             return Err(format!("[memory] keep_in: {error}"));
         }
         log::warn!(
@@ -58,8 +59,8 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<MemoryPlan, String>
             "{error}: if this daemon is killed, unflushed writes are lost, and the next flush of each client fails \
              once; free space there, name another tmpfs in [memory] keep_in, or accept this with keep_in = \"none\""
         );
-        let unavailable_reason =
-            (!left.is_empty()).then(|| format!("{error}. The memory image of an earlier daemon is recovered"));
+        let unavailable_reason = (!former_file_bytes.is_empty())
+            .then(|| format!("{error}. The memory image of an earlier daemon is recovered"));
         return Ok(MemoryPlan { file: None, unavailable_reason });
     }
     let id = draw_number().map_err(|error| format!("[memory] keep_in: {error}"))?;
@@ -71,8 +72,8 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<MemoryPlan, String>
 
 /// Checks that the directory is writable, with a temporary file.
 fn check_writable(directory: &Path) -> Result<(), String> {
-    let made = tempfile::NamedTempFile::new_in(directory);
-    made.map(drop).map_err(|error| format!("{} cannot be written ({error})", directory.display()))
+    let created = tempfile::NamedTempFile::new_in(directory);
+    created.map(drop).map_err(|error| format!("{} cannot be written ({error})", directory.display()))
 }
 
 fn check_free_space(directory: &Path, bytes: u64) -> Result<(), String> {
@@ -92,7 +93,7 @@ fn check_free_space(directory: &Path, bytes: u64) -> Result<(), String> {
 #[derive(Clone, Debug)]
 pub struct UnreadableImage {
     record: MemoryImageRecord,
-    why: Rc<PersistedPoolError>,
+    reason: Rc<PersistedPoolError>,
 }
 
 /// Persisted memory: the file of this daemon, and the files that earlier daemons left.
@@ -130,10 +131,10 @@ impl PersistedMemory {
 
     /// The files with content of a volume that was not recovered.
     pub async fn persisted_images_of(&self, name: &str) -> Result<Vec<String>, Failure> {
-        let Some(owner) = self.records.view().by_name(name).map(|record| record.incarnation) else {
+        let Some(owner) = self.records.view().by_name(name).map(|record| record.volume_id) else {
             return Ok(Vec::new());
         };
-        let list_files = async move |local: Rc<Local>| {
+        let list_files = async move |local: Rc<CoreLocal>| {
             let files = local.images_with_content_of(owner);
             files.iter().map(|file| file.file().path.display().to_string()).collect::<Vec<_>>()
         };
@@ -155,14 +156,14 @@ impl PersistedMemory {
 
     /// The refusal of a volume that was not cleanly stopped, if its persisted memory cannot be read.
     pub fn unreadable_image_refusal(&self, record: &VolumeRecord) -> Option<Failure> {
-        let UnreadableImage { record: file, why } = self.unreadable_of(record)?;
-        if let PersistedPoolError::Newer(newer) = *why {
+        let UnreadableImage { record: file, reason } = self.unreadable_of(record)?;
+        if let PersistedPoolError::Newer(newer) = *reason {
             let refusal = Refusal::MemoryNewer { name: record.name.clone(), file: file.path, newer };
             return Some(Failure::refused(refusal.code(), refusal.to_string()));
         }
         let (name, path) = (&record.name, file.path.display());
         let text = format!(
-            "it was not cleanly stopped, and {path}, which may hold acknowledged writes of it, cannot be read: {why}. \
+            "it was not cleanly stopped, and {path}, which may hold acknowledged writes of it, cannot be read: {reason}. \
              To accept the loss of these writes: hotset volume adopt {name}"
         );
         Some(Failure::new(ErrorKind::Conflict, text))
@@ -172,10 +173,11 @@ impl PersistedMemory {
     /// are not served.
     pub async fn open(&self) -> Result<(), Failure> {
         let records = self.records.view().memory_images.clone();
-        let files: Vec<_> = records.iter().map(|one| PersistFile { path: one.path.clone(), id: one.id }).collect();
+        let files: Vec<_> =
+            records.iter().map(|record| PersistFile { path: record.path.clone(), id: record.id }).collect();
         let files: Vec<_> = files.into_iter().filter(|file| self.plan.file.as_ref() != Some(file)).collect();
-        let known: Vec<VolumeId> = self.records.view().volumes.iter().map(|record| record.incarnation).collect();
-        let open = async move |local: Rc<Local>| {
+        let known: Vec<VolumeId> = self.records.view().volumes.iter().map(|record| record.volume_id).collect();
+        let open = async move |local: Rc<CoreLocal>| {
             let (mut intact, mut unreadable) = (Vec::new(), Vec::new());
             for file in files {
                 let opened = match PersistedPool::open(&file) {
@@ -199,15 +201,15 @@ impl PersistedMemory {
             (intact, unreadable)
         };
         let (intact, unreadable) = self.cores.first().call(open).await.map_err(core_ended)?;
-        for (id, why) in unreadable {
+        for (id, reason) in unreadable {
             let record = records.iter().find(|record| record.id == id).expect("each opened file has a record").clone();
             log::error!(
                 target: MEMORY,
-                "{}, which holds acknowledged writes of a killed daemon, cannot be read: {why}. The file is kept, and \
+                "{}, which holds acknowledged writes of a killed daemon, cannot be read: {reason}. The file is kept, and \
                  volumes of which it may hold content are not served",
                 record.path.display()
             );
-            self.unreadable.borrow_mut().push(UnreadableImage { record, why: Rc::new(why) });
+            self.unreadable.borrow_mut().push(UnreadableImage { record, reason: Rc::new(reason) });
         }
         let is_intact = |record: &&MemoryImageRecord| intact.contains(&record.id);
         *self.intact_generations.borrow_mut() =
@@ -217,14 +219,14 @@ impl PersistedMemory {
 
     /// Deletes files without needed content, and removes the records of files that no longer exist.
     pub async fn delete_unneeded_files(&self) -> Result<(), Failure> {
-        let retain = async |local: Rc<Local>| {
+        let retain = async |local: Rc<CoreLocal>| {
             local.memory_images.borrow_mut().retain(|file| !file.owners().is_empty());
             local.memory_images.borrow().iter().map(|file| file.file().id).collect::<Vec<_>>()
         };
-        let left = self.cores.first().call(retain).await.map_err(core_ended)?;
+        let remaining = self.cores.first().call(retain).await.map_err(core_ended)?;
         let own = self.plan.file.as_ref().map(|kept| kept.id);
         let unreadable: Vec<u64> = self.unreadable.borrow().iter().map(|file| file.record.id).collect();
-        let is_obsolete = |id: u64| Some(id) != own && !left.contains(&id) && !unreadable.contains(&id);
+        let is_obsolete = |id: u64| Some(id) != own && !remaining.contains(&id) && !unreadable.contains(&id);
         self.delete_files(|record| is_obsolete(record.id))
     }
 

@@ -93,7 +93,7 @@ impl Records {
     /// Records that a volume defers writes from now on: a kill loses some.
     pub fn mark_deferring(&self, placement: &Placement) -> Result<(), Failure> {
         self.change(|state| {
-            if let Some(record) = state.by_incarnation_mut(placement.incarnation) {
+            if let Some(record) = state.by_id_mut(placement.volume_id) {
                 record.durable_writes = false;
             }
         })
@@ -102,11 +102,11 @@ impl Records {
     /// Saves the overrides of these keys of the volume as they are in `fresh`.
     pub fn save_overrides(&self, placement: &Placement, fresh: &State, keys: &[&str]) -> Result<(), Failure> {
         let override_of = |key: &str| {
-            let record = fresh.volumes.iter().find(|record| record.incarnation == placement.incarnation);
+            let record = fresh.volumes.iter().find(|record| record.volume_id == placement.volume_id);
             record.and_then(|record| record.overrides.get(key).cloned())
         };
         self.change(|state| {
-            let Some(record) = state.by_incarnation_mut(placement.incarnation) else { return };
+            let Some(record) = state.by_id_mut(placement.volume_id) else { return };
             for key in keys {
                 match override_of(key) {
                     Some(held) => drop(record.overrides.insert((*key).to_owned(), held)),

@@ -23,19 +23,21 @@ const FLASH_FAULTS: [(&str, flash::Sabotage); 2] =
 
 /// The engine's fault that the environment requests.
 pub fn from_environment() -> Sabotage {
-    let Some(wanted) = wanted() else { return Sabotage::None };
-    logging::warn!(target: logging::DAEMON, "{VARIABLE}={wanted}: this daemon is broken on purpose");
-    let is_flash_fault = FLASH_FAULTS.iter().any(|(name, _)| *name == wanted);
-    let found = ALL.iter().find(|(name, _)| *name == wanted).map(|(_, sabotage)| *sabotage);
-    found.unwrap_or_else(|| if is_flash_fault { Sabotage::None } else { panic!("{VARIABLE} names no fault: {wanted}") })
+    let Some(requested) = fault_name() else { return Sabotage::None };
+    logging::warn!(target: logging::DAEMON, "{VARIABLE}={requested}: this daemon is broken on purpose");
+    let is_flash_fault = FLASH_FAULTS.iter().any(|(name, _)| *name == requested);
+    let sabotage = ALL.iter().find(|(name, _)| *name == requested).map(|(_, sabotage)| *sabotage);
+    sabotage.unwrap_or_else(|| {
+        if is_flash_fault { Sabotage::None } else { panic!("{VARIABLE} names no fault: {requested}") }
+    })
 }
 
 /// The flash store's fault that the environment requests.
 pub fn flash_fault() -> flash::Sabotage {
-    let found = wanted().and_then(|wanted| FLASH_FAULTS.iter().find(|(name, _)| *name == wanted));
-    found.map_or(flash::Sabotage::None, |(_, sabotage)| *sabotage)
+    let fault = fault_name().and_then(|requested| FLASH_FAULTS.iter().find(|(name, _)| *name == requested));
+    fault.map_or(flash::Sabotage::None, |(_, sabotage)| *sabotage)
 }
 
-fn wanted() -> Option<String> {
+fn fault_name() -> Option<String> {
     std::env::var(VARIABLE).ok()
 }

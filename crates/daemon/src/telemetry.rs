@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use engine::{DatastoreStats, FLASH_DATASTORE};
 use history::{History, Options, Query};
 use messages::report::{DatastoreReport, HistoryHealth};
-use messages::{Answer, ErrorKind, Failure, Sampled, unix_time};
+use messages::{Answer, ErrorKind, Failure, StatusSample, unix_time};
 use seam::Nanos;
 use tokio::sync::{oneshot, watch};
 
@@ -25,7 +25,7 @@ const CLOCK_SET_MS: u64 = 500;
 /// Samples, their history, and the clocks of reports.
 pub struct Telemetry {
     /// The last sample.
-    samples: watch::Sender<Arc<Sampled>>,
+    samples: watch::Sender<Arc<StatusSample>>,
     /// History of samples, if one is kept.
     history: RefCell<Option<History>>,
     /// When the daemon started.
@@ -47,12 +47,12 @@ impl Telemetry {
     }
 
     /// The last sample and the following ones.
-    pub fn subscribe(&self) -> watch::Receiver<Arc<Sampled>> {
+    pub fn subscribe(&self) -> watch::Receiver<Arc<StatusSample>> {
         self.samples.subscribe()
     }
 
     /// Gives a sample to the history and to the readers of samples.
-    pub fn publish(&self, sampled: Arc<Sampled>) {
+    pub fn publish(&self, sampled: Arc<StatusSample>) {
         if let Some(history) = &*self.history.borrow() {
             history.sample(sampled.clone());
         }

@@ -40,7 +40,7 @@ pub struct Figures {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reads {
     /// All reads.
-    pub all: u64,
+    pub total: u64,
     /// Fully served from memory.
     pub memory: u64,
     /// Fully served from memory and flash, with at least one block from flash.
@@ -51,7 +51,7 @@ impl Reads {
     /// The increase since `before`.
     pub fn since(self, before: Reads) -> Reads {
         Reads {
-            all: self.all.saturating_sub(before.all),
+            total: self.total.saturating_sub(before.total),
             memory: self.memory.saturating_sub(before.memory),
             flash: self.flash.saturating_sub(before.flash),
         }
@@ -59,13 +59,13 @@ impl Reads {
 
     /// Adds `other`.
     pub fn add(&mut self, other: Reads) {
-        self.all += other.all;
+        self.total += other.total;
         self.memory += other.memory;
         self.flash += other.flash;
     }
 
     fn ratio(self, count: u64) -> f64 {
-        if self.all == 0 { 0.0 } else { count as f64 / self.all as f64 }
+        if self.total == 0 { 0.0 } else { count as f64 / self.total as f64 }
     }
 }
 
@@ -106,7 +106,7 @@ mod tests {
         twice.add(&counters);
         twice.record(true, Nanos::from_micros(21_000));
         twice.late += 1;
-        let figures = Figures::of(&twice, Reads { all: 8, memory: 5, flash: 1 }, 2.0);
+        let figures = Figures::of(&twice, Reads { total: 8, memory: 5, flash: 1 }, 2.0);
         assert_eq!((figures.requests, figures.iops, twice.fast_writes), (103, 51.5, 1));
         let Latency { mean, p50, p99 } = figures.read_latency_us;
         assert_eq!(mean, 50.5);

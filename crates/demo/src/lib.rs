@@ -188,7 +188,7 @@ fn measure(sides: &Sides, control: &mut Control, seconds: f64, show: Show, style
         last = now;
         results.seconds = (now - began).as_secs_f64();
         sides.move_hot_set(results.seconds / seconds);
-        let reads = Reads { all: report.reads, memory: report.memory_hits, flash: report.flash_hits };
+        let reads = Reads { total: report.reads, memory: report.memory_hits, flash: report.flash_hits };
         let new_reads = reads.since(results.reads);
         results.reads = reads;
         results.without.add(&without);

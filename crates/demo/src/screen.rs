@@ -152,8 +152,13 @@ pub fn summary(summary: &Summary, style: Style) -> String {
     let gain = times(warm.iops / without.iops);
     table.row(vec!["requests per second".to_owned(), count(without.iops), count(with.iops), count(warm.iops), gain]);
     let mut latency = |name: &str, which: fn(&Figures) -> f64| {
-        let (slow, all, fast) = (which(without), which(with), which(warm));
-        let cells = [show_micros(slow), show_micros(all), show_micros(fast), times(slow / fast)];
+        let (without_cache, with_cache, warm_cache) = (which(without), which(with), which(warm));
+        let cells = [
+            show_micros(without_cache),
+            show_micros(with_cache),
+            show_micros(warm_cache),
+            times(without_cache / warm_cache),
+        ];
         table.row([vec![name.to_owned()], cells.to_vec()].concat());
     };
     latency("read latency, mean", |figures| figures.read_latency_us.mean);

@@ -10,7 +10,7 @@
 //! On a busy machine, the thread's time waiting for a processor shows the part of other programs.
 
 use engine::{Backing, Core, CoreSpec, VolumeSpec};
-use flash::{BlockNo, Content, Epoch, FormatOptions, OpenOptions, Owner, Record, Store, VolumeId};
+use flash::{BlockAddress, BlockNo, Content, Epoch, FormatOptions, OpenOptions, Record, Store, VolumeId};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BlockMut, DiskOpen, Seam};
 
@@ -26,8 +26,8 @@ async fn fill(seam: &RealSeam, store: &Store<RealSeam>, blocks: u64, batch: u64)
     let place = |number: u64| number * 2_654_435_761 % (2 * blocks - 1);
     for first in (0..blocks).step_by(batch as usize) {
         let record = |number| {
-            let owner = Owner { incarnation: VolumeId(1), block: BlockNo(place(number)) };
-            Record { owner, epoch: Epoch(1), content: Content::Data(block.clone()) }
+            let address = BlockAddress { volume_id: VolumeId(1), block: BlockNo(place(number)) };
+            Record { address, epoch: Epoch(1), content: Content::Data(block.clone()) }
         };
         store.append((first..blocks.min(first + batch)).map(record).collect()).await.expect("room in the files");
     }
@@ -81,20 +81,20 @@ fn main() {
         for round in 1..=ROUNDS {
             drop(last.take());
             let start = (seam.now(), scheduled());
-            let (store, found) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("the same store");
+            let (store, recovered) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("the same store");
             println!("round {round}: opened in {}", times(&seam, start));
-            last = Some((store, found));
+            last = Some((store, recovered));
         }
-        let (store, found) = last.expect("at least one round");
+        let (store, recovered) = last.expect("at least one round");
         let backing = Backing::plain(seam.open_disk(&backing).await.expect("a new file"));
-        let (start, records) = ((seam.now(), scheduled()), found.len());
+        let (start, records) = ((seam.now(), scheduled()), recovered.len());
         let core = Core::new(seam.clone(), CoreSpec::default());
-        core.open_log(store, found);
+        core.open_log(store, recovered);
         let volume = core.attach_recovered(VolumeSpec::new("volume", VolumeId(1)), backing).await;
-        let took = times(&seam, start);
+        let elapsed = times(&seam, start);
         let stats = volume.expect("a backing as large as the volume was").stats();
         assert_eq!(stats.spilled_bytes, records as u64 * 4096, "all blocks are spilled");
-        println!("{records} records taken over in {took}");
+        println!("{records} records taken over in {elapsed}");
     });
     run.expect("io_uring is allowed here");
 }

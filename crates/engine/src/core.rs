@@ -23,7 +23,7 @@ pub enum AttachError {
     Exists(String),
     /// Another volume has the identity.
     #[error("a volume with the identity {0:016x} exists already")]
-    SameIncarnation(VolumeId),
+    DuplicateVolumeId(VolumeId),
     /// The flash log holds data of the volume, but the volume would not use the log.
     #[error(
         "the flash log holds dirty data of \"{0}\": attach it with policy write-back and mode active, then change the \
@@ -44,7 +44,7 @@ pub enum AttachError {
 struct Inner<S: Seam> {
     core_state: Rc<CoreState<S>>,
     volumes: RefCell<Vec<Volume<S>>>,
-    /// Unclaimed records: the flash log's records of volumes that are not attached yet, in the owners' order.
+    /// Unclaimed records: the flash log's records of volumes that are not attached yet, sorted by address.
     unclaimed_records: RefCell<Vec<Recovered>>,
     /// Partially recovered volumes: the log has records of them that are not among `unclaimed_records`.
     partially_recovered: RefCell<BTreeSet<VolumeId>>,
@@ -117,16 +117,16 @@ impl<S: Seam> Core<S> {
     pub fn unclaimed(&self) -> BTreeSet<VolumeId> {
         let (records, mut volumes, mut at) = (self.0.unclaimed_records.borrow(), BTreeSet::new(), 0);
         while let Some(first) = records.get(at) {
-            let incarnation = first.owner.incarnation;
-            volumes.insert(incarnation);
-            at = records.partition_point(|record| record.owner.incarnation <= incarnation);
+            let volume_id = first.address.volume_id;
+            volumes.insert(volume_id);
+            at = records.partition_point(|record| record.address.volume_id <= volume_id);
         }
         volumes
     }
 
     /// Calls `visit` for each unclaimed record of a volume that is not attached.
-    pub(crate) fn for_each_unclaimed(&self, incarnation: VolumeId, mut visit: impl FnMut(&Recovered)) {
-        self.0.unclaimed_records.borrow()[self.unclaimed_range(incarnation)].iter().for_each(&mut visit);
+    pub(crate) fn for_each_unclaimed(&self, volume_id: VolumeId, mut visit: impl FnMut(&Recovered)) {
+        self.0.unclaimed_records.borrow()[self.unclaimed_range(volume_id)].iter().for_each(&mut visit);
     }
 
     /// Waits until the map of clean pages is read.
@@ -155,11 +155,11 @@ impl<S: Seam> Core<S> {
         &self,
         spec: VolumeSpec,
         backing: Backing<S>,
-        left: &ShmImage,
+        image: &ShmImage,
         source: impl FnMut(usize) -> W,
     ) -> Result<(Volume<S>, u64), AttachError> {
-        let volume = self.make_recovered(spec, backing, left).await?;
-        let taken = volume.recover_memory(left, source).await.map_err(|error| {
+        let volume = self.make_recovered(spec, backing, image).await?;
+        let taken = volume.recover_memory(image, source).await.map_err(|error| {
             self.abandon_recovery(&volume);
             AttachError::PersistedMemory(volume.name().to_owned(), error)
         })?;
@@ -180,23 +180,23 @@ impl<S: Seam> Core<S> {
         &self,
         spec: VolumeSpec,
         backing: Backing<S>,
-        left: &ShmImage,
+        image: &ShmImage,
     ) -> Result<Volume<S>, AttachError> {
-        if self.0.partially_recovered.borrow().contains(&spec.incarnation) {
+        if self.0.partially_recovered.borrow().contains(&spec.volume_id) {
             return Err(AttachError::PartiallyRecovered(spec.name));
         }
-        let own_range = self.unclaimed_range(spec.incarnation);
+        let own_range = self.unclaimed_range(spec.volume_id);
         if own_range.is_empty() {
-            return self.make(spec, backing);
+            return self.make_volume(spec, backing);
         }
         if spec.policy != WritePolicy::WriteBack || spec.mode != CacheMode::Active {
             return Err(AttachError::DirtyOnFlash(spec.name));
         }
-        let volume = self.make(spec, backing)?;
+        let volume = self.make_volume(spec, backing)?;
         // From here on records may be retired. Unless the volume is registered they cannot be adopted again before the
         // next start, also if the caller drops the attach.
-        self.0.partially_recovered.borrow_mut().insert(volume.spec().incarnation);
-        let has_past_end = volume.recover(&self.0.unclaimed_records.borrow()[own_range], left);
+        self.0.partially_recovered.borrow_mut().insert(volume.spec().volume_id);
+        let has_past_end = volume.recover(&self.0.unclaimed_records.borrow()[own_range], image);
         if has_past_end {
             volume.discard_past_end().await.map_err(|error| {
                 self.abandon_recovery(&volume);
@@ -208,8 +208,8 @@ impl<S: Seam> Core<S> {
 
     /// Makes a volume findable and drops its unclaimed records.
     fn register_recovered(&self, volume: &Volume<S>) {
-        self.0.partially_recovered.borrow_mut().remove(&volume.spec().incarnation);
-        let own_range = self.unclaimed_range(volume.spec().incarnation);
+        self.0.partially_recovered.borrow_mut().remove(&volume.spec().volume_id);
+        let own_range = self.unclaimed_range(volume.spec().volume_id);
         let mut records = self.0.unclaimed_records.borrow_mut();
         if !own_range.is_empty() {
             records.drain(own_range);
@@ -219,28 +219,26 @@ impl<S: Seam> Core<S> {
     }
 
     /// Range of a volume's records among the unclaimed ones.
-    fn unclaimed_range(&self, incarnation: VolumeId) -> Range<usize> {
+    fn unclaimed_range(&self, volume_id: VolumeId) -> Range<usize> {
         let records = self.0.unclaimed_records.borrow();
-        let first = records.partition_point(|record| record.owner.incarnation < incarnation);
-        first..records.partition_point(|record| record.owner.incarnation <= incarnation)
+        let first = records.partition_point(|record| record.address.volume_id < volume_id);
+        first..records.partition_point(|record| record.address.volume_id <= volume_id)
     }
 
     fn make_unrecorded(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
-        if self.unclaimed().contains(&spec.incarnation)
-            || self.0.partially_recovered.borrow().contains(&spec.incarnation)
-        {
+        if self.unclaimed().contains(&spec.volume_id) || self.0.partially_recovered.borrow().contains(&spec.volume_id) {
             return Err(AttachError::DirtyOnFlash(spec.name));
         }
-        self.make(spec, backing)
+        self.make_volume(spec, backing)
     }
 
-    fn make(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
+    fn make_volume(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
         let volumes = &self.0.volumes;
         if volumes.borrow().iter().any(|other| other.name() == spec.name) {
             return Err(AttachError::Exists(spec.name));
         }
-        if volumes.borrow().iter().any(|other| other.spec().incarnation == spec.incarnation) {
-            return Err(AttachError::SameIncarnation(spec.incarnation));
+        if volumes.borrow().iter().any(|other| other.spec().volume_id == spec.volume_id) {
+            return Err(AttachError::DuplicateVolumeId(spec.volume_id));
         }
         let number = self.0.next_number.get();
         self.0.next_number.set(number + 1);

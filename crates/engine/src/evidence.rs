@@ -44,18 +44,18 @@ pub struct WaitingBlocks {
 }
 
 /// Dirty blocks of a volume in persisted memory. `end` is the first block past the backing's end.
-pub fn waiting_in_memory(left: &ShmImage, end: BlockNo) -> WaitingBlocks {
-    let ranges: u64 = left.zeroes.iter().map(|range| range.end - range.start).sum();
-    let ranges_past: u64 = left.zeroes.iter().map(|range| range.end.saturating_sub(range.start.max(end.0))).sum();
-    let blocks_past = left.blocks.iter().filter(|(tag, _)| tag.block >= end.0).count() as u64;
-    WaitingBlocks { blocks: left.blocks.len() as u64 + ranges, past_end: blocks_past + ranges_past }
+pub fn waiting_in_memory(image: &ShmImage, end: BlockNo) -> WaitingBlocks {
+    let ranges: u64 = image.zeroes.iter().map(|range| range.end - range.start).sum();
+    let ranges_past: u64 = image.zeroes.iter().map(|range| range.end.saturating_sub(range.start.max(end.0))).sum();
+    let blocks_past = image.blocks.iter().filter(|(tag, _)| tag.block >= end.0).count() as u64;
+    WaitingBlocks { blocks: image.blocks.len() as u64 + ranges, past_end: blocks_past + ranges_past }
 }
 
 impl<S: Seam> Core<S> {
     /// Dirty blocks of an unattached volume in the flash log. `end` is the first block past the backing's end.
-    pub fn waiting_in_log(&self, incarnation: VolumeId, end: BlockNo) -> WaitingBlocks {
+    pub fn waiting_in_log(&self, volume_id: VolumeId, end: BlockNo) -> WaitingBlocks {
         let mut waiting = WaitingBlocks::default();
-        self.for_each_unclaimed(incarnation, |record| {
+        self.for_each_unclaimed(volume_id, |record| {
             let blocks = record.blocks();
             waiting.blocks += BlockNo::count(&blocks);
             waiting.past_end += BlockNo::count(&(end.clamp(blocks.start, blocks.end)..blocks.end));
@@ -64,18 +64,18 @@ impl<S: Seam> Core<S> {
     }
 
     /// Number of a volume's recent writes with a checksum in the store, zeroes excluded.
-    pub fn recorded_writes(&self, incarnation: VolumeId) -> u64 {
-        self.pages().map_or(0, |pages| pages.volume(incarnation).recent_writes_with_content() as u64)
+    pub fn recorded_writes(&self, volume_id: VolumeId) -> u64 {
+        self.pages().map_or(0, |pages| pages.volume(volume_id).recent_writes_with_content() as u64)
     }
 
     /// Compares the blocks of an unattached volume that were destaged last with the content of a backing. Waits until
     /// the map of clean pages is read.
-    pub async fn compare_destaged(&self, incarnation: VolumeId, backing: &Backing<S>) -> DestagedComparison {
+    pub async fn compare_destaged(&self, volume_id: VolumeId, backing: &Backing<S>) -> DestagedComparison {
         let Some(pages) = self.pages() else { return DestagedComparison::default() };
         self.wait_for_pages().await;
         let end = end_of(backing);
         let zeroes = self.seam().zero_block().checksum(0);
-        let destaged = pages.volume(incarnation).recent_writes();
+        let destaged = pages.volume(volume_id).recent_writes();
         // A shrunk backing is detected by its size. Blocks past its end must not use up the comparisons: an older copy
         // of the backing could differ in earlier writes alone (seed 407254).
         let inside = destaged.into_iter().rev().filter(|(block, _)| *block < end);
@@ -85,9 +85,9 @@ impl<S: Seam> Core<S> {
         let newest: BTreeMap<BlockNo, u32> = each.collect();
         let blocks: Vec<BlockNo> = newest.keys().copied().collect();
         let mut result = DestagedComparison::default();
-        for (checksum, found) in newest.values().zip(checksums_at(self.seam(), backing, &blocks).await) {
-            match found {
-                Some(found) if found == *checksum => result.matching += u64::from(found != zeroes),
+        for (checksum, actual) in newest.values().zip(checksums_at(self.seam(), backing, &blocks).await) {
+            match actual {
+                Some(actual) if actual == *checksum => result.matching += u64::from(actual != zeroes),
                 Some(_) => result.different += 1,
                 None => {}
             }
@@ -112,9 +112,9 @@ pub async fn samples_at<S: Seam>(seam: &S, backing: &Backing<S>, blocks: &[Block
     let end = end_of(backing);
     let inside: Vec<BlockNo> = blocks.iter().copied().filter(|block| *block < end).collect();
     let sample = |block: &S::Block| if block.is_zero(0, BLOCK_BYTES) { 0 } else { block.checksum(0) };
-    let mut found = read_at(seam, backing, &inside, sample).await;
-    found.resize(blocks.len(), None);
-    found.into_iter().map(Option::unwrap_or_default).collect()
+    let mut samples = read_at(seam, backing, &inside, sample).await;
+    samples.resize(blocks.len(), None);
+    samples.into_iter().map(Option::unwrap_or_default).collect()
 }
 
 /// Identifiers of partition tables and file systems at the start of a backing.
@@ -181,11 +181,11 @@ async fn read_at<S: Seam, T: 'static>(
     blocks: &[BlockNo],
     read_result: impl Fn(&S::Block) -> T + Copy + 'static,
 ) -> Vec<Option<T>> {
-    let found = Rc::new(RefCell::new(blocks.iter().map(|_| None).collect::<Vec<_>>()));
-    let (next, left, over) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(READS_MAX)), Rc::new(Signal::default()));
+    let results = Rc::new(RefCell::new(blocks.iter().map(|_| None).collect::<Vec<_>>()));
+    let (next, running, finished) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(READS_MAX)), Rc::new(Signal::default()));
     for _ in 0..READS_MAX {
         let (blocks, disk, seam) = (blocks.to_vec(), backing.disk.clone(), seam.clone());
-        let (found, next, left, over) = (found.clone(), next.clone(), left.clone(), over.clone());
+        let (results, next, running, finished) = (results.clone(), next.clone(), running.clone(), finished.clone());
         seam.clone().spawn(async move {
             while next.get() < blocks.len() {
                 let index = next.replace(next.get() + 1);
@@ -198,14 +198,14 @@ async fn read_at<S: Seam, T: 'static>(
                 let at = blocks[index].offset();
                 let (result, mut pieces) = disk.read(at, vec![PieceMut::whole(buffer)]).await;
                 let block = seam::BlockMut::freeze(pieces.pop().expect("a read returns its pieces").block);
-                found.borrow_mut()[index] = result.is_ok().then(|| read_result(&block));
+                results.borrow_mut()[index] = result.is_ok().then(|| read_result(&block));
             }
-            left.set(left.get() - 1);
-            over.notify();
+            running.set(running.get() - 1);
+            finished.notify();
         });
     }
-    over.wait_for(|| (left.get() == 0).then_some(())).await;
-    found.take()
+    finished.wait_for(|| (running.get() == 0).then_some(())).await;
+    results.take()
 }
 
 #[cfg(test)]

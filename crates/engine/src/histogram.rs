@@ -48,7 +48,7 @@ pub struct BucketCounts {
 
 impl BucketCounts {
     /// Number of requests.
-    pub fn all(&self) -> u64 {
+    pub fn total(&self) -> u64 {
         self.buckets.iter().map(|(_, count)| count).sum()
     }
 }
@@ -244,7 +244,7 @@ mod tests {
         whole.add_all(&part);
         assert_eq!(whole.counts(), BucketCounts { buckets: vec![(0, 3), (2, 1)], sum_ns: 23_000 });
         whole.take_out(&part);
-        assert_eq!((whole.counts().all(), whole.counts().sum_ns), (3, 3_000));
+        assert_eq!((whole.counts().total(), whole.counts().sum_ns), (3, 3_000));
     }
 
     #[test]

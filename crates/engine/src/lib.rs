@@ -23,7 +23,7 @@ mod wait;
 
 pub use backing::{AnyDisk, Backing, DatastoreStats, Episode, MemberStats, ReservationError};
 pub use core::{AttachError, Core};
-pub use flash::{Amount, BlockNo, PAGE_BLOCKS, PageNo, QuotaError, VolumeId};
+pub use flash::{BlockNo, PAGE_BLOCKS, PageAmount, PageNo, QuotaError, VolumeId};
 pub use histogram::{BucketCounts, Histogram, LATENCY_BUCKETS, REPORTED_OCTAVES, latency_bucket_end_ns};
 pub use memory::{HINTS_MAX, pool_bytes_for};
 pub use qos::{Limits, Threshold};

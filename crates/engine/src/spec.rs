@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use flash::{Amount, PageNo, PageQuota, VolumeId};
+use flash::{PageAmount, PageNo, PageQuota, VolumeId};
 use qos::{Entitlement, Limits, Threshold};
 use seam::Nanos;
 
@@ -52,8 +52,8 @@ impl fmt::Display for WritePolicy {
 impl FromStr for WritePolicy {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = WritePolicy::ALL.iter().find(|(name, _)| *name == text).map(|(_, policy)| *policy);
-        found.ok_or_else(|| {
+        let policy = WritePolicy::ALL.iter().find(|(name, _)| *name == text).map(|(_, policy)| *policy);
+        policy.ok_or_else(|| {
             let names: Vec<_> = WritePolicy::ALL.iter().map(|(name, _)| *name).collect();
             format!("unknown policy \"{text}\"; one of {}", names.join(", "))
         })
@@ -125,16 +125,16 @@ pub struct FlashQuota {
     /// Whether the volume uses flash at all (`flash = true`).
     pub enabled: bool,
     /// Up to this amount, its pages are not evicted for other volumes.
-    pub min: Amount,
+    pub min: PageAmount,
     /// From this amount on, a new page replaces one of the volume's own.
-    pub max: Option<Amount>,
+    pub max: Option<PageAmount>,
     /// Pinned pages, as sorted and disjoint ranges.
     pub pinned: Vec<Range<PageNo>>,
 }
 
 impl Default for FlashQuota {
     fn default() -> Self {
-        FlashQuota { enabled: true, min: Amount::Pages(0), max: None, pinned: Vec::new() }
+        FlashQuota { enabled: true, min: PageAmount::Pages(0), max: None, pinned: Vec::new() }
     }
 }
 
@@ -218,7 +218,7 @@ pub struct VolumeSpec {
     /// Name of the volume, NBD export and LUN. Never an identity.
     pub name: String,
     /// Persistent identity; never reused.
-    pub incarnation: VolumeId,
+    pub volume_id: VolumeId,
     /// When writes are acknowledged.
     pub policy: WritePolicy,
     /// Cache mode at the start.
@@ -317,10 +317,10 @@ pub struct MemoryQuota {
 
 impl VolumeSpec {
     /// A volume with defaults for everything but its name and identity.
-    pub fn new(name: &str, incarnation: VolumeId) -> Self {
+    pub fn new(name: &str, volume_id: VolumeId) -> Self {
         VolumeSpec {
             name: name.to_owned(),
-            incarnation,
+            volume_id,
             policy: WritePolicy::default(),
             mode: CacheMode::default(),
             read_only: false,

@@ -358,9 +358,9 @@ impl Counters {
     }
 
     /// Counts a completed request to the backing.
-    pub fn backing(&self, op: Op, cause: Cause, bytes: u64, ok: bool, took: Nanos) {
+    pub fn backing(&self, op: Op, cause: Cause, bytes: u64, ok: bool, latency: Nanos) {
         let (requests, all_bytes) = &self.backing[op as usize][cause as usize];
-        requests.add(took);
+        requests.add(latency);
         self.add(all_bytes, bytes);
         self.add(&self.backing_errors, u64::from(!ok));
     }

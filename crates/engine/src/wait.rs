@@ -1,4 +1,4 @@
-//! Waiting inside one core: a signal that wakes all waiting tasks after a change, and a grant for a single task.
+//! Waiting inside one core: a signal that wakes all waiting tasks after a change, and an event for a single task.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -37,31 +37,31 @@ impl Signal {
     }
 }
 
-/// A permission that one task queues for and another task gives.
+/// An event that one task waits for and another task sets once.
 #[derive(Default)]
-pub struct Grant {
-    given: Cell<bool>,
+pub struct OneShotEvent {
+    is_set: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
-impl Grant {
-    /// Gives the permission.
-    pub fn give(&self) {
-        self.given.set(true);
+impl OneShotEvent {
+    /// Sets the event and wakes the waiting task.
+    pub fn set(&self) {
+        self.is_set.set(true);
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
     }
 
-    /// True once the permission is given.
-    pub fn is_given(&self) -> bool {
-        self.given.get()
+    /// True once the event is set.
+    pub fn is_set(&self) -> bool {
+        self.is_set.get()
     }
 
-    /// Waits until the permission is given.
+    /// Waits until the event is set.
     pub async fn wait(&self) {
         poll_fn(|context| {
-            if self.given.get() {
+            if self.is_set.get() {
                 return Poll::Ready(());
             }
             *self.waker.borrow_mut() = Some(context.waker().clone());

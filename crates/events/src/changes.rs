@@ -175,9 +175,9 @@ impl Tracker {
 
     /// Stores the volumes as they are after a change that may concern any of them.
     pub fn set_volumes(&mut self, volumes: &[VolumeReport]) {
-        let all = volumes.iter().map(|volume| (volume.name.clone(), properties(volume)));
+        let described = volumes.iter().map(|volume| (volume.name.clone(), properties(volume)));
         if let Some(seen) = &mut self.seen {
-            seen.volumes = all.collect();
+            seen.volumes = described.collect();
         }
     }
 }
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn removed_and_reloaded_volumes_are_not_reported_as_removed() {
         let both = status(&[("a", Active, "none"), ("b", Active, "none")], &[], None);
-        let one = status(&[("b", Paused, "none")], &[], None);
+        let only_b = status(&[("b", Paused, "none")], &[], None);
         let mut tracker = Tracker::default();
         sample(&mut tracker, &both);
         tracker.begin_change(ChangeScope::Volume("a".to_owned()));
@@ -300,10 +300,10 @@ mod tests {
         tracker.remove_volume("a");
         tracker.end_change(&ChangeScope::Volume("a".to_owned()));
         tracker.begin_change(ChangeScope::All);
-        assert_eq!(sample(&mut tracker, &one), [""; 0]);
-        tracker.set_volumes(&one.volumes);
+        assert_eq!(sample(&mut tracker, &only_b), [""; 0]);
+        tracker.set_volumes(&only_b.volumes);
         tracker.end_change(&ChangeScope::All);
-        assert_eq!(sample(&mut tracker, &one), [""; 0]);
+        assert_eq!(sample(&mut tracker, &only_b), [""; 0]);
     }
 
     #[test]

@@ -141,9 +141,9 @@ impl Events {
     /// The newest events that match `filter`, and the number before which the next page starts.
     pub fn page(&self, filter: &EventFilter) -> EventsPage {
         let state = self.state();
-        let mut found = state.events.iter().rev().filter(|event| filter.matches(event));
-        let events: Vec<EventReport> = found.by_ref().take(filter.limit).cloned().collect();
-        let next = found.next().and(events.last()).map(|last| last.number);
+        let mut matching = state.events.iter().rev().filter(|event| filter.matches(event));
+        let events: Vec<EventReport> = matching.by_ref().take(filter.limit).cloned().collect();
+        let next = matching.next().and(events.last()).map(|last| last.number);
         EventsPage { events, next }
     }
 
@@ -170,10 +170,10 @@ impl Events {
 
     /// Waits until the lines sent so far are in the file, [`FLUSH_TIMEOUT`] at most.
     pub fn flush(&self) {
-        let (done, is_done) = sync_channel(1);
-        if self.writer.try_send(Message::Flush(done)).is_ok() {
+        let (sender, receiver) = sync_channel(1);
+        if self.writer.try_send(Message::Flush(sender)).is_ok() {
             // A time-out is ignored: the daemon stops anyway.
-            let _ = is_done.recv_timeout(FLUSH_TIMEOUT);
+            let _ = receiver.recv_timeout(FLUSH_TIMEOUT);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-use flash::{BlockNo, Content, Epoch, FormatOptions, OpenOptions, Owner, Record, Store, VolumeId};
+use flash::{BlockAddress, BlockNo, Content, Epoch, FormatOptions, OpenOptions, Record, Store, VolumeId};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BlockMut, Disk, DiskOpen, Nanos, Piece, Seam};
 
@@ -27,25 +27,25 @@ fn block(seam: &RealSeam, number: u64) -> RealBlock {
 
 /// Batches of eight blocks per second through the log.
 async fn measure_log(seam: &RealSeam, store: &Store<RealSeam>) -> f64 {
-    let (start, mut done) = (seam.now(), 0);
+    let (start, mut appended) = (seam.now(), 0);
     while seam.now().since(start) < RUN_TIME {
         let record = |number| {
-            let owner = Owner { incarnation: VolumeId(1), block: BlockNo(done * BLOCKS + number) };
-            Record { owner, epoch: Epoch(1), content: Content::Data(block(seam, done + number)) }
+            let address = BlockAddress { volume_id: VolumeId(1), block: BlockNo(appended * BLOCKS + number) };
+            Record { address, epoch: Epoch(1), content: Content::Data(block(seam, appended + number)) }
         };
         let positions = store.append((0..BLOCKS).map(record).collect()).await.expect("healthy files");
         store.retire(&positions);
-        done += 1;
+        appended += 1;
     }
-    done as f64 / seam.now().since(start).as_secs_f64()
+    appended as f64 / seam.now().since(start).as_secs_f64()
 }
 
 /// Batches of eight blocks per second without the log.
 async fn measure_bare(seam: &RealSeam, disks: &[<RealSeam as Seam>::Disk]) -> f64 {
-    let (start, mut done) = (seam.now(), 0);
+    let (start, mut written) = (seam.now(), 0);
     while seam.now().since(start) < RUN_TIME {
-        let at = (1 << 20) + done * (BLOCKS + 1) * 4096 % (SIZE - (2 << 20));
-        let blocks: Vec<_> = (0..=BLOCKS).map(|number| block(seam, done + number)).collect();
+        let at = (1 << 20) + written * (BLOCKS + 1) * 4096 % (SIZE - (2 << 20));
+        let blocks: Vec<_> = (0..=BLOCKS).map(|number| block(seam, written + number)).collect();
         let write = async |disk: &<RealSeam as Seam>::Disk| {
             disk.write(at, blocks.iter().cloned().map(Piece::whole).collect()).await.expect("a healthy file");
             disk.flush().await.expect("a healthy file");
@@ -58,9 +58,9 @@ async fn measure_bare(seam: &RealSeam, disks: &[<RealSeam as Seam>::Disk]) -> f6
             if first_done && second_done { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
-        done += 1;
+        written += 1;
     }
-    done as f64 / seam.now().since(start).as_secs_f64()
+    written as f64 / seam.now().since(start).as_secs_f64()
 }
 
 fn main() {

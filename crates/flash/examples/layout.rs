@@ -52,14 +52,14 @@ async fn read(seam: &RealSeam, disk: &RealDisk, layout: Layout, draw: u64) {
 
 /// Reads per second at this depth.
 async fn measure_rate(seam: &RealSeam, disk: &RealDisk, layout: Layout, depth: u64) -> f64 {
-    let (done, running) = (Rc::new(Cell::new(0_u64)), Rc::new(Cell::new(depth)));
+    let (completed, running) = (Rc::new(Cell::new(0_u64)), Rc::new(Cell::new(depth)));
     let start = seam.now();
     for _ in 0..depth {
-        let (seam, disk, done, running) = (seam.clone(), disk.clone(), Rc::clone(&done), Rc::clone(&running));
+        let (seam, disk, completed, running) = (seam.clone(), disk.clone(), Rc::clone(&completed), Rc::clone(&running));
         seam.clone().spawn(async move {
             while seam.now().since(start) < RUN_TIME {
                 read(&seam, &disk, layout, seam.random() >> 8).await;
-                done.set(done.get() + 1);
+                completed.set(completed.get() + 1);
             }
             running.set(running.get() - 1);
         });
@@ -67,7 +67,7 @@ async fn measure_rate(seam: &RealSeam, disk: &RealDisk, layout: Layout, depth: u
     while running.get() > 0 {
         seam.sleep(Nanos::from_millis(1)).await;
     }
-    done.get() as f64 / seam.now().since(start).as_secs_f64()
+    completed.get() as f64 / seam.now().since(start).as_secs_f64()
 }
 
 fn main() {
@@ -103,13 +103,13 @@ fn main() {
     for depth in [1, 32] {
         let mut medians = Vec::new();
         for layout in 0..3 {
-            let mut all: Vec<f64> = rates
+            let mut sorted: Vec<f64> = rates
                 .iter()
                 .filter(|(measured, _)| *measured == depth)
                 .map(|(_, round_rates)| round_rates[layout])
                 .collect();
-            all.sort_by(f64::total_cmp);
-            medians.push(all[ROUNDS / 2]);
+            sorted.sort_by(f64::total_cmp);
+            medians.push(sorted[ROUNDS / 2]);
         }
         let [bare, between, separate] = medians[..] else { unreachable!("three layouts") };
         println!(

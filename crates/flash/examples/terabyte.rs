@@ -5,7 +5,9 @@
 //! opening and of loading the map: of the devices (virtual time) and of the processor (real time). A start takes at
 //! most their sum.
 
-use flash::{BlockNo, Content, Epoch, FormatOptions, OpenOptions, Owner, PageNo, PutError, Record, Store, VolumeId};
+use flash::{
+    BlockAddress, BlockNo, Content, Epoch, FormatOptions, OpenOptions, PageNo, PutError, Record, Store, VolumeId,
+};
 use seam::model::DiskType;
 use seam::sim::{SimDiskSpec, SimSeam, Timing, World, WorldSpec, WriteCache};
 use seam::{BlockMut, DiskOpen, Nanos, Seam};
@@ -20,21 +22,21 @@ async fn fill_log(seam: &SimSeam, store: &Store<SimSeam>, blocks: u64) {
     let place = |number: u64| number * 2_654_435_761 % (2 * blocks - 1);
     for first in (0..blocks).step_by(BATCH as usize) {
         let record = |number| {
-            let owner = Owner { incarnation: VolumeId(1), block: BlockNo(place(number)) };
-            Record { owner, epoch: Epoch(1), content: Content::Data(block.clone()) }
+            let address = BlockAddress { volume_id: VolumeId(1), block: BlockNo(place(number)) };
+            Record { address, epoch: Epoch(1), content: Content::Data(block.clone()) }
         };
         store.append((first..blocks.min(first + BATCH)).map(record).collect()).await.expect("room on the devices");
     }
 }
 
-async fn fill_pages(seam: &SimSeam, store: &Store<SimSeam>, wanted: u64) -> u64 {
+async fn fill_pages(seam: &SimSeam, store: &Store<SimSeam>, target: u64) -> u64 {
     let pages = store.pages();
     pages.load().await;
     let volume = pages.volume(VolumeId(1));
     let block = seam.alloc().expect("the pool has a free buffer").freeze();
     let mut page = 0;
     // One block per page: the map is as full as with all sixteen.
-    while page < wanted && pages.stats().evictions == 0 {
+    while page < target && pages.stats().evictions == 0 {
         for _ in 0..1_000 {
             match volume.put(PageNo(page), vec![(0, block.clone())]).await {
                 Ok(_) => page += 1,
@@ -90,9 +92,9 @@ fn main() {
         println!("{full} pages ({:.1} % of {gib} GiB), {dirty} dirty blocks", full as f64 * 100.0 / pages as f64);
         drop(store);
         let start = (seam.now(), clock());
-        let (store, found) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("the same store");
-        println!("opened in {}: {} dirty blocks found", times(&seam, start), found.len());
-        assert_eq!(found.len() as u64, dirty, "nothing dirty is lost");
+        let (store, recovered) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("the same store");
+        println!("opened in {}: {} dirty blocks found", times(&seam, start), recovered.len());
+        assert_eq!(recovered.len() as u64, dirty, "nothing dirty is lost");
         let start = (seam.now(), clock());
         let loaded = store.pages().load().await;
         println!("map read in {}: {loaded:?}", times(&seam, start));

@@ -9,7 +9,7 @@ use std::task::{Poll, Waker};
 
 /// Whether a device's requests are waited for. Clones share one state.
 #[derive(Clone, Default)]
-pub struct Abort(Rc<Inner>);
+pub struct AbortHandle(Rc<Inner>);
 
 #[derive(Default)]
 struct Inner {
@@ -19,12 +19,12 @@ struct Inner {
 }
 
 /// An entry in the list of waiting tasks, until it is dropped.
-struct Place<'a> {
+struct WaiterEntry<'a> {
     inner: &'a Inner,
     index: Option<usize>,
 }
 
-impl Place<'_> {
+impl WaiterEntry<'_> {
     fn wait(&mut self, waker: &Waker) {
         let mut waiting = self.inner.waiting.borrow_mut();
         let index = *self.index.get_or_insert_with(|| {
@@ -41,7 +41,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for WaiterEntry<'_> {
     fn drop(&mut self) {
         if let Some(index) = self.index {
             self.inner.waiting.borrow_mut()[index] = None;
@@ -49,7 +49,7 @@ impl Drop for Place<'_> {
     }
 }
 
-impl Abort {
+impl AbortHandle {
     /// Ends the wait for all requests. Later requests are not sent.
     pub fn abort(&self) {
         self.0.is_aborted.set(true);
@@ -60,7 +60,7 @@ impl Abort {
     /// Runs `request` to its end. Returns `None` when it is aborted first; a request that begins after the abort is not
     /// sent.
     pub async fn or_aborted<T>(&self, request: impl Future<Output = T>) -> Option<T> {
-        let (mut request, mut place) = (pin!(request), Place { inner: &self.0, index: None });
+        let (mut request, mut place) = (pin!(request), WaiterEntry { inner: &self.0, index: None });
         poll_fn(|context| {
             if self.0.is_aborted.get() {
                 return Poll::Ready(None);
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn abort_ends_requests_in_flight_and_blocks_later_ones() {
-        let abort = Abort::default();
+        let abort = AbortHandle::default();
         let mut context = Context::from_waker(Waker::noop());
         let mut hangs = pin!(abort.or_aborted(std::future::pending::<()>()));
         assert!(hangs.as_mut().poll(&mut context).is_pending());

@@ -15,9 +15,9 @@ use crate::membership::{failures_of, persist_tail, record_generation, remove_mem
 use crate::pages::segment_lending::reclaim_for_log;
 use crate::record::{Content, Position};
 use crate::retirement::release_all;
-use crate::slow::{GRACE, QueuedRequest, Work, detect_slow_members};
+use crate::slow::{GRACE, QueuedRequest, RequestWork, detect_slow_members};
 use crate::store::{Inner, Request, Sabotage, State};
-use crate::wait::{Boxed, join_with_grace};
+use crate::wait::{BoxFuture, join_with_grace};
 
 /// Writes batches until no request is pending.
 pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
@@ -78,7 +78,7 @@ async fn next_requests<S: Seam>(inner: &Rc<Inner<S>>) -> Option<Vec<Request<S>>>
                 return Some(requests);
             }
             let tail = state.segments.tail(state.next);
-            if tail > state.segments.durable_tail && state.segments.free() > 0 {
+            if tail > state.segments.durable_tail && state.segments.free_count() > 0 {
                 SpaceSource::NewTail
             } else {
                 SpaceSource::LentSegment
@@ -171,14 +171,14 @@ fn assemble<S: Seam>(state: &State<S>, requests: &[Request<S>]) -> (BatchHeader,
     let entry = |record: &crate::Record<S>| {
         let (blocks, kind) = match &record.content {
             Content::Data(block) => {
-                let seed = data_seed(record.owner.incarnation, record.owner.block, boot, first);
+                let seed = data_seed(record.address.volume_id, record.address.block, boot, first);
                 (1, RecordKind::Data { checksum: block.checksum(seed) })
             }
             Content::Zero { blocks, may_unmap } => (*blocks, RecordKind::Zero { may_unmap: *may_unmap }),
             Content::Retire { blocks } => (*blocks, RecordKind::Retire),
         };
-        let (incarnation, block) = (record.owner.incarnation, record.owner.block);
-        RecordEntry { incarnation, block, epoch: record.epoch, blocks, kind }
+        let (volume_id, block) = (record.address.volume_id, record.address.block);
+        RecordEntry { volume_id, block, epoch: record.epoch, blocks, kind }
     };
     let header = BatchHeader {
         store: state.superblock.store,
@@ -210,8 +210,8 @@ async fn write<S: Seam>(
     let early_member =
         devices.first().filter(|_| inner.sabotage.is(Sabotage::AckBeforeMirror)).map(|device| device.member);
     let writes = devices.iter().chain(&joining).map(|device| {
-        let write: Boxed<'_, DiskResult<Nanos>> = Box::pin(async move {
-            let queued = QueuedRequest::new(inner, device.member, Work::Program(blocks.len()));
+        let write: BoxFuture<'_, DiskResult<Nanos>> = Box::pin(async move {
+            let queued = QueuedRequest::new(inner, device.member, RequestWork::Program(blocks.len()));
             let result = inner.write_durably_to(device, at, blocks.to_vec(), flush).await;
             if early_member == Some(device.member) && result.is_ok() {
                 acknowledge(header, requests, None);
@@ -234,7 +234,7 @@ async fn write<S: Seam>(
     let mut failures = failures_of(&devices, results.into_iter().map(|result| result.map(drop)).collect());
     failures.extend(detect_slow_members(inner, &latencies));
     let bytes = (blocks.len() * BLOCK_BYTES) as u64;
-    latencies.iter().for_each(|(member, _)| inner.pages.borrow_mut().counts.of(*member).log_bytes += bytes);
+    latencies.iter().for_each(|(member, _)| inner.pages.borrow_mut().counts.member_mut(*member).log_bytes += bytes);
     if inner.sabotage.is(Sabotage::AckBeforeMembership) && failures.len() < devices.len() {
         acknowledge(header, requests, None);
         // Wait as long as a survivor's flush takes, or longer.
@@ -270,7 +270,7 @@ fn acknowledge<S: Seam>(header: &BatchHeader, requests: &[Request<S>], unrecorde
     for request in requests {
         let positions = positions.by_ref().take(request.records.len()).collect();
         request.reply.send(match &unrecorded {
-            Some(why) => Err(StoreError::Unrecorded { why: why.clone(), positions }),
+            Some(reason) => Err(StoreError::Unrecorded { reason: reason.clone(), positions }),
             None => Ok(positions),
         });
     }

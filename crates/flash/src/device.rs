@@ -2,7 +2,7 @@
 
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskError, DiskResult, Nanos, Piece, Seam};
 
-use crate::abort::Abort;
+use crate::abort::AbortHandle;
 use crate::error::StoreError;
 use crate::format::{FIRST_SEGMENT_BYTES, Raw};
 
@@ -16,7 +16,7 @@ pub struct Device<S: Seam> {
     /// The disk behind it.
     pub disk: S::Disk,
     /// Ends the wait for the device's requests when it leaves service.
-    pub abort: Abort,
+    pub abort: AbortHandle,
 }
 
 impl<S: Seam> Clone for Device<S> {
@@ -28,7 +28,7 @@ impl<S: Seam> Clone for Device<S> {
 impl<S: Seam> Device<S> {
     /// Makes a disk a member.
     pub fn new(member: u32, disk: S::Disk) -> Self {
-        Device { member, disk, abort: Abort::default() }
+        Device { member, disk, abort: AbortHandle::default() }
     }
 
     /// The device's name for people.
@@ -61,12 +61,12 @@ impl<S: Seam> Device<S> {
     /// Writes and flushes. If the disk reconnects in between, it may have lost the write, so the write is repeated.
     pub async fn write_durably(&self, at: u64, blocks: Vec<S::Block>, flush: bool) -> DiskResult<()> {
         for _ in 0..RECONNECTS_MAX {
-            let incarnation = self.disk.incarnation();
+            let connection_epoch = self.disk.connection_epoch();
             self.disk.write(at, blocks.iter().cloned().map(Piece::whole).collect()).await?;
             if flush {
                 self.disk.flush().await?;
             }
-            if self.disk.incarnation() == incarnation {
+            if self.disk.connection_epoch() == connection_epoch {
                 return Ok(());
             }
         }

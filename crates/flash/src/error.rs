@@ -18,20 +18,20 @@ pub enum StoreError {
     /// The batch is durable on every device in service, but the owner has not recorded that other devices are out of
     /// service. Until then the store acknowledges nothing that relies on fewer copies.
     #[error(
-        "a flash device was taken out of service, and that could not be recorded ({why}): flushes wait until it is \
+        "a flash device was taken out of service, and that could not be recorded ({reason}): flushes wait until it is \
          recorded; check the state directory"
     )]
     Unrecorded {
         /// The reason why it was not recorded.
-        why: String,
+        reason: String,
         /// Where the records of the request lie.
         positions: Vec<Position>,
     },
     /// No copy of a block is intact.
-    #[error("block {block} of volume {incarnation:016x} has no good copy on flash: its newest content is lost")]
+    #[error("block {block} of volume {volume_id:016x} has no good copy on flash: its newest content is lost")]
     Lost {
         /// The volume.
-        incarnation: VolumeId,
+        volume_id: VolumeId,
         /// The block.
         block: BlockNo,
     },
@@ -57,12 +57,12 @@ pub enum StoreError {
     #[error("{0} flash devices were given: a store has one to eight")]
     DeviceCount(usize),
     /// A device is not a member of any store.
-    #[error("{device} holds no flash store ({why}): format it, or specify the right device")]
+    #[error("{device} holds no flash store ({reason}): format it, or specify the right device")]
     NoStore {
         /// The device.
         device: String,
         /// Why the device is not a member.
-        why: String,
+        reason: String,
     },
     /// A device holds a store of a later format. It is left unchanged.
     #[error("{device} holds a flash store that was {newer}; start that version: this one changes nothing on it")]

@@ -30,13 +30,13 @@ const RESPONSIVE_MAX: Nanos = Nanos(2 * TICK.0);
 
 /// Requests to members that are in flight.
 #[derive(Default)]
-pub struct Outstanding {
+pub struct InFlightRequests {
     requests: Cell<usize>,
     is_watched: Cell<bool>,
 }
 
 /// A request in flight, until it is dropped.
-struct Request<'a>(&'a Outstanding);
+struct Request<'a>(&'a InFlightRequests);
 
 impl Drop for Request<'_> {
     fn drop(&mut self) {

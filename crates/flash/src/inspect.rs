@@ -54,7 +54,7 @@ pub struct Inspection<S: Seam> {
     pub problem: Option<StoreError>,
     /// Ranges of sequence numbers of batches that may have been valid but are on no device: their content is unknown.
     pub lost_batches: Vec<Range<Sequence>>,
-    /// The dirty blocks, in the order of their owners.
+    /// The dirty blocks, in the order of their addresses.
     pub dirty: Vec<Recovered>,
     seam: S,
     log: Vec<Device<S>>,
@@ -99,7 +99,7 @@ pub async fn inspect<S: Seam>(seam: &S, disks: &[S::Disk]) -> (Vec<DeviceFinding
         devices.push(DeviceFindings {
             device: device.name(),
             superblock: superblock.map_err(|error| match error {
-                StoreError::NoStore { why, .. } => why,
+                StoreError::NoStore { reason, .. } => reason,
                 other => other.to_string(),
             }),
         });
@@ -177,7 +177,7 @@ impl<S: Seam> Inspection<S> {
     pub async fn read(&self, dirty: &Recovered) -> Option<S::Block> {
         let position = dirty.position;
         let (boot, first) = self.batch_of_block.get(&(position.segment, position.index))?;
-        let seed = data_seed(dirty.owner.incarnation, dirty.owner.block, *boot, *first);
+        let seed = data_seed(dirty.address.volume_id, dirty.address.block, *boot, *first);
         let at = block_offset(self.segment_bytes, position.segment, position.index);
         for device in &self.log {
             if let Ok(mut blocks) = device.read_blocks(&self.seam, at, 1).await

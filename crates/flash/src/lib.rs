@@ -1,7 +1,7 @@
 //! The flash store: a log of dirty blocks on two mirrored devices, and a cache of clean pages. A flush costs one
 //! sequential write and one device flush, however random the client's writes are.
 //!
-//! The store knows volumes only by their incarnation and does not depend on the engine. The write path (`commit.rs`)
+//! The store knows volumes only by their ID and does not depend on the engine. The write path (`commit.rs`)
 //! and recovery (`recovery/`) share the format (`format/`), which `docs/design/format.md` describes byte by byte.
 //!
 //! The rules that keep data safe, and the modules that uphold them:
@@ -49,11 +49,11 @@ pub use number::{
     VolumeId,
 };
 pub use pages::{
-    Amount, MapLoaded, PageMember, PageQuota, Pages, PagesStats, PutError, QuotaError, REGION_BLOCKS, Unread,
-    VolumePages, WriteIntent,
+    MapLoaded, PageAmount, PageMember, PageQuota, PageReadError, Pages, PagesStats, PutError, QuotaError,
+    REGION_BLOCKS, VolumePages, WriteIntent,
 };
-pub use record::{Content, Owner, Position, Record, Recovered, RecoveredContent};
+pub use record::{BlockAddress, Content, Position, Record, Recovered, RecoveredContent};
 pub use recovery::OpenOptions;
 pub use scrub::ScrubStats;
 pub use store::{MemberReport, MemberStatus, Sabotage, Store};
-pub use wait::Boxed;
+pub use wait::BoxFuture;

@@ -93,8 +93,8 @@ pub async fn read_manifest<S: Seam>(seam: &S, disks: &[S::Disk], store: Uuid) ->
     let mut newest: Option<Manifest> = None;
     for disk in disks {
         let device = Device::new(0, disk.clone());
-        let found = read_copies(seam, &device, store).await?;
-        newest = found.into_iter().flatten().chain(newest).max_by_key(|manifest| manifest.revision);
+        let copies = read_copies(seam, &device, store).await?;
+        newest = copies.into_iter().flatten().chain(newest).max_by_key(|manifest| manifest.revision);
     }
     Ok(newest)
 }
@@ -106,11 +106,11 @@ async fn read_copies<S: Seam>(
     device: &Device<S>,
     store: Uuid,
 ) -> Result<[Option<Manifest>; 2], StoreError> {
-    let mut found = [None, None];
+    let mut copies = [None, None];
     for (place, at) in PLACES.into_iter().enumerate() {
         if let Ok(blocks) = device.read_blocks(source, at, BLOCKS).await {
             let bytes: Vec<u8> = blocks.iter().flat_map(|block| *raw(block)).collect();
-            found[place] = match Manifest::decode(&bytes) {
+            copies[place] = match Manifest::decode(&bytes) {
                 Ok(manifest) => Some(manifest).filter(|manifest| manifest.store == store),
                 Err(ManifestError::Newer(of, newer)) if of == store => {
                     return Err(StoreError::Newer { device: device.name(), newer });
@@ -119,7 +119,7 @@ async fn read_copies<S: Seam>(
             };
         }
     }
-    Ok(found)
+    Ok(copies)
 }
 
 impl<S: Seam> Store<S> {

@@ -13,7 +13,7 @@ use crate::device::{Device, block_of};
 use crate::error::StoreError;
 use crate::format::superblock::{MemberState, PLACES};
 use crate::store::{Inner, MemberStatus};
-use crate::wait::{Boxed, join};
+use crate::wait::{BoxFuture, join};
 
 /// A member that failed a request, and the error.
 pub type Failure = (u32, DiskError);
@@ -62,9 +62,9 @@ fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), St
     }
     let log_left = (0..).zip(&state.superblock.members).any(|(member, _)| state.superblock.carries_log(member));
     if !log_left && state.failed.is_none() {
-        let why: Vec<_> =
+        let reasons: Vec<_> =
             failures.iter().map(|(member, error)| format!("number {member}: {}", reason(error))).collect();
-        state.failed = Some(StoreError::Failed(why.join(", ")));
+        state.failed = Some(StoreError::Failed(reasons.join(", ")));
     }
     drop(state);
     if log_changed {
@@ -135,7 +135,7 @@ async fn write_membership<S: Seam>(inner: &Inner<S>, joining: Option<u32>) -> Re
 pub async fn record_generation<S: Seam>(inner: &Inner<S>) -> Result<(), String> {
     let earlier = inner.state.borrow().unrecorded.clone();
     match earlier {
-        Some(why) => Err(why),
+        Some(reason) => Err(reason),
         None => try_record(inner).await,
     }
 }
@@ -166,8 +166,8 @@ async fn try_record<S: Seam>(inner: &Inner<S>) -> Result<(), String> {
             state.recorded_generation = state.recorded_generation.max(generation);
             state.unrecorded = None;
         }
-        Err(why) if state.unrecorded.is_none() => {
-            state.unrecorded = Some(why.clone());
+        Err(reason) if state.unrecorded.is_none() => {
+            state.unrecorded = Some(reason.clone());
             let me = inner.me.clone();
             let seam = inner.seam.clone();
             inner.seam.spawn(async move {
@@ -180,13 +180,13 @@ async fn try_record<S: Seam>(inner: &Inner<S>) -> Result<(), String> {
                 }
             });
         }
-        Err(why) => state.unrecorded = Some(why.clone()),
+        Err(reason) => state.unrecorded = Some(reason.clone()),
     }
     recorded
 }
 
 /// The result of the owner's recording, or an error after [`RECORD_TIMEOUT`].
-async fn with_timeout<S: Seam>(inner: &Inner<S>, record: Boxed<'static, Result<(), String>>) -> Result<(), String> {
+async fn with_timeout<S: Seam>(inner: &Inner<S>, record: BoxFuture<'static, Result<(), String>>) -> Result<(), String> {
     let (mut record, mut timeout) = (record, pin!(inner.seam.sleep(RECORD_TIMEOUT)));
     poll_fn(|context| match record.as_mut().poll(context) {
         Poll::Ready(recorded) => Poll::Ready(recorded),
@@ -224,7 +224,7 @@ pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, selects: impl Fn(u32) 
         state.superblock.clone()
     };
     let mut failures = Vec::new();
-    let mut writes: Vec<Boxed<'_, (u32, DiskResult<()>)>> = Vec::new();
+    let mut writes: Vec<BoxFuture<'_, (u32, DiskResult<()>)>> = Vec::new();
     for device in inner.in_service().into_iter().filter(|device| selects(device.member)) {
         let mut own_superblock = superblock.clone();
         own_superblock.member = device.member;

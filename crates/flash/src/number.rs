@@ -48,7 +48,7 @@ macro_rules! successor {
 }
 
 number! {
-    /// The persistent identity of a volume: its incarnation. Unlike a name, it is never reused.
+    /// The persistent identity of a volume. Unlike a name, it is never reused.
     VolumeId
 }
 

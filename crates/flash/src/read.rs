@@ -8,10 +8,10 @@ use seam::{Block, BlockMut, Piece, Seam};
 use crate::device::{Device, block_offset};
 use crate::error::StoreError;
 use crate::format::batch::data_seed;
-use crate::record::{Owner, Position};
-use crate::slow::{self, QueuedRequest, Work};
+use crate::record::{BlockAddress, Position};
+use crate::slow::{self, QueuedRequest, RequestWork};
 use crate::store::{Inner, Sabotage};
-use crate::wait::{Boxed, join};
+use crate::wait::{BoxFuture, join};
 
 /// Pins a segment during a read, so that it is not overwritten.
 pub struct Pin<S: Seam>(Rc<Inner<S>>, u32);
@@ -30,16 +30,16 @@ impl<S: Seam> Drop for Pin<S> {
 }
 
 /// A block to read, its position, and the buffer to read it into.
-pub type ReadRequest<S> = (Owner, Position, <S as Seam>::BlockMut);
+pub type ReadRequest<S> = (BlockAddress, Position, <S as Seam>::BlockMut);
 
 /// The index of a request, and the result of its read.
 type IndexedResult<S> = (usize, Result<<S as Seam>::Block, StoreError>);
 
 /// The seed of a block's checksum.
-fn seed<S: Seam>(inner: &Inner<S>, owner: Owner, position: &Position) -> u32 {
+fn seed<S: Seam>(inner: &Inner<S>, address: BlockAddress, position: &Position) -> u32 {
     let state = inner.state.borrow();
     let segment = state.segments.get(position.segment);
-    data_seed(owner.incarnation, owner.block, segment.boot, segment.first)
+    data_seed(address.volume_id, address.block, segment.boot, segment.first)
 }
 
 /// The byte offset of a record on its device.
@@ -60,12 +60,12 @@ fn read_order<S: Seam>(inner: &Inner<S>, segment: u32) -> Vec<Device<S>> {
 /// Reads one block, from the mirror if the first copy is bad, and repairs bad copies.
 pub async fn read<S: Seam>(
     inner: &Rc<Inner<S>>,
-    owner: Owner,
+    address: BlockAddress,
     position: Position,
     mut buffer: S::BlockMut,
 ) -> Result<S::Block, StoreError> {
     let pin = Pin::new(inner, position.segment);
-    let (seed, at) = (seed(inner, owner, &position), offset_of(inner, &position));
+    let (seed, at) = (seed(inner, address, &position), offset_of(inner, &position));
     let mut bad = Vec::new();
     for device in read_order(inner, position.segment) {
         let read = inner.read_from(&device, at, vec![Piece::whole(buffer)]);
@@ -80,14 +80,14 @@ pub async fn read<S: Seam>(
         }
         bad.push(device);
         if bad.len() == inner.log_devices().len() {
-            inner.state.borrow_mut().lost.add(owner, position);
+            inner.state.borrow_mut().lost.add(address, position);
         }
         buffer = match block.thaw() {
             Ok(buffer) => buffer,
             Err(_) => unreachable!("the block has one owner"),
         };
     }
-    Err(StoreError::Lost { incarnation: owner.incarnation, block: owner.block })
+    Err(StoreError::Lost { volume_id: address.volume_id, block: address.block })
 }
 
 /// Reads many blocks, each into its own buffer. Adjacent blocks share one request. Otherwise like [`read`].
@@ -110,7 +110,7 @@ pub async fn read_all<S: Seam>(
         }
     }
     let reads = runs.into_iter().map(|run| {
-        let read: Boxed<'_, Vec<IndexedResult<S>>> = Box::pin(read_run(inner, run));
+        let read: BoxFuture<'_, Vec<IndexedResult<S>>> = Box::pin(read_run(inner, run));
         read
     });
     let mut results: Vec<Option<Result<S::Block, StoreError>>> = (0..count).map(|_| None).collect();
@@ -128,27 +128,27 @@ async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, ReadRequest<S>
     let mut results = Vec::with_capacity(run.len());
     let device = read_order(inner, first.segment).into_iter().next().filter(|_| run.len() > 1);
     let (mut places, mut buffers) = (Vec::with_capacity(run.len()), Vec::with_capacity(run.len()));
-    for (number, (owner, position, buffer)) in run {
-        places.push((number, owner, position));
+    for (number, (address, position, buffer)) in run {
+        places.push((number, address, position));
         buffers.push(Piece::whole(buffer));
     }
     let (read, buffers) = match device {
         Some(device) => {
             // Not measured: it takes longer than the single-block reads that make up a device's latency history.
-            let _queued = QueuedRequest::new(inner, device.member, Work::Read(buffers.len()));
+            let _queued = QueuedRequest::new(inner, device.member, RequestWork::Read(buffers.len()));
             let (result, buffers) = inner.read_from(&device, at, buffers).await;
             (result.is_ok(), buffers)
         }
         None => (false, buffers),
     };
-    for ((number, owner, position), piece) in places.into_iter().zip(buffers) {
+    for ((number, address, position), piece) in places.into_iter().zip(buffers) {
         let block = piece.block.freeze();
-        if read && block.checksum(seed(inner, owner, &position)) == position.checksum {
+        if read && block.checksum(seed(inner, address, &position)) == position.checksum {
             results.push((number, Ok(block)));
             continue;
         }
         let Ok(buffer) = block.thaw() else { unreachable!("the block has one owner") };
-        results.push((number, self::read(inner, owner, position, buffer).await));
+        results.push((number, self::read(inner, address, position, buffer).await));
     }
     drop(pin);
     results

@@ -9,9 +9,9 @@ use crate::number::{BlockNo, Epoch, VolumeId};
 
 /// The block that a record belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Owner {
+pub struct BlockAddress {
     /// The volume's identity.
-    pub incarnation: VolumeId,
+    pub volume_id: VolumeId,
     /// The block's number in the volume.
     pub block: BlockNo,
 }
@@ -37,7 +37,7 @@ pub enum Content<S: Seam> {
 /// One record to be appended.
 pub struct Record<S: Seam> {
     /// The block, or the first of a range.
-    pub owner: Owner,
+    pub address: BlockAddress,
     /// The volume's epoch.
     pub epoch: Epoch,
     /// The record's content.
@@ -79,16 +79,16 @@ impl Position {
 
 /// Blocks without an intact copy that a read has found, until their records are retired.
 #[derive(Default)]
-pub(crate) struct LostBlocks(BTreeMap<(u32, u32), Owner>);
+pub(crate) struct LostBlocks(BTreeMap<(u32, u32), BlockAddress>);
 
 /// Maximum number of listed blocks.
 const LOST_MAX: usize = 1024;
 
 impl LostBlocks {
     /// Adds a block.
-    pub fn add(&mut self, owner: Owner, position: Position) {
+    pub fn add(&mut self, address: BlockAddress, position: Position) {
         if self.0.len() < LOST_MAX {
-            self.0.insert((position.segment, position.index), owner);
+            self.0.insert((position.segment, position.index), address);
         }
     }
 
@@ -97,8 +97,8 @@ impl LostBlocks {
         self.0.remove(&(position.segment, position.index));
     }
 
-    /// The listed blocks, in the order of their owners.
-    pub fn list(&self) -> Vec<Owner> {
+    /// The listed blocks, in the order of their addresses.
+    pub fn list(&self) -> Vec<BlockAddress> {
         let mut list: Vec<_> = self.0.values().copied().collect();
         list.sort_unstable();
         list
@@ -123,7 +123,7 @@ pub enum RecoveredContent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recovered {
     /// The block, or the first of a range.
-    pub owner: Owner,
+    pub address: BlockAddress,
     /// The volume's epoch.
     pub epoch: Epoch,
     /// Its position in the log.
@@ -136,8 +136,8 @@ impl Recovered {
     /// The blocks that the record holds.
     pub fn blocks(&self) -> Range<BlockNo> {
         match self.content {
-            RecoveredContent::Data => self.owner.block.single(),
-            RecoveredContent::Zero { blocks, .. } => self.owner.block.run(u64::from(blocks)),
+            RecoveredContent::Data => self.address.block.single(),
+            RecoveredContent::Zero { blocks, .. } => self.address.block.run(u64::from(blocks)),
         }
     }
 }

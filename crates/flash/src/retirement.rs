@@ -35,7 +35,7 @@ pub fn retire<S: Seam>(inner: &Rc<Inner<S>>, positions: &[Position]) {
         let state = inner.state.borrow();
         // A log with plenty of space can wait for the next regular commit. Segments with pages are no part of it.
         let own = state.superblock.segments as usize - state.segments.lent().len();
-        !state.retirements.0.is_empty() && state.segments.ready() * 4 < own
+        !state.retirements.0.is_empty() && state.segments.writable_count() * 4 < own
     };
     if waits {
         write_now(inner);
@@ -44,13 +44,13 @@ pub fn retire<S: Seam>(inner: &Rc<Inner<S>>, positions: &[Position]) {
 
 /// Releases the records whose commit is durable.
 pub fn release<S: Seam>(inner: &Inner<S>) {
-    let done = {
+    let committed = {
         let pages = inner.pages.borrow();
         if pages.is_ready() { pages.journal.commits_done } else { u64::MAX }
     };
     let mut guard = inner.state.borrow_mut();
     let state: &mut State<S> = &mut guard;
-    while let Some((_, positions)) = state.retirements.0.pop_front_if(|(commit, _)| *commit <= done) {
+    while let Some((_, positions)) = state.retirements.0.pop_front_if(|(commit, _)| *commit <= committed) {
         for position in positions {
             state.lost.retire(&position);
             let live = &mut state.segments.get_mut(position.segment).live;

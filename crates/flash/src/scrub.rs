@@ -170,7 +170,8 @@ async fn repair<S: Seam>(
     at: u64,
     good: S::Block,
 ) {
-    let bad = |(_, (read, blocks)): &(&Device<S>, &(bool, Vec<S::Block>))| !read || !blocks[offset].same(&good);
+    let bad =
+        |(_, (read, blocks)): &(&Device<S>, &(bool, Vec<S::Block>))| !read || !blocks[offset].has_same_content(&good);
     let bad: Vec<_> = devices.iter().zip(copies).filter(bad).map(|(device, _)| device.clone()).collect();
     if bad.is_empty() {
         return;

@@ -182,7 +182,7 @@ impl Segments {
     }
 
     /// Number of segments that may be written now.
-    pub fn ready(&self) -> usize {
+    pub fn writable_count(&self) -> usize {
         self.free.iter().filter(|number| **number < self.limit).count()
     }
 
@@ -202,7 +202,7 @@ impl Segments {
     }
 
     /// Number of segments that may be written now, or once a tail is durable.
-    pub fn free(&self) -> usize {
+    pub fn free_count(&self) -> usize {
         self.free.iter().chain(&self.dead).filter(|number| **number < self.limit).count()
     }
 

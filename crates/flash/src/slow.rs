@@ -89,19 +89,19 @@ impl LatencyHistory {
 
 /// Latency history and queue of one member.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Speed {
+pub struct LatencyTracker {
     writes: LatencyHistory,
     reads: LatencyHistory,
     /// Weight of all requests in flight, of pages too: each counts a fixed number of blocks plus its own.
     queue_weight: u64,
-    programs: Programs,
+    programs: PendingPrograms,
     /// Mean latency of recent reads of the log, normalised to a single request, and when the last of them ended.
     recent_reads: Option<(Nanos, u64)>,
     /// A comparison is in flight: the block of a slow read is read from the mirror.
     is_comparing: bool,
 }
 
-impl Speed {
+impl LatencyTracker {
     fn record_read(&mut self, now: Nanos, latency: Nanos) {
         let usual = self.mean_read_latency(now).map_or(latency.0, |recent_mean| (3 * recent_mean + latency.0) / 4);
         self.recent_reads = Some((now, usual));
@@ -115,12 +115,12 @@ impl Speed {
 
 /// Programs that a device has acknowledged from its buffer and may still perform. Reads wait behind them.
 #[derive(Clone, Copy, Debug, Default)]
-struct Programs {
+struct PendingPrograms {
     weight: u64,
     at: Nanos,
 }
 
-impl Programs {
+impl PendingPrograms {
     /// Their weight now, which decays by half per [`PROGRAMS_HALVE_IN`].
     fn weight_at(&self, now: Nanos) -> u64 {
         let halvings = now.since(self.at).0 / PROGRAMS_HALVE_IN.0;
@@ -128,25 +128,25 @@ impl Programs {
     }
 
     fn add(&mut self, weight: u64, now: Nanos) {
-        *self = Programs { weight: self.weight_at(now) + weight, at: now };
+        *self = PendingPrograms { weight: self.weight_at(now) + weight, at: now };
     }
 }
 
 /// A request's kind and size, which determine its weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum RequestWork {
     /// Reads this many blocks.
     Read(usize),
     /// Programs this many blocks.
     Program(usize),
 }
 
-impl Work {
+impl RequestWork {
     fn weight(self) -> u64 {
         BLOCKS_PER_REQUEST
             + match self {
-                Work::Read(blocks) => blocks as u64,
-                Work::Program(blocks) => PROGRAM_WEIGHT * blocks as u64,
+                RequestWork::Read(blocks) => blocks as u64,
+                RequestWork::Program(blocks) => PROGRAM_WEIGHT * blocks as u64,
             }
     }
 }
@@ -156,20 +156,20 @@ impl Work {
 pub struct QueuedRequest<'a, S: Seam> {
     inner: &'a Inner<S>,
     member: u32,
-    work: Work,
+    work: RequestWork,
     queue_weight: u64,
     started_at: Nanos,
 }
 
 impl<'a, S: Seam> QueuedRequest<'a, S> {
     /// Adds a request that is being sent to the queue.
-    pub fn new(inner: &'a Inner<S>, member: u32, work: Work) -> Self {
+    pub fn new(inner: &'a Inner<S>, member: u32, work: RequestWork) -> Self {
         let now = inner.seam.now();
         let mut state = inner.state.borrow_mut();
-        let speed = state.speed(member);
-        speed.queue_weight += work.weight();
-        let programs_weight = if matches!(work, Work::Read(_)) { speed.programs.weight_at(now) } else { 0 };
-        QueuedRequest { inner, member, work, queue_weight: speed.queue_weight + programs_weight, started_at: now }
+        let tracker = state.latency_tracker(member);
+        tracker.queue_weight += work.weight();
+        let programs_weight = if matches!(work, RequestWork::Read(_)) { tracker.programs.weight_at(now) } else { 0 };
+        QueuedRequest { inner, member, work, queue_weight: tracker.queue_weight + programs_weight, started_at: now }
     }
 
     /// The latency that the request would have had alone: its part of the elapsed time.
@@ -181,11 +181,11 @@ impl<'a, S: Seam> QueuedRequest<'a, S> {
 impl<S: Seam> Drop for QueuedRequest<'_, S> {
     fn drop(&mut self) {
         let mut state = self.inner.state.borrow_mut();
-        let speed = state.speed(self.member);
+        let tracker = state.latency_tracker(self.member);
         // The entry is a new one, without this request, if another device has taken the member's number.
-        speed.queue_weight = speed.queue_weight.saturating_sub(self.work.weight());
-        if matches!(self.work, Work::Program(_)) {
-            speed.programs.add(self.work.weight(), self.inner.seam.now());
+        tracker.queue_weight = tracker.queue_weight.saturating_sub(self.work.weight());
+        if matches!(self.work, RequestWork::Program(_)) {
+            tracker.programs.add(self.work.weight(), self.inner.seam.now());
         }
     }
 }
@@ -204,7 +204,7 @@ pub fn detect_slow_members<S: Seam>(inner: &Inner<S>, latencies: &[(u32, Nanos)]
     let mut state = inner.state.borrow_mut();
     let mut failures = Vec::new();
     for (member, latency) in latencies {
-        let history = &mut state.speed(*member).writes;
+        let history = &mut state.latency_tracker(*member).writes;
         let is_unusual = history.is_slow(latency.0);
         let slow = is_unusual && latency.0 > SLOW_FACTOR_TO_MIRROR * fastest;
         if is_unusual && !slow {
@@ -221,7 +221,7 @@ pub fn detect_slow_members<S: Seam>(inner: &Inner<S>, latencies: &[(u32, Nanos)]
 /// Reads the block at byte `at` from a log member. Removes the member when it has become too slow, compared with its
 /// own history and with its mirrors' reads of the same window.
 pub async fn read<S: Seam, T>(inner: &Rc<Inner<S>>, member: u32, at: u64, read: impl Future<Output = T>) -> T {
-    let queued = QueuedRequest::new(inner, member, Work::Read(1));
+    let queued = QueuedRequest::new(inner, member, RequestWork::Read(1));
     let result = read.await;
     let (latency, started_at) = (queued.exclusive_time(), queued.started_at);
     drop(queued);
@@ -229,20 +229,21 @@ pub async fn read<S: Seam, T>(inner: &Rc<Inner<S>>, member: u32, at: u64, read: 
     let mirrors: Vec<_> = inner.log_devices().into_iter().filter(|device| device.member != member).collect();
     let (is_too_slow, compare_with_mirror) = {
         let mut state = inner.state.borrow_mut();
-        let fastest = mirrors.iter().filter_map(|mirror| state.speed(mirror.member).mean_read_latency(now)).min();
-        let speed = state.speed(member);
-        speed.record_read(now, latency);
-        match (speed.reads.is_slow(latency.0), fastest) {
-            (true, None) => (false, !std::mem::replace(&mut speed.is_comparing, true)),
+        let fastest =
+            mirrors.iter().filter_map(|mirror| state.latency_tracker(mirror.member).mean_read_latency(now)).min();
+        let tracker = state.latency_tracker(member);
+        tracker.record_read(now, latency);
+        match (tracker.reads.is_slow(latency.0), fastest) {
+            (true, None) => (false, !std::mem::replace(&mut tracker.is_comparing, true)),
             (suspect, fastest) => {
                 // Compare means: a single read may be delayed by chance.
                 let recent_mean =
-                    speed.mean_read_latency(now).map_or(latency.0, |recent_mean| recent_mean.min(latency.0));
+                    tracker.mean_read_latency(now).map_or(latency.0, |recent_mean| recent_mean.min(latency.0));
                 let slow = suspect && fastest.is_some_and(|fastest| recent_mean > SLOW_FACTOR_TO_MIRROR * fastest);
                 if suspect && !slow {
-                    speed.reads.raise_usual(latency.0);
+                    tracker.reads.raise_usual(latency.0);
                 }
-                (speed.reads.count_strike(slow, started_at, now), false)
+                (tracker.reads.count_strike(slow, started_at, now), false)
             }
         }
     };
@@ -265,15 +266,15 @@ pub async fn read<S: Seam, T>(inner: &Rc<Inner<S>>, member: u32, at: u64, read: 
 /// Reads the block of a slow read of `member` from the mirror, too, so that the next slow read has a comparison.
 async fn compare<S: Seam>(inner: &Rc<Inner<S>>, member: u32, mirror: &Device<S>, at: u64) {
     if let Some(buffer) = inner.alloc() {
-        let queued = QueuedRequest::new(inner, mirror.member, Work::Read(1));
+        let queued = QueuedRequest::new(inner, mirror.member, RequestWork::Read(1));
         let (result, _) = inner.read_from(mirror, at, vec![Piece::whole(buffer)]).await;
         let latency = queued.exclusive_time();
         drop(queued);
         if result.is_ok() {
-            inner.state.borrow_mut().speed(mirror.member).record_read(inner.seam.now(), latency);
+            inner.state.borrow_mut().latency_tracker(mirror.member).record_read(inner.seam.now(), latency);
         }
     }
-    inner.state.borrow_mut().speed(member).is_comparing = false;
+    inner.state.borrow_mut().latency_tracker(member).is_comparing = false;
 }
 
 #[cfg(test)]
@@ -282,23 +283,23 @@ mod tests {
 
     #[test]
     fn acknowledged_programs_add_to_the_wait_of_reads_and_decay() {
-        assert!(Work::Program(16).weight() > 2 * Work::Read(1).weight(), "64 KiB programmed, 4 KiB read");
-        let mut programs = Programs::default();
+        assert!(RequestWork::Program(16).weight() > 2 * RequestWork::Read(1).weight(), "64 KiB programmed, 4 KiB read");
+        let mut programs = PendingPrograms::default();
         let started_at = Nanos::from_secs(1);
         programs.add(4_000, started_at);
         programs.add(4_000, started_at);
-        let left = [0, 25, 50, 75].map(|ms| programs.weight_at(started_at + Nanos::from_millis(ms)));
-        assert_eq!(left, [8_000, 4_000, 2_000, 1_000]);
+        let weights = [0, 25, 50, 75].map(|ms| programs.weight_at(started_at + Nanos::from_millis(ms)));
+        assert_eq!(weights, [8_000, 4_000, 2_000, 1_000]);
         assert_eq!(programs.weight_at(started_at + Nanos::from_secs(100)), 0);
     }
 
     #[test]
     fn reads_outside_the_window_are_not_compared() {
-        let (mut speed, now) = (Speed::default(), Nanos::from_secs(1));
-        assert_eq!(speed.mean_read_latency(now), None);
-        speed.record_read(now, Nanos(400));
-        speed.record_read(now, Nanos(800));
-        assert_eq!(speed.mean_read_latency(now), Some(500));
-        assert_eq!(speed.mean_read_latency(now + COMPARISON_WINDOW), None);
+        let (mut tracker, now) = (LatencyTracker::default(), Nanos::from_secs(1));
+        assert_eq!(tracker.mean_read_latency(now), None);
+        tracker.record_read(now, Nanos(400));
+        tracker.record_read(now, Nanos(800));
+        assert_eq!(tracker.mean_read_latency(now), Some(500));
+        assert_eq!(tracker.mean_read_latency(now + COMPARISON_WINDOW), None);
     }
 }

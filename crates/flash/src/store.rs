@@ -12,18 +12,18 @@ use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::batch::RECORDS_MAX;
 use crate::format::superblock::{Role, Superblock};
-use crate::hang::Outstanding;
+use crate::hang::InFlightRequests;
 use crate::members::{JobReport, Jobs};
 use crate::number::{Sequence, StoreGeneration};
 use crate::pages::Pages;
 use crate::pages::state::PageState;
-use crate::record::{Content, LostBlocks, Owner, Position, Record, Recovered};
+use crate::record::{BlockAddress, Content, LostBlocks, Position, Record, Recovered};
 use crate::recovery::{OpenOptions, open};
 use crate::retirement::{self, Retirements};
 use crate::scrub::{Scrub, ScrubStats};
 use crate::segments::Segments;
-use crate::slow::Speed;
-use crate::wait::{Boxed, Reply, TaskMutex};
+use crate::slow::LatencyTracker;
+use crate::wait::{BoxFuture, Reply, TaskMutex};
 
 /// Pause before another attempt to allocate a buffer.
 const BUFFER_PAUSE: Nanos = Nanos::from_millis(1);
@@ -100,7 +100,7 @@ pub struct MemberReport {
 }
 
 /// Durably records a membership generation. The error is the reason why that failed.
-pub(crate) type GenerationRecorder = dyn Fn(StoreGeneration) -> Boxed<'static, Result<(), String>>;
+pub(crate) type GenerationRecorder = dyn Fn(StoreGeneration) -> BoxFuture<'static, Result<(), String>>;
 
 /// An append that waits for its batch.
 pub(crate) struct Request<S: Seam> {
@@ -149,8 +149,8 @@ pub(crate) struct State<S: Seam> {
     pub(crate) joining: Option<Device<S>>,
     /// Spare buffers for resync and scrub, so that an exhausted pool blocks neither.
     pub(crate) copying: Vec<S::BlockMut>,
-    /// The speed history of each member.
-    pub(crate) speeds: BTreeMap<u32, Speed>,
+    /// The read and write latencies of each member.
+    pub(crate) latency_trackers: BTreeMap<u32, LatencyTracker>,
     /// State of the scrub.
     pub(crate) scrub: Scrub,
     /// Blocks that have no good copy, as found by reads.
@@ -164,9 +164,9 @@ pub(crate) struct State<S: Seam> {
 }
 
 impl<S: Seam> State<S> {
-    /// The speed history of a member.
-    pub(crate) fn speed(&mut self, member: u32) -> &mut Speed {
-        self.speeds.entry(member).or_default()
+    /// The read and write latencies of a member.
+    pub(crate) fn latency_tracker(&mut self, member: u32) -> &mut LatencyTracker {
+        self.latency_trackers.entry(member).or_default()
     }
 }
 
@@ -181,7 +181,7 @@ pub(crate) struct Inner<S: Seam> {
     pub(crate) me: Weak<Inner<S>>,
     pub(crate) pages: RefCell<PageState<S>>,
     pub(crate) sabotage: Sabotage,
-    pub(crate) outstanding: Outstanding,
+    pub(crate) outstanding: InFlightRequests,
     /// The source of buffers when the pool is exhausted.
     pub(crate) fallback_buffers: RefCell<Option<FallbackBuffers<S>>>,
 }
@@ -246,7 +246,7 @@ impl<S: Seam> Store<S> {
         format(seam, disks, options).await
     }
 
-    /// Opens a store after any crash, and returns the live records of its log, in the order of their owners. The
+    /// Opens a store after any crash, and returns the live records of its log, in the order of their addresses. The
     /// opening can be interrupted at any point and repeated.
     pub async fn open(seam: &S, disks: &[S::Disk], options: OpenOptions) -> Result<(Self, Vec<Recovered>), StoreError> {
         open(seam, disks, options).await
@@ -297,8 +297,8 @@ impl<S: Seam> Store<S> {
                 Content::Data(_) => 1,
                 Content::Zero { blocks, .. } | Content::Retire { blocks } => blocks,
             };
-            let fits = record.owner.block.checked_plus(u64::from(blocks)).is_some();
-            assert!(blocks > 0 && fits, "a record of {blocks} blocks from {} on", record.owner.block);
+            let fits = record.address.block.checked_plus(u64::from(blocks)).is_some();
+            assert!(blocks > 0 && fits, "a record of {blocks} blocks from {} on", record.address.block);
         }
         let reply = Reply::default();
         let start = {
@@ -317,13 +317,21 @@ impl<S: Seam> Store<S> {
 
     /// Reads the block that was appended at `position` into `buffer`. The block is checked; a bad copy is replaced by
     /// its mirror's.
-    pub async fn read(&self, owner: Owner, position: Position, buffer: S::BlockMut) -> Result<S::Block, StoreError> {
-        crate::read::read(&self.0, owner, position, buffer).await
+    pub async fn read(
+        &self,
+        address: BlockAddress,
+        position: Position,
+        buffer: S::BlockMut,
+    ) -> Result<S::Block, StoreError> {
+        crate::read::read(&self.0, address, position, buffer).await
     }
 
     /// Like [`Store::read`] for many blocks at once, each into its own buffer. The results are in the same order.
-    pub async fn read_all(&self, wanted: Vec<(Owner, Position, S::BlockMut)>) -> Vec<Result<S::Block, StoreError>> {
-        crate::read::read_all(&self.0, wanted).await
+    pub async fn read_all(
+        &self,
+        requests: Vec<(BlockAddress, Position, S::BlockMut)>,
+    ) -> Vec<Result<S::Block, StoreError>> {
+        crate::read::read_all(&self.0, requests).await
     }
 
     /// Retires these positions: their content is on the backing and flushed there, or older than a durable record of
@@ -380,7 +388,7 @@ impl<S: Seam> Store<S> {
     }
 
     /// Blocks without a good copy, as found by reads, until their records are retired; about a thousand at most.
-    pub fn lost(&self) -> Vec<Owner> {
+    pub fn lost(&self) -> Vec<BlockAddress> {
         self.0.state.borrow().lost.list()
     }
 
@@ -425,7 +433,7 @@ impl<S: Seam> Store<S> {
     /// or times out, it is called again; appends fail meanwhile.
     pub fn set_generation_recorder(
         &self,
-        record: impl Fn(StoreGeneration) -> Boxed<'static, Result<(), String>> + 'static,
+        record: impl Fn(StoreGeneration) -> BoxFuture<'static, Result<(), String>> + 'static,
     ) {
         self.0.state.borrow_mut().recorder = Some(Rc::new(record));
     }
@@ -451,7 +459,7 @@ impl<S: Seam> Store<S> {
         let next = state.next;
         state.segments.tail(next);
         let usable = state.superblock.segments - state.superblock.journal_segments();
-        (state.segments.free() + state.segments.lent_usable_count(), usable as usize)
+        (state.segments.free_count() + state.segments.lent_usable_count(), usable as usize)
     }
 
     /// Waits for batches in progress and moves the durable tail as far as possible. If no record is live, the tail

@@ -9,10 +9,10 @@ use std::task::{Poll, Waker};
 use seam::{Nanos, Seam};
 
 /// A future on the heap.
-pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// Runs all `futures` and returns their results in order.
-pub async fn join<T>(mut futures: Vec<Boxed<'_, T>>) -> Vec<T> {
+pub async fn join<T>(mut futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
     let mut results: Vec<Option<T>> = futures.iter().map(|_| None).collect();
     poll_fn(|context| {
         let mut is_pending = false;
@@ -32,12 +32,12 @@ pub async fn join<T>(mut futures: Vec<Boxed<'_, T>>) -> Vec<T> {
 /// future that takes longer is abandoned, with `timed_out` as its result.
 pub async fn join_with_grace<S: Seam, T, E>(
     seam: &S,
-    mut futures: Vec<Boxed<'_, Result<T, E>>>,
+    mut futures: Vec<BoxFuture<'_, Result<T, E>>>,
     grace: Nanos,
     timed_out: fn() -> Result<T, E>,
 ) -> Vec<Result<T, E>> {
     let mut results: Vec<Option<Result<T, E>>> = futures.iter().map(|_| None).collect();
-    let mut timer: Option<Boxed<'_, ()>> = None;
+    let mut timer: Option<BoxFuture<'_, ()>> = None;
     poll_fn(|context| {
         for (future, result) in futures.iter_mut().zip(&mut results).filter(|(_, result)| result.is_none()) {
             if let Poll::Ready(value) = future.as_mut().poll(context) {

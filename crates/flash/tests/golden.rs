@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use flash::{
-    BlockNo, Content, Epoch, FormatOptions, MapLoaded, OpenOptions, Owner, Ownership, PageNo, Pages, Record, Recovered,
-    RecoveredContent, Store, StoreError, StoreGeneration, VolumeId, identify, inspect, read_manifest,
+    BlockAddress, BlockNo, Content, Epoch, FormatOptions, MapLoaded, OpenOptions, Ownership, PageNo, Pages, Record,
+    Recovered, RecoveredContent, Store, StoreError, StoreGeneration, VolumeId, identify, inspect, read_manifest,
 };
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, Block, BlockMut, DiskOpen, Nanos, Seam};
@@ -67,9 +67,9 @@ fn byte(block: &impl Block) -> u8 {
     bytes[0]
 }
 
-async fn append(store: &Store<RealSeam>, incarnation: VolumeId, block: u64, content: Content<RealSeam>) {
-    let owner = Owner { incarnation, block: BlockNo(block) };
-    store.append(vec![Record { owner, epoch: Epoch(block + 1), content }]).await.expect("healthy files");
+async fn append(store: &Store<RealSeam>, volume_id: VolumeId, block: u64, content: Content<RealSeam>) {
+    let address = BlockAddress { volume_id, block: BlockNo(block) };
+    store.append(vec![Record { address, epoch: Epoch(block + 1), content }]).await.expect("healthy files");
 }
 
 /// Writes the store's content. Dirty blocks 0 to 5 have bytes 100 to 105, then block 0 has byte 200. Further content: a
@@ -112,17 +112,17 @@ async fn page_bytes(seam: &RealSeam, pages: &Pages<RealSeam>, volume: VolumeId, 
 }
 
 async fn check_log(seam: &RealSeam, store: &Store<RealSeam>, mut recovered: Vec<Recovered>) {
-    recovered.sort_by_key(|record| record.owner);
-    let shown: Vec<_> = recovered.iter().map(|record| (record.owner, record.epoch.0, record.content)).collect();
-    let data = |block| (Owner { incarnation: DIRTY, block: BlockNo(block) }, block + 1, RecoveredContent::Data);
-    let zeroes = Owner { incarnation: ZEROED, block: BlockNo(1_000) };
+    recovered.sort_by_key(|record| record.address);
+    let shown: Vec<_> = recovered.iter().map(|record| (record.address, record.epoch.0, record.content)).collect();
+    let data = |block| (BlockAddress { volume_id: DIRTY, block: BlockNo(block) }, block + 1, RecoveredContent::Data);
+    let zeroes = BlockAddress { volume_id: ZEROED, block: BlockNo(1_000) };
     let mut expected: Vec<_> = (0..6).map(data).collect();
     expected.push((zeroes, 1_001, RecoveredContent::Zero { blocks: 100, may_unmap: true }));
     assert_eq!(shown, expected);
     for (record, expected) in recovered.iter().zip([200, 101, 102, 103, 104, 105]) {
         let buffer = seam.alloc().expect("the pool has a free buffer");
-        let read = store.read(record.owner, record.position, buffer).await.expect("a good copy");
-        assert_eq!(byte(&read), expected, "{:?}", record.owner);
+        let read = store.read(record.address, record.position, buffer).await.expect("a good copy");
+        assert_eq!(byte(&read), expected, "{:?}", record.address);
     }
 }
 
@@ -233,11 +233,11 @@ fn newer_store_is_reported_by_an_inspection_and_not_formatted() {
     let folder = tempfile::tempdir().expect("a folder for the test");
     put_files(folder.path(), [&newer, &newer]);
     on_devices(folder.path(), async |seam, disks| {
-        let (devices, found) = inspect(&seam, &disks).await;
-        assert!(matches!(found.err(), Some(StoreError::Newer { .. })));
+        let (devices, inspection) = inspect(&seam, &disks).await;
+        assert!(matches!(inspection.err(), Some(StoreError::Newer { .. })));
         for device in devices {
-            let why = device.superblock.expect_err("a later format");
-            assert!(why.contains("needs at least a version that reads format 2"), "{why}");
+            let reason = device.superblock.expect_err("a later format");
+            assert!(reason.contains("needs at least a version that reads format 2"), "{reason}");
         }
         let options = FormatOptions { segment_bytes: Some(SEGMENT_BYTES), ..FormatOptions::default() };
         let error = Store::format(&seam, &disks, options).await.expect_err("it holds something");

@@ -146,8 +146,8 @@ impl File {
     }
 
     fn fact(&self, name: &str) -> Result<u64, FileError> {
-        let mut found = self.db.prepare("SELECT number FROM facts WHERE name = ?1")?;
-        let number: Option<i64> = found.query_row([name], |row| row.get(0)).optional()?;
+        let mut statement = self.db.prepare("SELECT number FROM facts WHERE name = ?1")?;
+        let number: Option<i64> = statement.query_row([name], |row| row.get(0)).optional()?;
         Ok(number.unwrap_or(0) as u64)
     }
 
@@ -206,8 +206,8 @@ impl File {
         loop {
             let next: Option<i64> = times.query_row(params![tier as i64, at as i64], |row| row.get(0))?;
             let Some(start) = next.map(|next| next as u64).filter(|next| *next < to) else { return Ok(rows) };
-            let found = row.query_row(params![tier as i64, start as i64, id], |row| row.get(0)).optional()?;
-            rows.extend(found.map(|data| (start, data)));
+            let data = row.query_row(params![tier as i64, start as i64, id], |row| row.get(0)).optional()?;
+            rows.extend(data.map(|data| (start, data)));
             at = start + 1;
         }
     }
@@ -220,7 +220,7 @@ impl File {
 
     /// All rows of a tier that begin at or after `from`: key and data.
     pub fn all_rows(&self, tier: usize, from: u64) -> Result<Vec<(Key, Vec<u8>)>, FileError> {
-        let mut found = self.db.prepare(
+        let mut statement = self.db.prepare(
             "SELECT name, start, data FROM points JOIN volumes ON volumes.id = points.volume
              WHERE tier = ?1 AND start >= ?2 ORDER BY volume, start",
         )?;
@@ -228,7 +228,7 @@ impl File {
             let key = (tier, row.get::<_, i64>(1)? as u64, row.get::<_, String>(0)?.into());
             Ok((key, row.get(2)?))
         };
-        Ok(found.query_map(params![tier as i64, from as i64], row)?.collect::<Result<_, _>>()?)
+        Ok(statement.query_map(params![tier as i64, from as i64], row)?.collect::<Result<_, _>>()?)
     }
 
     /// Second from which on a tier is available.

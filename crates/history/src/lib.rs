@@ -46,7 +46,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use messages::report::{HistoryHealth, HistoryReport};
-use messages::{Failure, Sampled};
+use messages::{Failure, StatusSample};
 use work_timer::WorkTimer;
 
 pub use query::Query;
@@ -70,7 +70,7 @@ pub struct Options {
 type Reply = Box<dyn FnOnce(Result<HistoryReport, Failure>) + Send>;
 
 enum Message {
-    Sample(Arc<Sampled>),
+    Sample(Arc<StatusSample>),
     Query(Query, u64, Reply),
     Stop(SyncSender<()>),
 }
@@ -96,7 +96,7 @@ impl History {
     }
 
     /// Hands a sample over; drops it if the thread is a minute behind.
-    pub fn sample(&self, sampled: Arc<Sampled>) {
+    pub fn sample(&self, sampled: Arc<StatusSample>) {
         // A dropped sample appears as seconds without a point.
         let _ = self.sender.try_send(Message::Sample(sampled));
     }
@@ -119,10 +119,10 @@ impl History {
 
     /// Writes all remaining rows and ends the thread; a thread that hangs in disk I/O is left behind.
     pub fn stop(self) {
-        let (done, is_done) = sync_channel(1);
-        if self.sender.try_send(Message::Stop(done)).is_ok() {
+        let (sender, receiver) = sync_channel(1);
+        if self.sender.try_send(Message::Stop(sender)).is_ok() {
             // A time-out changes nothing.
-            let _ = is_done.recv_timeout(STOP_TIMEOUT);
+            let _ = receiver.recv_timeout(STOP_TIMEOUT);
         }
     }
 }

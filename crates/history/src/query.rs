@@ -170,12 +170,12 @@ fn figures(at: usize, steps: &BTreeMap<u64, Point>) -> FigureReport {
 }
 
 fn latency(at: usize, steps: &BTreeMap<u64, Point>) -> LatencyFigures {
-    let all = || steps.values().map(|point| &point.latencies[at]);
-    let part = |part: f64| all().map(|latencies| latencies.percentile_us(part)).collect();
+    let latencies_of_steps = || steps.values().map(|point| &point.latencies[at]);
+    let part = |part: f64| latencies_of_steps().map(|latencies| latencies.percentile_us(part)).collect();
     let mean = |latencies: &Latencies| {
         Some(latencies.count()).filter(|count| *count > 0).map(|count| latencies.sum_us as f64 / count as f64)
     };
-    let listed = listed_buckets(all());
+    let listed = listed_buckets(latencies_of_steps());
     let counts = |latencies: &Latencies| {
         let mut counts = vec![0; listed.len()];
         for (bucket, count) in &latencies.counts {
@@ -185,21 +185,21 @@ fn latency(at: usize, steps: &BTreeMap<u64, Point>) -> LatencyFigures {
         counts
     };
     LatencyFigures {
-        count: all().map(|latencies| latencies.count()).collect(),
-        mean_us: all().map(mean).collect(),
+        count: latencies_of_steps().map(|latencies| latencies.count()).collect(),
+        mean_us: latencies_of_steps().map(mean).collect(),
         p50_us: part(0.5),
         p99_us: part(0.99),
         p999_us: part(0.999),
-        counts: all().map(counts).collect(),
+        counts: latencies_of_steps().map(counts).collect(),
         bounds_us: listed[..listed.len() - 1].iter().map(|bucket| end_us(*bucket)).collect(),
     }
 }
 
 /// Buckets in the answer: those that are occupied in a step, the ones below them, whose ends are their lower ends, and
 /// the first and the last one.
-fn listed_buckets<'a>(all: impl Iterator<Item = &'a Latencies>) -> Vec<usize> {
+fn listed_buckets<'a>(steps: impl Iterator<Item = &'a Latencies>) -> Vec<usize> {
     let mut listed = BTreeSet::from([0, LATENCY_BUCKETS - 1]);
-    for (bucket, _) in all.flat_map(|latencies| &latencies.counts) {
+    for (bucket, _) in steps.flat_map(|latencies| &latencies.counts) {
         listed.extend([bucket.saturating_sub(1), *bucket]);
     }
     listed.into_iter().collect()

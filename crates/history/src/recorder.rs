@@ -246,19 +246,19 @@ mod tests {
     #[test]
     fn every_tier_has_every_written_second_once_after_kills_and_stops() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let (mut at, mut all) = (50_000_000, 0);
+        let (mut at, mut total) = (50_000_000, 0);
         for (seconds, is_killed) in
             [(61, true), (7, false), (1234, true), (3, true), (600, false), (4000, true), (12, false)]
         {
             record(folder.path(), at, seconds, is_killed);
             // The last batch before a kill ends at a second that is a multiple of the batch interval.
             let written = if is_killed { (seconds - 1) / BATCH_SECONDS * BATCH_SECONDS + 1 } else { seconds };
-            all += written * 3;
+            total += written * 3;
             at += seconds + 2;
         }
         let recorder = recorder(folder.path());
         for tier in &TIERS[1..] {
-            assert_eq!(sums(&recorder, tier.step, at), (all, all), "{} s", tier.step);
+            assert_eq!(sums(&recorder, tier.step, at), (total, total), "{} s", tier.step);
         }
     }
 
@@ -380,7 +380,7 @@ mod tests {
         let add_sample =
             |recorder: &mut Recorder, at: u64| recorder.sample((begin + at) * 1000, &status(vec![volume("v", at)]));
         (0..100).for_each(|at| assert_eq!(add_sample(&mut recorder, at), at % BATCH_SECONDS == 0));
-        assert!(recorder.health().failed.is_some_and(|why| why.contains("history")));
+        assert!(recorder.health().failed.is_some_and(|reason| reason.contains("history")));
         assert_eq!(sums(&recorder, 60, begin + 100).0, 99);
         std::fs::remove_file(&place).expect("the file exists");
         (100..110).for_each(|at| assert_eq!(add_sample(&mut recorder, at), at % BATCH_SECONDS == 0));

@@ -250,11 +250,11 @@ mod tests {
                 }
             }
             assert_eq!(points_of(&rollup, at), expected, "tier {at}");
-            let all = points_of(&rollup, at);
+            let points = points_of(&rollup, at);
             for (place, _) in super::super::series::SERIES.iter().enumerate() {
-                let sum: u64 = all.iter().map(|point| point.values[place].sum).sum();
+                let sum: u64 = points.iter().map(|point| point.values[place].sum).sum();
                 assert_eq!(sum, seconds.iter().map(|second| sample(*second).values[place].sum).sum::<u64>());
-                let max = all.iter().map(|point| point.values[place].max).max();
+                let max = points.iter().map(|point| point.values[place].max).max();
                 assert_eq!(max, seconds.iter().map(|second| sample(*second).values[place].max).max());
             }
         }

@@ -139,13 +139,13 @@ fn put(bytes: &mut Vec<u8>, mut number: u64) {
 
 /// Decodes the points of a row from `start` on, of a tier with this step.
 pub fn points(start: u64, step: u64, bytes: &[u8]) -> Result<Vec<Point>, RowError> {
-    let (version, rest) = bytes.split_first().ok_or(RowError::Damaged)?;
+    let (version, remaining) = bytes.split_first().ok_or(RowError::Damaged)?;
     if !(1..=VERSION).contains(version) {
         return Err(RowError::Version(*version));
     }
-    let mut reader = Reader { rest, version: *version };
+    let mut reader = Reader { remaining, version: *version };
     let mut points: Vec<Point> = Vec::new();
-    while !reader.rest.is_empty() {
+    while !reader.remaining.is_empty() {
         let head = reader.number()?;
         let before = points.last();
         if head % 4 == REPEAT {
@@ -164,7 +164,7 @@ pub fn points(start: u64, step: u64, bytes: &[u8]) -> Result<Vec<Point>, RowErro
 }
 
 struct Reader<'a> {
-    rest: &'a [u8],
+    remaining: &'a [u8],
     version: u8,
 }
 
@@ -172,8 +172,8 @@ impl Reader<'_> {
     fn number(&mut self) -> Result<u64, RowError> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
-            let (byte, rest) = self.rest.split_first().ok_or(RowError::Damaged)?;
-            self.rest = rest;
+            let (byte, remaining) = self.remaining.split_first().ok_or(RowError::Damaged)?;
+            self.remaining = remaining;
             number |= u64::from(byte & 0x7f) << shift;
             if byte & 0x80 == 0 {
                 return Ok(number);
@@ -263,7 +263,7 @@ mod tests {
     fn row_round_trips() {
         for step in [1, 10] {
             let mut row = Row::new(1_000, step);
-            let all: Vec<Point> = vec![
+            let pushed: Vec<Point> = vec![
                 point(1_000, 1),
                 point(1_000, 1),
                 point(1_010, 2),
@@ -272,8 +272,8 @@ mod tests {
                 merged(1_040, 3),
                 point(1_100, 4),
             ];
-            all.iter().cloned().for_each(|point| row.push(point));
-            assert_eq!(points(1_000, step, &row.bytes()), Ok(all));
+            pushed.iter().cloned().for_each(|point| row.push(point));
+            assert_eq!(points(1_000, step, &row.bytes()), Ok(pushed));
         }
     }
 
@@ -281,12 +281,12 @@ mod tests {
     fn idle_volume_takes_few_bytes() {
         let mut row = Row::new(0, 1);
         (0..3600).for_each(|second| row.push(point(second, 7)));
-        let one = {
+        let constant_row = {
             let mut row = Row::new(0, 1);
             row.push(point(0, 7));
             row.bytes().len()
         };
-        assert_eq!(row.bytes().len(), one + 2);
+        assert_eq!(row.bytes().len(), constant_row + 2);
         assert_eq!(points(0, 1, &row.bytes()).map(|points| points.len()), Ok(3600));
     }
 

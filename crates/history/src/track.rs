@@ -16,7 +16,7 @@ const DATASTORES_MAX: usize = 64;
 /// Counters at a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Counters {
-    incarnation: String,
+    volume_id: String,
     figures: [u64; COUNT],
     latencies: [Latencies; 2],
 }
@@ -53,12 +53,12 @@ impl Default for Tracker {
 impl Tracker {
     /// Points of the `seconds` that end with `second`.
     pub fn add_sample(&mut self, second: u64, seconds: u64, status: &StatusReport) -> SamplePoints {
-        let mut all = Sum::default();
+        let mut total = Sum::default();
         let mut datastores: BTreeMap<&str, Sum> = BTreeMap::new();
         let mut volumes = Vec::with_capacity(status.volumes.len());
         for report in &status.volumes {
             let Some((figures, latencies)) = self.add_volume(report) else { continue };
-            all.add(&figures, &latencies);
+            total.add(&figures, &latencies);
             datastores.entry(&report.datastore).or_default().add(&figures, &latencies);
             volumes.push((report.name.clone(), Point::of_sample(second, seconds, &figures, latencies)));
         }
@@ -68,14 +68,14 @@ impl Tracker {
             if let Source::Whole(read) = series.source {
                 let now = read(status);
                 // The counter decreases when a flash device is removed.
-                all.figures[at] = if series.kind == Kind::Counter { now.saturating_sub(self.whole[at]) } else { now };
+                total.figures[at] = if series.kind == Kind::Counter { now.saturating_sub(self.whole[at]) } else { now };
                 self.whole[at] = now;
             }
         }
         let point = |sum: &Sum| Point::of_sample(second, seconds, &sum.figures, sum.latencies.clone());
         let named_point = |(name, sum): (&&str, &Sum)| ((*name).to_owned(), point(sum));
         let datastores = datastores.iter().take(DATASTORES_MAX).map(named_point).collect();
-        SamplePoints { whole: point(&all), volumes, datastores }
+        SamplePoints { whole: point(&total), volumes, datastores }
     }
 
     /// Increases of a volume; `None` without counters, because the volume is refused or its core does not answer.
@@ -86,7 +86,7 @@ impl Tracker {
             Source::Volume(read) => read(report),
             Source::Whole(_) => 0,
         };
-        let now = Counters { incarnation: report.incarnation.clone(), figures: std::array::from_fn(read), latencies };
+        let now = Counters { volume_id: report.volume_id.clone(), figures: std::array::from_fn(read), latencies };
         let since = match self.volumes.get(&report.name) {
             Some(before) => now.since(before),
             None => now.clone(),
@@ -117,7 +117,7 @@ impl Counters {
         let counters = || (0..COUNT).filter(|at| SERIES[*at].kind == Kind::Counter);
         let latencies = self.latencies.iter().zip(&before.latencies).map(|(now, before)| now.since(before));
         let latencies: Option<Vec<Latencies>> = latencies.collect();
-        let was_reset = self.incarnation != before.incarnation
+        let was_reset = self.volume_id != before.volume_id
             || counters().any(|at| self.figures[at] < before.figures[at])
             || latencies.is_none();
         let mut since = self.clone();

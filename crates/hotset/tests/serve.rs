@@ -78,9 +78,9 @@ impl Daemon<'_> {
         fs::read_to_string(self.site.path("log")).unwrap_or_default()
     }
 
-    fn wait_for(&mut self, event: &str, done: impl Fn(&Self) -> bool) {
+    fn wait_for(&mut self, event: &str, is_expected: impl Fn(&Self) -> bool) {
         let began = Instant::now();
-        while !done(self) {
+        while !is_expected(self) {
             let exit_status = self.child.try_wait().expect("it is our child");
             assert!(
                 exit_status.is_none() && began.elapsed() < TIMEOUT,
@@ -308,11 +308,11 @@ fn added_and_removed_volumes_survive_a_restart() {
         "none",
     ]);
     daemon.command(&["volume", "remove", "b"]);
-    let incarnation = daemon.show("extra")["incarnation"].clone();
+    let volume_id = daemon.show("extra")["incarnation"].clone();
     daemon.stop();
     let daemon = site.start();
     let extra = daemon.show("extra");
-    assert_eq!((&extra["incarnation"], &extra["policy"]), (&incarnation, &Value::from("none")));
+    assert_eq!((&extra["incarnation"], &extra["policy"]), (&volume_id, &Value::from("none")));
     assert_eq!(daemon.try_command(&["volume", "show", "b"]).status.code(), Some(1));
     assert_eq!(
         daemon.try_command(&["volume", "add", "a", "--backing", "/x"]).status.code(),
@@ -473,9 +473,9 @@ fn volume_shows_its_curves_and_advice_needs_a_load() {
         "{curve}"
     );
     assert_eq!(curve["memory"]["points"], Value::Array(Vec::new()));
-    for (name, why) in [("a", "nothing was read or written yet"), ("c", "no file is named \"c\"")] {
+    for (name, reason) in [("a", "nothing was read or written yet"), ("c", "no file is named \"c\"")] {
         let refused = daemon.try_command(&["advise", name]);
-        assert!(!refused.status.success() && errors(&refused).contains(why), "{}", errors(&refused));
+        assert!(!refused.status.success() && errors(&refused).contains(reason), "{}", errors(&refused));
     }
     daemon.stop();
 }
@@ -554,8 +554,8 @@ fn qos_changes_live_and_survives_a_restart() {
     };
     let members = |daemon: &Daemon<'_>| -> Vec<String> {
         let member_list = |datastore: &Value| {
-            let all = datastore["members"].as_array().expect("a list").iter();
-            let names: Vec<&str> = all.filter_map(|member| member["volume"].as_str()).collect();
+            let members = datastore["members"].as_array().expect("a list").iter();
+            let names: Vec<&str> = members.filter_map(|member| member["volume"].as_str()).collect();
             format!("{}: {}", datastore["name"].as_str().expect("a name"), names.join(" "))
         };
         listed(daemon).iter().map(member_list).collect()
@@ -576,14 +576,14 @@ fn qos_changes_live_and_survives_a_restart() {
     let shown = daemon.command(&["volume", "show", "a"]);
     assert!(shown.contains("500 IOPS, bursts of 100 requests, 19.1 MiB/s"), "{shown}");
     assert!(shown.contains("2,000, 300 IOPS reserved"), "{shown}");
-    for (setting, why) in [
+    for (setting, reason) in [
         ("reservation_iops=501", "reservation_iops 501 is above limit_iops 500; lower the one or raise the other"),
         ("shares=most", "\"most\" is not a weight"),
         ("limit_bytes=20", "specify at least 64 KiB"),
         ("burst_iops=-1", "is not a number of requests"),
     ] {
         let refused = daemon.try_command(&["volume", "set", "a", setting]);
-        assert!(errors(&refused).contains(why), "{setting}: {}", errors(&refused));
+        assert!(errors(&refused).contains(reason), "{setting}: {}", errors(&refused));
     }
     let refused = daemon.try_command(&["volume", "set", "b", "burst_bytes=1 MiB"]);
     assert!(errors(&refused).contains("burst_bytes without limit_bytes"), "{}", errors(&refused));

@@ -68,8 +68,8 @@ impl Framing {
         let padded_len = data_len.next_multiple_of(4);
         let has_digest = self.data_digest && data_len > 0;
         let end = data_start + padded_len + if has_digest { DIGEST_BYTES } else { 0 };
-        let Some(rest) = bytes.get(data_start..end) else { return Ok(Step::More(end)) };
-        let (padded, digest) = rest.split_at(padded_len);
+        let Some(padded_and_digest) = bytes.get(data_start..end) else { return Ok(Step::More(end)) };
+        let (padded, digest) = padded_and_digest.split_at(padded_len);
         if has_digest && digest != crc32c::crc32c(padded).to_le_bytes() {
             return Err(ProtocolError::DataDigest(Box::new(*header)));
         }
@@ -157,10 +157,10 @@ mod tests {
             let mut bytes = whole.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
             bytes.resize(4096, 0);
-            let found = BOTH.decode(&bytes);
+            let decoded = BOTH.decode(&bytes);
             match bit / 8 < header_end {
-                true => assert_eq!(found, Err(ProtocolError::HeaderDigest), "bit {bit}"),
-                false => assert!(matches!(found, Err(ProtocolError::DataDigest(_))), "bit {bit}"),
+                true => assert_eq!(decoded, Err(ProtocolError::HeaderDigest), "bit {bit}"),
+                false => assert!(matches!(decoded, Err(ProtocolError::DataDigest(_))), "bit {bit}"),
             }
         }
     }

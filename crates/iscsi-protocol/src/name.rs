@@ -8,12 +8,12 @@ pub fn check(name: &str) -> Result<(), &'static str> {
     if name.len() > NAME_BYTES_MAX {
         return Err("is longer than 223 bytes");
     }
-    let rest =
+    let suffix =
         ["iqn.", "eui.", "naa."].iter().find_map(|kind| name.get(..4)?.eq_ignore_ascii_case(kind).then(|| &name[4..]));
-    match rest {
+    match suffix {
         None => Err("starts with none of iqn., eui., naa."),
         Some("") => Err("ends after its kind"),
-        Some(rest) if rest.chars().any(|c| is_control(c) || c.is_whitespace() || "=,".contains(c)) => {
+        Some(suffix) if suffix.chars().any(|c| is_control(c) || c.is_whitespace() || "=,".contains(c)) => {
             Err("holds a blank, a control character, a comma or an equals sign")
         }
         Some(_) => Ok(()),
@@ -21,7 +21,7 @@ pub fn check(name: &str) -> Result<(), &'static str> {
 }
 
 /// True if both names are equal without regard to case (4.2.7.2 requires this normalisation).
-pub fn same(a: &str, b: &str) -> bool {
+pub fn is_same_name(a: &str, b: &str) -> bool {
     a.eq_ignore_ascii_case(b)
 }
 

@@ -348,14 +348,15 @@ fn residual(flags: u8, underflow: u8, overflow: u8, count: u32) -> Residual {
 
 fn task_response(number: u8) -> Option<TaskResponse> {
     use TaskResponse::*;
-    let all = [Complete, NoSuchTask, NoSuchUnit, StillAllegiant, NoReassignment, NotSupported, NotAuthorized, Rejected];
-    all.into_iter().find(|response| *response as u8 == number)
+    let responses =
+        [Complete, NoSuchTask, NoSuchUnit, StillAllegiant, NoReassignment, NotSupported, NotAuthorized, Rejected];
+    responses.into_iter().find(|response| *response as u8 == number)
 }
 
 fn reject(number: u8) -> Option<Reject> {
     use Reject::*;
-    let all = [DataDigest, Snack, Protocol, NotSupported, TooManyImmediate, InvalidField];
-    all.into_iter().find(|reason| *reason as u8 == number)
+    let reasons = [DataDigest, Snack, Protocol, NotSupported, TooManyImmediate, InvalidField];
+    reasons.into_iter().find(|reason| *reason as u8 == number)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ fn framing(seed: u64) -> Framing {
 
 #[test]
 fn framing_of_random_bytes_is_safe() {
-    let mut found = 0;
+    let mut decoded = 0;
     for seed in 0..20_000 {
         let (framing, mut bytes) = (framing(seed), bytes(seed, 256));
         if seed % 4 > 0 {
@@ -34,7 +34,7 @@ fn framing_of_random_bytes_is_safe() {
         }
         match framing.decode(&bytes) {
             Ok(Step::Got(frame, used)) => {
-                found += 1;
+                decoded += 1;
                 assert!(used <= bytes.len() && frame.data.len() <= 4096);
                 for len in (0..used).step_by(7) {
                     assert!(matches!(framing.decode(&bytes[..len]), Ok(Step::More(wanted)) if wanted > len));
@@ -44,18 +44,18 @@ fn framing_of_random_bytes_is_safe() {
             Err(_) => (),
         }
     }
-    assert!(found > 3000, "{found} of 20000 were PDUs");
+    assert!(decoded > 3000, "{decoded} of 20000 were PDUs");
 }
 
 #[test]
 fn decoded_headers_round_trip() {
-    let mut found = 0;
+    let mut decoded = 0;
     for seed in 0..50_000 {
         let drawn = bytes(seed, HEADER_BYTES + 24);
         let header: Header = drawn[..HEADER_BYTES].try_into().expect("48 bytes");
         let ahs = &drawn[HEADER_BYTES..][..(seed as usize % 7) * 4];
         if let Ok(request) = Request::decode(&header, ahs) {
-            found += 1;
+            decoded += 1;
             let ahs = match &request.body {
                 RequestBody::Command(command) => command.encode_ahs(),
                 _ => Vec::new(),
@@ -66,7 +66,7 @@ fn decoded_headers_round_trip() {
             assert_eq!(Response::decode(&response.encode()), Some(response));
         }
     }
-    assert!(found > 5000, "{found} of 50000 were requests");
+    assert!(decoded > 5000, "{decoded} of 50000 were requests");
 }
 
 #[test]

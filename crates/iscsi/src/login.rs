@@ -5,7 +5,7 @@ use std::io;
 use iscsi_protocol::login::{Login, Negotiated, Next, Refusal, Rules};
 use iscsi_protocol::response::LoginResponse;
 use iscsi_protocol::{Framing, ProtocolError, Request, RequestBody, Response, ResponseBody, Step};
-use seam::{Gather, Incoming, Seam, StreamReader, StreamWriter};
+use seam::{BufferedReader, Gather, Seam, StreamReader, StreamWriter};
 
 /// Reason why a connection ended in the login phase.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +30,7 @@ pub(crate) enum LoginError {
 }
 
 /// A completed login negotiation whose final response is still to be sent.
-pub(crate) struct LoggedIn {
+pub(crate) struct CompletedLogin {
     /// Negotiated parameters.
     pub(crate) negotiated: Negotiated,
     /// CmdSN of the first command.
@@ -42,18 +42,18 @@ pub(crate) struct LoggedIn {
     text: Vec<u8>,
 }
 
-/// Negotiates until the final response, which [`LoggedIn::accept`] or [`LoggedIn::refuse`] sends.
+/// Negotiates until the final response, which [`CompletedLogin::accept`] or [`CompletedLogin::refuse`] sends.
 pub(crate) async fn log_in<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     seam: &S,
-    incoming: &mut Incoming<S, R>,
+    incoming: &mut BufferedReader<S, R>,
     writer: &mut W,
     rules: &Rules<'_>,
-) -> Result<LoggedIn, LoginError> {
+) -> Result<CompletedLogin, LoginError> {
     let (mut login, framing, mut stat_sn) = (Login::default(), Framing::default(), 1);
     loop {
         let (reply, task_tag, cmd_sn, used) = loop {
             match framing.decode(incoming.bytes())? {
-                Step::More(_) => incoming.more().await?,
+                Step::More(_) => incoming.receive_more().await?,
                 Step::Got(frame, used) => {
                     let request = Request::decode(frame.header, frame.ahs).map_err(|_| LoginError::NoLogin)?;
                     let RequestBody::Login(head) = &request.body else { return Err(LoginError::NoLogin) };
@@ -65,7 +65,7 @@ pub(crate) async fn log_in<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
         incoming.consume(used);
         let logged_in = |negotiated| {
             let (response, text) = (reply.response, reply.text.clone());
-            LoggedIn { negotiated, cmd_sn, stat_sn, task_tag, response, text }
+            CompletedLogin { negotiated, cmd_sn, stat_sn, task_tag, response, text }
         };
         match reply.next {
             Next::Done(ref negotiated) => return Ok(logged_in((**negotiated).clone())),
@@ -79,7 +79,7 @@ pub(crate) async fn log_in<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     }
 }
 
-impl LoggedIn {
+impl CompletedLogin {
     /// Sends the final response: the session `tsih` begins.
     pub(crate) async fn accept<S: Seam, W: StreamWriter<S>>(&self, writer: &mut W, tsih: u16) -> io::Result<()> {
         let response = LoginResponse { tsih, ..self.response };

@@ -8,10 +8,10 @@ use connection::{Control, Stop};
 use iscsi_protocol::Framing;
 use iscsi_protocol::login::{Negotiated, Refusal, Rules, SessionType};
 use scsi::{Initiator, Lun, Target};
-use seam::{Address, ByteStream, Incoming, Listener, Nanos, Seam, StreamWriter};
+use seam::{Address, BufferedReader, ByteStream, Listener, Nanos, Seam, StreamWriter};
 
 use crate::Options;
-use crate::login::{LoggedIn, LoginError, log_in};
+use crate::login::{CompletedLogin, LoginError, log_in};
 use crate::options::PORTAL_GROUP;
 use crate::refused_logins::{RefusedLogin, RefusedLogins};
 use crate::session::{Session, SessionSpec, Shared, SlowCommand, Task};
@@ -100,8 +100,8 @@ impl<S: Seam> Server<S> {
         let weak = Rc::downgrade(&shared);
         shared.target.observe(move |nexus, lun, sense| {
             let sessions = weak.upgrade().map(|shared| shared.sessions()).unwrap_or_default();
-            let found = sessions.iter().find(|session| session.nexus().is_some_and(|own| own.is(nexus)));
-            if let Some(session) = found {
+            let session = sessions.iter().find(|session| session.nexus().is_some_and(|own| own.is(nexus)));
+            if let Some(session) = session {
                 session.send_scsi_event(lun, sense);
             }
         });
@@ -164,9 +164,9 @@ impl<S: Seam> Server<S> {
         let number = self.0.stats.get().accepted;
         let portal = stream.local_address();
         let (reader, mut writer) = stream.split();
-        let mut incoming = Incoming::new(reader, Framing::default().pdu_bytes_max());
+        let mut incoming = BufferedReader::new(reader, Framing::default().pdu_bytes_max());
         let control = Rc::new(Control::default());
-        let logging_in = HalfOpen::new(self, number, &control);
+        let logging_in = LoginConnection::new(self, number, &control);
         let deadline = self.0.shared.seam.now() + self.0.shared.options.login_timeout;
         let work = self.log_in(&mut incoming, &mut writer, portal, &control);
         let outcome = control.until(self.0.shared.seam.sleep_until(deadline), work).await;
@@ -195,7 +195,7 @@ impl<S: Seam> Server<S> {
 
     async fn log_in<R: seam::StreamReader<S>, W: StreamWriter<S>>(
         &self,
-        incoming: &mut Incoming<S, R>,
+        incoming: &mut BufferedReader<S, R>,
         writer: &mut W,
         portal: Option<Address>,
         control: &Rc<Control>,
@@ -225,7 +225,7 @@ impl<S: Seam> Server<S> {
     /// Begins a session after a login, replacing the session of the same initiator port (session reinstatement).
     async fn admit(
         &self,
-        logged_in: &LoggedIn,
+        logged_in: &CompletedLogin,
         portal: Option<Address>,
         control: &Rc<Control>,
     ) -> Result<SessionGuard<S>, Refusal> {
@@ -275,13 +275,13 @@ impl<S: Seam> Server<S> {
             return if negotiated.tsih == 0 { Ok(None) } else { Err(Refusal::NoSuchSession) };
         }
         let same = |session: &&Rc<Session<S>>| session.belongs_to(&negotiated.initiator, negotiated.isid);
-        let found = self.0.shared.sessions.borrow().values().find(same).cloned();
-        match &found {
+        let reinstated = self.0.shared.sessions.borrow().values().find(same).cloned();
+        match &reinstated {
             // A session has one connection and no recovery: only its own connection can reinstate it.
             Some(session) if negotiated.tsih == session.tsih() && negotiated.connection != session.connection() => {
                 Err(Refusal::TooManyConnections)
             }
-            Some(session) if negotiated.tsih == 0 || negotiated.tsih == session.tsih() => Ok(found),
+            Some(session) if negotiated.tsih == 0 || negotiated.tsih == session.tsih() => Ok(reinstated),
             None if negotiated.tsih == 0 => Ok(None),
             _ => Err(Refusal::NoSuchSession),
         }
@@ -359,12 +359,12 @@ impl<S: Seam> Server<S> {
 }
 
 /// A connection in the login phase; beyond the limit the oldest one is closed.
-struct HalfOpen<'a, S: Seam> {
+struct LoginConnection<'a, S: Seam> {
     server: &'a Server<S>,
     number: u64,
 }
 
-impl<'a, S: Seam> HalfOpen<'a, S> {
+impl<'a, S: Seam> LoginConnection<'a, S> {
     fn new(server: &'a Server<S>, number: u64, control: &Rc<Control>) -> Self {
         let mut half_open = server.0.half_open.borrow_mut();
         half_open.insert(number, Rc::clone(control));
@@ -373,11 +373,11 @@ impl<'a, S: Seam> HalfOpen<'a, S> {
         {
             oldest.request_stop(Stop::Now);
         }
-        HalfOpen { server, number }
+        LoginConnection { server, number }
     }
 }
 
-impl<S: Seam> Drop for HalfOpen<'_, S> {
+impl<S: Seam> Drop for LoginConnection<'_, S> {
     fn drop(&mut self) {
         self.server.0.half_open.borrow_mut().remove(&self.number);
     }

@@ -79,9 +79,9 @@ impl Attachment {
             connect_to_volume(socket, volume).map_err(|reason| Failure::failed(reason.to_string()))?;
         // Events are received from now on, including those of a connection that lives only for an instant.
         let events = kernel.events().map_err(failure)?;
-        let found = device::find(volume).map_err(|error| Failure::failed(format!("/sys/block: {error}")))?;
+        let device = device::find(volume).map_err(|error| Failure::failed(format!("/sys/block: {error}")))?;
         let socket = socket.to_owned();
-        let attachment = match found {
+        let attachment = match device {
             None => {
                 let index = kernel.connect(&export(&link, &identifier.to_text())).map_err(failure)?;
                 let device = Device { index, identifier };

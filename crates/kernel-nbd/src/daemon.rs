@@ -59,10 +59,10 @@ fn identify(client: &mut Client, volume: &str) -> Result<Identifier, Unreachable
     let Answer::Volume(report) = client.request(&Request::VolumeShow { name: volume.to_owned() }, |_| ())? else {
         return Err(unexpected());
     };
-    if report.incarnation.is_empty() || report.state == VolumeState::Refused {
+    if report.volume_id.is_empty() || report.state == VolumeState::Refused {
         return Err(Unreachable::Refused(format!("{volume} is not served: {}", Notice::join(&report.alerts))));
     }
-    Ok(Identifier { incarnation: report.incarnation, volume: volume.to_owned() })
+    Ok(Identifier { volume_id: report.volume_id, volume: volume.to_owned() })
 }
 
 fn unexpected() -> Unreachable {

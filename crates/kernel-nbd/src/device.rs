@@ -16,12 +16,12 @@ const LINK_DIRECTORY: &str = "/dev/hotset";
 /// other request continues to wait.
 const RECHECK_INTERVAL_MS: &str = "5000";
 
-/// Identifies the volume of a device by name and incarnation, so that another volume of the same name is not confused
+/// Identifies the volume of a device by name and volume ID, so that another volume of the same name is not confused
 /// with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identifier {
-    /// The incarnation, 16 hexadecimal digits.
-    pub incarnation: String,
+    /// The volume ID, 16 hexadecimal digits.
+    pub volume_id: String,
     /// The volume's name.
     pub volume: String,
 }
@@ -29,12 +29,12 @@ pub struct Identifier {
 impl Identifier {
     /// Text form stored in the kernel. udev's rule uses the part after the slash as the name.
     pub fn to_text(&self) -> String {
-        format!("{PREFIX}{}/{}", self.incarnation, self.volume)
+        format!("{PREFIX}{}/{}", self.volume_id, self.volume)
     }
 
     fn parse(text: &str) -> Option<Identifier> {
-        let (incarnation, volume) = text.trim_end().strip_prefix(PREFIX)?.split_once('/')?;
-        Some(Identifier { incarnation: incarnation.to_owned(), volume: volume.to_owned() })
+        let (volume_id, volume) = text.trim_end().strip_prefix(PREFIX)?.split_once('/')?;
+        Some(Identifier { volume_id: volume_id.to_owned(), volume: volume.to_owned() })
     }
 }
 
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     fn identifier(volume: &str) -> Identifier {
-        Identifier { incarnation: "00c0ffee00c0ffee".to_owned(), volume: volume.to_owned() }
+        Identifier { volume_id: "00c0ffee00c0ffee".to_owned(), volume: volume.to_owned() }
     }
 
     #[test]
@@ -239,8 +239,8 @@ mod tests {
                 fs::write(folder.path().join(name).join("backend"), text).expect("the directory is writable");
             }
         }
-        let found = find_in(folder.path(), "web01").expect("the directory can be read");
-        assert_eq!(found, Some(Device { index: 12, identifier: identifier("web01") }));
+        let device = find_in(folder.path(), "web01").expect("the directory can be read");
+        assert_eq!(device, Some(Device { index: 12, identifier: identifier("web01") }));
         assert_eq!(find_in(folder.path(), "web").expect("the directory can be read"), None);
     }
 

@@ -95,11 +95,11 @@ pub enum Reply<'a> {
 
 /// All messages of one datagram; a truncated or inconsistent message ends the iteration.
 pub fn replies(bytes: &[u8]) -> impl Iterator<Item = Reply<'_>> {
-    let mut rest = bytes;
+    let mut remaining = bytes;
     std::iter::from_fn(move || {
-        let len = usize::try_from(u32::from_ne_bytes(*rest.first_chunk()?)).ok()?;
-        let message = rest.get(..len).filter(|message| message.len() >= HEAD_BYTES)?;
-        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
+        let len = usize::try_from(u32::from_ne_bytes(*remaining.first_chunk()?)).ok()?;
+        let message = remaining.get(..len).filter(|message| message.len() >= HEAD_BYTES)?;
+        remaining = remaining.get(len.next_multiple_of(4)..).unwrap_or_default();
         let kind = u16::from_ne_bytes([message[4], message[5]]);
         if kind == ERROR {
             let error = i32::from_ne_bytes(*message[16..].first_chunk()?);
@@ -121,7 +121,7 @@ impl<'a> Attributes<'a> {
 
     /// The value of the first attribute with this number.
     pub fn find(self, kind: u16) -> Option<&'a [u8]> {
-        self.into_iter().find(|(found, _)| *found == kind).map(|(_, value)| value)
+        self.into_iter().find(|(known, _)| *known == kind).map(|(_, value)| value)
     }
 
     /// A 16-bit number.
@@ -205,8 +205,8 @@ mod tests {
         let mut end = kernel_message(ERROR, 0, &[0; 16]);
         end[16..20].copy_from_slice(&(-22_i32).to_ne_bytes());
         bytes.extend_from_slice(&end);
-        let all: Vec<_> = replies(&bytes).collect();
-        let [Reply::Message { command: 1, attributes }, Reply::End(22)] = all[..] else { panic!("{all:?}") };
+        let received: Vec<_> = replies(&bytes).collect();
+        let [Reply::Message { command: 1, attributes }, Reply::End(22)] = received[..] else { panic!("{received:?}") };
         assert_eq!((attributes.u32(1), attributes.u32(2), attributes.u16(1)), (Some(3), None, None));
         assert_eq!(attributes.nested(9).into_iter().count(), 0);
     }

@@ -55,7 +55,7 @@ pub struct Step {
 
 /// Size and hit ratio of a volume's cache at present.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Today {
+pub struct PresentCache {
     /// Size in bytes.
     pub size_bytes: u64,
     /// Reads served entirely by the cache, as a fraction of all reads.
@@ -70,7 +70,7 @@ pub struct Side {
     /// Index of the step after which a further step gains less than the average step.
     pub knee: Option<usize>,
     /// The present cache of a live volume.
-    pub today: Option<Today>,
+    pub today: Option<PresentCache>,
     /// The purchase worth making.
     pub purchase: Option<Purchase>,
 }
@@ -92,7 +92,7 @@ pub struct Advice {
 
 /// Measurements of a live volume.
 #[derive(Clone, Debug)]
-pub struct Live {
+pub struct LiveMeasurements {
     /// The volume's miss-ratio curves.
     pub curves: VolumeCurves,
     /// Time since the volume was attached, in seconds.
@@ -119,7 +119,7 @@ pub fn of_trace(recording: &Recording, assumptions: &Assumptions) -> Advice {
         let exact = LruCurve::of(pages);
         let units =
             SIZES_MILLIPERCENT.map(|size| LayerSize::OfFootprint(size).units(pages.distinct, unit_bytes).max(1));
-        let found = units.into_iter().map(|units| {
+        let results = units.into_iter().map(|units| {
             let size_bytes = units as u64 * unit_bytes;
             let report = simulate(recording, &plan(LayerSize::Bytes(size_bytes)));
             SizeResult {
@@ -129,7 +129,7 @@ pub fn of_trace(recording: &Recording, assumptions: &Assumptions) -> Advice {
                 lru_miss_ratio: exact.miss_ratio(units),
             }
         });
-        found.collect()
+        results.collect()
     };
     let none = LayerSize::Bytes(0);
     let plan =
@@ -149,8 +149,8 @@ pub fn of_trace(recording: &Recording, assumptions: &Assumptions) -> Advice {
 
 /// Derives advice from the miss-ratio curves of a live volume. The curves are an LRU's; the hit ratio of requests is
 /// taken to be that of blocks or pages.
-pub fn of_volume(live: &Live, assumptions: &Assumptions) -> Advice {
-    let found = |curve: &CurveStats| {
+pub fn of_volume(live: &LiveMeasurements, assumptions: &Assumptions) -> Advice {
+    let results_of = |curve: &CurveStats| {
         let points = curve.points.iter().map(|point| SizeResult {
             size_bytes: point.size_bytes,
             hit_ratio: 1.0 - point.miss_ratio,
@@ -159,16 +159,16 @@ pub fn of_volume(live: &Live, assumptions: &Assumptions) -> Advice {
         });
         points.collect()
     };
-    let (memory, flash) = (found(&live.curves.memory), found(&live.curves.flash));
+    let (memory, flash) = (results_of(&live.curves.memory), results_of(&live.curves.flash));
     let present = live.present;
-    let today = |tier: usize, hit_ratio| Some(Today { size_bytes: present.used_bytes[tier], hit_ratio });
+    let today = |tier: usize, hit_ratio| Some(PresentCache { size_bytes: present.used_bytes[tier], hit_ratio });
     let accesses = live.curves.memory.accesses;
     let observation = Observation { rate: live.rate, seconds: live.seconds, accesses, present };
     let (memory, flash) = ((memory, today(0, present.memory_hits)), (flash, today(1, present.flash_hits)));
     advise(observation, memory, flash, assumptions)
 }
 
-type Measured = (Vec<SizeResult>, Option<Today>);
+type Measured = (Vec<SizeResult>, Option<PresentCache>);
 
 /// Measurements of a load beside its curves.
 struct Observation {
@@ -180,18 +180,18 @@ struct Observation {
 
 fn advise(observation: Observation, memory: Measured, flash: Measured, assumptions: &Assumptions) -> Advice {
     let Observation { rate, seconds, accesses, present } = observation;
-    let side = |(mut found, today): Measured, hit_ns: u64| {
-        found.dedup_by_key(|found| found.size_bytes);
-        let step = |found: &SizeResult| Step {
-            size_bytes: found.size_bytes,
-            hit_ratio: found.hit_ratio,
-            miss_ratio: found.miss_ratio,
-            lru_miss_ratio: found.lru_miss_ratio,
-            latency_ns: found.hit_ratio * hit_ns as f64 + (1.0 - found.hit_ratio) * assumptions.array_ns as f64,
-            saved_spindles: rate.map(|rate| rate * found.hit_ratio / assumptions.spindle_rate),
+    let side = |(mut results, today): Measured, hit_ns: u64| {
+        results.dedup_by_key(|result| result.size_bytes);
+        let step = |result: &SizeResult| Step {
+            size_bytes: result.size_bytes,
+            hit_ratio: result.hit_ratio,
+            miss_ratio: result.miss_ratio,
+            lru_miss_ratio: result.lru_miss_ratio,
+            latency_ns: result.hit_ratio * hit_ns as f64 + (1.0 - result.hit_ratio) * assumptions.array_ns as f64,
+            saved_spindles: rate.map(|rate| rate * result.hit_ratio / assumptions.spindle_rate),
         };
-        let points: Vec<_> = found.iter().map(|found| (found.size_bytes as f64, found.hit_ratio)).collect();
-        Side { knee: knee(&points), steps: found.iter().map(step).collect(), today, purchase: None }
+        let points: Vec<_> = results.iter().map(|result| (result.size_bytes as f64, result.hit_ratio)).collect();
+        Side { knee: knee(&points), steps: results.iter().map(step).collect(), today, purchase: None }
     };
     let (mut memory, mut flash) = (side(memory, assumptions.memory_ns), side(flash, assumptions.flash_ns));
     let confidence = present.confidence(&memory, &flash, accesses, seconds);
@@ -242,7 +242,7 @@ mod tests {
             curves.record_use(access.at, u64::from(access.len));
         }
         let present = Present { reads_per_s: Some(1_500.0), ..Present::default() };
-        let live = Live { curves: curves.stats(), seconds: 2_000.0, rate: Some(1_500.0), present };
+        let live = LiveMeasurements { curves: curves.stats(), seconds: 2_000.0, rate: Some(1_500.0), present };
         let advice = of_volume(&live, &Assumptions::default());
         let knee = advice.flash.steps[advice.flash.knee.expect("a load with a hot set has a knee")];
         assert!(knee.size_bytes.abs_diff(8 * GIB) <= 8 * GIB / 5, "{knee:?}");

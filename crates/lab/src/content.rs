@@ -61,9 +61,9 @@ impl fmt::Display for Tag {
 /// The tags of pieces, one per sector.
 pub fn tags(pieces: &[Piece<SimBlock>]) -> Vec<Tag> {
     let sectors = pieces.iter().flat_map(|piece| {
-        let all = piece.block.tags();
+        let block_tags = piece.block.tags();
         let range = piece.start() / SECTOR_BYTES..(piece.start() + piece.len()) / SECTOR_BYTES;
-        range.map(move |sector| Tag(all[sector]))
+        range.map(move |sector| Tag(block_tags[sector]))
     });
     sectors.collect()
 }

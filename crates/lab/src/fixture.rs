@@ -24,8 +24,8 @@ pub struct Fixture {
 
 /// The default specification of the volume `name`, changed by `edit`.
 pub fn spec(name: &str, edit: impl FnOnce(&mut VolumeSpec)) -> VolumeSpec {
-    let incarnation = name.bytes().fold(1, |hash: u64, byte| hash.wrapping_mul(31) + u64::from(byte));
-    let mut spec = VolumeSpec::new(name, VolumeId(incarnation));
+    let volume_id = name.bytes().fold(1, |hash: u64, byte| hash.wrapping_mul(31) + u64::from(byte));
+    let mut spec = VolumeSpec::new(name, VolumeId(volume_id));
     edit(&mut spec);
     spec
 }
@@ -118,9 +118,9 @@ impl Fixture {
         self.world.block_on(async {
             let format = FormatOptions { force: true, ..FormatOptions::default() };
             Store::format(&self.seam, &disks, format).await.expect("healthy devices can be formatted");
-            let (store, found) =
+            let (store, recovered) =
                 Store::open(&self.seam, &disks, OpenOptions::default()).await.expect("a formatted store can be opened");
-            self.core.open_log(store, found);
+            self.core.open_log(store, recovered);
         });
     }
 

@@ -63,8 +63,8 @@ impl Writer {
     /// Waits until all lines so far are written, for `timeout` at most.
     pub fn flush(&self, timeout: Duration) {
         let end = Instant::now() + timeout;
-        let (done, is_done) = sync_channel(0);
-        let mut entry = Entry::Flush(done);
+        let (sender, receiver) = sync_channel(0);
+        let mut entry = Entry::Flush(sender);
         while let Err(TrySendError::Full(back)) = self.queue.try_send(entry) {
             if Instant::now() >= end {
                 return;
@@ -73,7 +73,7 @@ impl Writer {
             std::thread::sleep(FLUSH_PAUSE);
         }
         // Nothing is ever sent: the wait ends when the sender is dropped, or with a time-out.
-        let _ = is_done.recv_timeout(end.saturating_duration_since(Instant::now()));
+        let _ = receiver.recv_timeout(end.saturating_duration_since(Instant::now()));
     }
 }
 

@@ -8,7 +8,7 @@ pub mod answer;
 pub mod plain;
 pub mod report;
 pub mod request;
-mod sampled;
+mod status_sample;
 pub mod token;
 pub mod unix_time;
 
@@ -16,5 +16,5 @@ pub use answer::{Answer, ErrorKind, Failure, Progress, Reply};
 pub use plain::{is_control, plain, plain_lines};
 pub use report::{Counts, FlashReport, LatencyCountsReport, LatencyReport, StatusReport, VolumeReport, VolumeState};
 pub use request::Request;
-pub use sampled::Sampled;
+pub use status_sample::StatusSample;
 pub use token::Role;

@@ -242,7 +242,7 @@ pub enum Request {
     VolumeAdopt {
         /// The volume.
         name: String,
-        /// The data that may be lost: the name of an incarnation or a flash store.
+        /// The data that may be lost: a volume ID, or the name of a flash store.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         give_up: Option<String>,
     },

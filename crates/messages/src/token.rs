@@ -42,8 +42,8 @@ impl FromStr for Role {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = Role::ALL.into_iter().find(|role| role.name() == text);
-        found.ok_or_else(|| format!("\"{text}\" is no role; a token may read, operate or administer"))
+        let role = Role::ALL.into_iter().find(|role| role.name() == text);
+        role.ok_or_else(|| format!("\"{text}\" is no role; a token may read, operate or administer"))
     }
 }
 

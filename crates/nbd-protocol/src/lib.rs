@@ -23,6 +23,3 @@ pub use option::{OptionHeader, OptionKind, OptionReplyHeader, OptionReplyKind};
 pub use reply::{ChunkKind, ReplyHeader};
 pub use request::Request;
 pub use step::{Decoded, ProtocolError, Step};
-
-/// Former name of [`ProtocolError`], which the engine still uses.
-pub use ProtocolError as Broken;

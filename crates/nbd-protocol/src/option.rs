@@ -166,8 +166,8 @@ impl OptionReplyKind {
 
     /// Decodes a reply number.
     pub fn from_wire(number: u32) -> Self {
-        let found = Self::TABLE.iter().find(|(code, _)| *code == number);
-        found.map_or(OptionReplyKind::Unknown(number), |(_, kind)| *kind)
+        let entry = Self::TABLE.iter().find(|(code, _)| *code == number);
+        entry.map_or(OptionReplyKind::Unknown(number), |(_, kind)| *kind)
     }
 
     /// Encodes the reply number.

@@ -30,8 +30,8 @@ pub trait Exports<S: Seam>: 'static {
     /// The export of the name; the empty name selects the only export.
     fn find(&self, name: &str) -> Option<Export<S>>;
 
-    /// The export of the volume with this incarnation.
-    fn find_by_incarnation(&self, incarnation: VolumeId) -> Option<Export<S>>;
+    /// The export of the volume with this ID.
+    fn find_by_id(&self, volume_id: VolumeId) -> Option<Export<S>>;
 }
 
 impl<S: Seam> Exports<S> for Core<S> {
@@ -44,16 +44,16 @@ impl<S: Seam> Exports<S> for Core<S> {
     fn find(&self, name: &str) -> Option<Export<S>> {
         let volume = match name {
             "" => {
-                let mut all = self.volumes();
-                if all.len() == 1 { all.pop() } else { None }
+                let mut volumes = self.volumes();
+                if volumes.len() == 1 { volumes.pop() } else { None }
             }
             name => Core::find(self, name),
         }?;
         Some(export(volume))
     }
 
-    fn find_by_incarnation(&self, incarnation: VolumeId) -> Option<Export<S>> {
-        self.volumes().into_iter().find(|volume| volume.spec().incarnation == incarnation).map(export)
+    fn find_by_id(&self, volume_id: VolumeId) -> Option<Export<S>> {
+        self.volumes().into_iter().find(|volume| volume.spec().volume_id == volume_id).map(export)
     }
 }
 

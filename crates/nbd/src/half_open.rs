@@ -9,7 +9,7 @@ use std::rc::Rc;
 use connection::{Control, Stop};
 
 /// All connections in the handshake phase of a server.
-pub(crate) struct HalfOpen {
+pub(crate) struct HandshakeConnections {
     /// Limit for local clients, and for remote ones.
     count_max: usize,
     next: Cell<u64>,
@@ -22,10 +22,10 @@ struct Handshake {
     has_replied: bool,
 }
 
-impl HalfOpen {
+impl HandshakeConnections {
     /// An empty set.
-    pub(crate) fn new(count_max: usize) -> HalfOpen {
-        HalfOpen { count_max, next: Cell::new(0), handshakes: RefCell::default() }
+    pub(crate) fn new(count_max: usize) -> HandshakeConnections {
+        HandshakeConnections { count_max, next: Cell::new(0), handshakes: RefCell::default() }
     }
 
     /// Adds a connection; beyond the limit of its kind one connection is disconnected.
@@ -58,7 +58,7 @@ impl HalfOpen {
 
 /// A connection in the handshake phase; dropping the guard removes it.
 pub(crate) struct HandshakeGuard<'a> {
-    half_open: &'a HalfOpen,
+    half_open: &'a HandshakeConnections,
     number: u64,
 }
 
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn oldest_silent_handshake_of_its_kind_is_evicted_first() {
-        let half_open = HalfOpen::new(2);
+        let half_open = HandshakeConnections::new(2);
         let controls: Vec<Rc<Control>> = (0..6).map(|_| Rc::default()).collect();
         let stopped = || controls.iter().map(|control| control.stop() == Stop::Now).collect::<Vec<_>>();
         let local = half_open.enter(&controls[0], true);

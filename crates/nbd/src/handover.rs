@@ -21,8 +21,8 @@ pub struct HandedOverClient<S: Seam> {
 /// [`NegotiatedTerms::FORMAT`] is its version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NegotiatedTerms {
-    /// Incarnation of the volume, independent of the volume's name.
-    pub incarnation: VolumeId,
+    /// Volume ID of the volume, independent of the volume's name.
+    pub volume_id: VolumeId,
     /// Size of the export as negotiated.
     pub size_bytes: u64,
     /// True if the export was announced as read-only.
@@ -38,7 +38,7 @@ pub struct NegotiatedTerms {
 /// Reason why a client cannot be taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TakeOverError {
-    /// No export has the volume's incarnation.
+    /// No export has the volume ID.
     #[error("its volume is not served")]
     NoVolume,
     /// The volume is smaller than negotiated.
@@ -56,14 +56,14 @@ impl NegotiatedTerms {
     /// The terms of a connection.
     pub(crate) fn of<S: Seam>(negotiated: &Negotiated<S>, unreported_loss: bool) -> NegotiatedTerms {
         let (spec, size_bytes) = (negotiated.export.volume.spec(), negotiated.export.volume.size_bytes());
-        let (incarnation, read_only) = (spec.incarnation, spec.read_only);
+        let (volume_id, read_only) = (spec.volume_id, spec.read_only);
         let (structured, allocation) = (negotiated.structured, negotiated.allocation);
-        NegotiatedTerms { incarnation, size_bytes, read_only, structured, allocation, unreported_loss }
+        NegotiatedTerms { volume_id, size_bytes, read_only, structured, allocation, unreported_loss }
     }
 
     /// The same terms with the volume as exported now.
     pub(crate) fn renew<S: Seam>(&self, exports: &dyn Exports<S>) -> Result<Negotiated<S>, TakeOverError> {
-        let export: Export<S> = exports.find_by_incarnation(self.incarnation).ok_or(TakeOverError::NoVolume)?;
+        let export: Export<S> = exports.find_by_id(self.volume_id).ok_or(TakeOverError::NoVolume)?;
         if export.volume.size_bytes() < self.size_bytes {
             return Err(TakeOverError::Smaller);
         }
@@ -77,7 +77,7 @@ impl NegotiatedTerms {
 impl fmt::Display for NegotiatedTerms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let flags = [self.read_only, self.structured, self.allocation].map(u8::from);
-        write!(f, "{}-{:016x}-{:x}-", NegotiatedTerms::FORMAT, self.incarnation, self.size_bytes)?;
+        write!(f, "{}-{:016x}-{:x}-", NegotiatedTerms::FORMAT, self.volume_id, self.size_bytes)?;
         flags.iter().try_for_each(|flag| write!(f, "{flag}"))?;
         // Omitted if false, so that a version without this flag can read the text.
         if self.unreported_loss { f.write_str("1") } else { Ok(()) }
@@ -93,7 +93,7 @@ impl FromStr for NegotiatedTerms {
 
     fn from_str(text: &str) -> Result<NegotiatedTerms, ParseTermsError> {
         let parts: Vec<&str> = text.split('-').collect();
-        let [NegotiatedTerms::FORMAT, incarnation, size, flags] = parts[..] else { return Err(ParseTermsError) };
+        let [NegotiatedTerms::FORMAT, volume_id, size, flags] = parts[..] else { return Err(ParseTermsError) };
         let number = |text: &str| u64::from_str_radix(text, 16).map_err(|_| ParseTermsError);
         let flag = |flag: u8| match flag {
             b'0' => Ok(false),
@@ -106,9 +106,9 @@ impl FromStr for NegotiatedTerms {
             _ => return Err(ParseTermsError),
         };
         let [read_only, structured, allocation] = flags;
-        let (incarnation, size_bytes) = (VolumeId(number(incarnation)?), number(size)?);
+        let (volume_id, size_bytes) = (VolumeId(number(volume_id)?), number(size)?);
         let (read_only, structured, allocation) = (flag(read_only)?, flag(structured)?, flag(allocation)?);
-        Ok(NegotiatedTerms { incarnation, size_bytes, read_only, structured, allocation, unreported_loss })
+        Ok(NegotiatedTerms { volume_id, size_bytes, read_only, structured, allocation, unreported_loss })
     }
 }
 
@@ -120,8 +120,8 @@ mod tests {
     fn terms_round_trip_and_malformed_text_is_refused() {
         for bits in 0..16u8 {
             let [read_only, structured, allocation, unreported_loss] = [1, 2, 4, 8].map(|bit| bits & bit != 0);
-            let (incarnation, size_bytes) = (VolumeId(u64::MAX - u64::from(bits)), 1 << (40 + bits));
-            let terms = NegotiatedTerms { incarnation, size_bytes, read_only, structured, allocation, unreported_loss };
+            let (volume_id, size_bytes) = (VolumeId(u64::MAX - u64::from(bits)), 1 << (40 + bits));
+            let terms = NegotiatedTerms { volume_id, size_bytes, read_only, structured, allocation, unreported_loss };
             assert_eq!(terms.to_string().parse(), Ok(terms));
         }
         let valid = "nbd1-00000000000000ff-4000-010";

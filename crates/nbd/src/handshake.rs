@@ -5,10 +5,10 @@ use std::io;
 use nbd_protocol::greeting::{decode_client_flags, greeting};
 use nbd_protocol::option::push_option_reply;
 use nbd_protocol::{Decoded, OptionHeader, OptionReplyKind, ProtocolError, Step};
-use seam::{Gather, Incoming, Seam, StreamReader, StreamWriter};
+use seam::{BufferedReader, Gather, Seam, StreamReader, StreamWriter};
 
 use crate::Exports;
-use crate::negotiation::{Negotiated, Negotiation, Next, TlsState};
+use crate::negotiation::{Negotiated, Negotiation, NextStep, TlsState};
 
 /// Bytes of the receive buffer: the longest accepted option and some room.
 pub(crate) const HANDSHAKE_BYTES: usize = nbd_protocol::limits::OPTION_PAYLOAD_BYTES_MAX + 1024;
@@ -36,7 +36,7 @@ pub(crate) enum Outcome<S: Seam> {
 
 /// Sends the greeting and reads the client's flags; returns true if the client has set the flag for no zeroes.
 pub(crate) async fn greet<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
-    incoming: &mut Incoming<S, R>,
+    incoming: &mut BufferedReader<S, R>,
     writer: &mut W,
 ) -> Result<bool, HandshakeError> {
     send(writer, &greeting()).await?;
@@ -45,7 +45,7 @@ pub(crate) async fn greet<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
 
 /// Answers options until one ends the phase.
 pub(crate) async fn negotiate_options<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
-    incoming: &mut Incoming<S, R>,
+    incoming: &mut BufferedReader<S, R>,
     writer: &mut W,
     exports: &dyn Exports<S>,
     no_zeroes: bool,
@@ -59,28 +59,28 @@ pub(crate) async fn negotiate_options<S: Seam, R: StreamReader<S>, W: StreamWrit
         let next = if header.is_too_big() {
             skip(incoming, len).await?;
             push_option_reply(&mut out, header.kind, OptionReplyKind::ErrTooBig, b"the option's payload is too long");
-            Next::Continue
+            NextStep::Continue
         } else {
             while incoming.bytes().len() < len {
-                incoming.more().await?;
+                incoming.receive_more().await?;
             }
-            let next = negotiation.option(header, &incoming.bytes()[..len], exports, &mut out);
+            let next = negotiation.process_option(header, &incoming.bytes()[..len], exports, &mut out);
             incoming.consume(len);
             next
         };
         send(writer, &out).await?;
         out.clear();
         match next {
-            Next::Continue => (),
-            Next::Transmit(negotiated) => return Ok(Outcome::Transmit(negotiated)),
-            Next::StartTls => return Ok(Outcome::StartTls),
-            Next::Close => return Ok(Outcome::Closed),
+            NextStep::Continue => (),
+            NextStep::Transmit(negotiated) => return Ok(Outcome::Transmit(negotiated)),
+            NextStep::StartTls => return Ok(Outcome::StartTls),
+            NextStep::Close => return Ok(Outcome::Closed),
         }
     }
 }
 
 async fn receive<S: Seam, R: StreamReader<S>, T>(
-    incoming: &mut Incoming<S, R>,
+    incoming: &mut BufferedReader<S, R>,
     decode: impl Fn(&[u8]) -> Decoded<T>,
 ) -> Result<T, HandshakeError> {
     loop {
@@ -89,15 +89,15 @@ async fn receive<S: Seam, R: StreamReader<S>, T>(
                 incoming.consume(used);
                 return Ok(value);
             }
-            Step::More(_) => incoming.more().await?,
+            Step::More(_) => incoming.receive_more().await?,
         }
     }
 }
 
-async fn skip<S: Seam, R: StreamReader<S>>(incoming: &mut Incoming<S, R>, mut len: usize) -> io::Result<()> {
+async fn skip<S: Seam, R: StreamReader<S>>(incoming: &mut BufferedReader<S, R>, mut len: usize) -> io::Result<()> {
     while len > 0 {
         if incoming.bytes().is_empty() {
-            incoming.more().await?;
+            incoming.receive_more().await?;
         }
         let part = incoming.bytes().len().min(len);
         incoming.consume(part);

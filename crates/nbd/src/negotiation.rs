@@ -23,7 +23,7 @@ pub(crate) struct Negotiated<S: Seam> {
 }
 
 /// The step after an option.
-pub(crate) enum Next<S: Seam> {
+pub(crate) enum NextStep<S: Seam> {
     /// A further option.
     Continue,
     /// The transmission phase.
@@ -63,13 +63,13 @@ impl Negotiation {
     }
 
     /// Processes one option and appends the reply to `out`.
-    pub(crate) fn option<S: Seam>(
+    pub(crate) fn process_option<S: Seam>(
         &mut self,
         header: OptionHeader,
         payload: &[u8],
         exports: &dyn Exports<S>,
         out: &mut Vec<u8>,
-    ) -> Next<S> {
+    ) -> NextStep<S> {
         use OptionReplyKind::*;
         let kind = header.kind;
         let mut reply =
@@ -77,10 +77,10 @@ impl Negotiation {
         let before_tls = matches!(kind, OptionKind::StartTls | OptionKind::Abort);
         if self.tls == TlsState::Required && !before_tls {
             if kind == OptionKind::ExportName {
-                return Next::Close;
+                return NextStep::Close;
             }
             reply(ErrTlsRequired, "this server requires TLS");
-            return Next::Continue;
+            return NextStep::Continue;
         }
         match kind {
             OptionKind::ExportName => return self.export_name(payload, exports, out),
@@ -88,7 +88,7 @@ impl Negotiation {
             OptionKind::SetMetaContext | OptionKind::ListMetaContext => self.meta(kind, payload, exports, out),
             OptionKind::Abort => {
                 reply(Ack, "");
-                return Next::Close;
+                return NextStep::Close;
             }
             OptionKind::List | OptionKind::StructuredReply | OptionKind::StartTls if !payload.is_empty() => {
                 reply(ErrInvalid, "this option has no payload");
@@ -108,33 +108,39 @@ impl Negotiation {
                 TlsState::On => reply(ErrInvalid, "TLS is in use already"),
                 TlsState::Offered | TlsState::Required => {
                     reply(Ack, "");
-                    return Next::StartTls;
+                    return NextStep::StartTls;
                 }
             },
             OptionKind::ExtendedHeaders | OptionKind::Unknown(_) => reply(ErrUnsupported, "unsupported option"),
         }
-        Next::Continue
+        NextStep::Continue
     }
 
-    fn export_name<S: Seam>(&self, payload: &[u8], exports: &dyn Exports<S>, out: &mut Vec<u8>) -> Next<S> {
-        let found = std::str::from_utf8(payload).ok().and_then(|name| exports.find(name));
+    fn export_name<S: Seam>(&self, payload: &[u8], exports: &dyn Exports<S>, out: &mut Vec<u8>) -> NextStep<S> {
+        let export = std::str::from_utf8(payload).ok().and_then(|name| exports.find(name));
         // This option cannot report an error: the connection is closed.
-        let Some(export) = found else { return Next::Close };
+        let Some(export) = export else { return NextStep::Close };
         greeting::push_export(out, export.volume.size_bytes(), self.export_flags(&export), self.no_zeroes);
-        Next::Transmit(self.outcome(export, payload))
+        NextStep::Transmit(self.outcome(export, payload))
     }
 
-    fn info<S: Seam>(&self, kind: OptionKind, payload: &[u8], exports: &dyn Exports<S>, out: &mut Vec<u8>) -> Next<S> {
+    fn info<S: Seam>(
+        &self,
+        kind: OptionKind,
+        payload: &[u8],
+        exports: &dyn Exports<S>,
+        out: &mut Vec<u8>,
+    ) -> NextStep<S> {
         let request = match InfoRequest::parse(payload) {
             Ok(request) => request,
             Err(error) => {
                 push_option_reply(out, kind, OptionReplyKind::ErrInvalid, error.to_string().as_bytes());
-                return Next::Continue;
+                return NextStep::Continue;
             }
         };
         let Some(export) = exports.find(request.name) else {
             push_option_reply(out, kind, OptionReplyKind::ErrUnknown, no_such_export(request.name).as_bytes());
-            return Next::Continue;
+            return NextStep::Continue;
         };
         let (size_bytes, flags) = (export.volume.size_bytes(), self.export_flags(&export));
         let mut facts = vec![Info::Export { size_bytes, flags }];
@@ -154,8 +160,8 @@ impl Negotiation {
         }
         push_option_reply(out, kind, OptionReplyKind::Ack, b"");
         match kind {
-            OptionKind::Go => Next::Transmit(self.outcome(export, request.name.as_bytes())),
-            _ => Next::Continue,
+            OptionKind::Go => NextStep::Transmit(self.outcome(export, request.name.as_bytes())),
+            _ => NextStep::Continue,
         }
     }
 

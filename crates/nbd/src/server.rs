@@ -6,10 +6,10 @@ use std::rc::Rc;
 
 use connection::{Control, Stop};
 use engine::UnflushedLoss;
-use seam::{ByteStream, Incoming, Listener, Nanos, Seam, StreamReader, StreamWriter};
+use seam::{BufferedReader, ByteStream, Listener, Nanos, Seam, StreamReader, StreamWriter};
 
 use crate::connection::Connection;
-use crate::half_open::{HalfOpen, HandshakeGuard};
+use crate::half_open::{HandshakeConnections, HandshakeGuard};
 use crate::handover::{HandedOverClient, NegotiatedTerms, TakeOverError};
 use crate::handshake::{self, HANDSHAKE_BYTES, HandshakeError, Outcome};
 use crate::negotiation::{Negotiated, TlsState};
@@ -41,7 +41,7 @@ struct Inner<S: Seam> {
     limits: Rc<SharedLimits>,
     /// Export and control of each client in the transmission phase, by client number.
     transmitting_clients: RefCell<BTreeMap<u64, (String, Rc<Control>)>>,
-    half_open: HalfOpen,
+    half_open: HandshakeConnections,
     stats: Cell<ServerStats>,
     is_stopping: Cell<bool>,
     /// Clients to hand over to a successor.
@@ -61,7 +61,7 @@ impl<S: Seam> Clone for Server<S> {
 impl<S: Seam> Server<S> {
     /// A server for `exports`.
     pub fn new(seam: S, exports: impl Exports<S>, options: Options) -> Self {
-        let half_open = HalfOpen::new(options.handshakes_max);
+        let half_open = HandshakeConnections::new(options.handshakes_max);
         let limits = Rc::new(SharedLimits::new(options, seam.blocks_total() * seam::BLOCK_BYTES));
         Server(Rc::new(Inner {
             seam,
@@ -157,7 +157,7 @@ impl<S: Seam> Server<S> {
         self.0.limits.clients.add(id, &control);
         self.0.seam.spawn(async move {
             let (reader, writer) = client.stream.split();
-            let incoming = Incoming::new(reader, RECEIVE_BYTES);
+            let incoming = BufferedReader::new(reader, RECEIVE_BYTES);
             let unreported_loss = client.terms.unreported_loss;
             server.transmit_or_hand_over(negotiated, incoming, writer, (id, &control, unreported_loss)).await;
             server.remove_client(id);
@@ -225,7 +225,7 @@ impl<S: Seam> Server<S> {
     ) {
         let handshake_guard = self.0.half_open.enter(control, is_local);
         let (reader, mut writer) = stream.split();
-        let mut incoming = Incoming::new(reader, HANDSHAKE_BYTES);
+        let mut incoming = BufferedReader::new(reader, HANDSHAKE_BYTES);
         let tls = self.0.limits.options.tls.clone();
         let deadline = self.0.seam.now() + self.0.limits.options.handshake_timeout;
 
@@ -259,7 +259,7 @@ impl<S: Seam> Server<S> {
         };
         let secured = async {
             let (reader, mut writer) = tls.accept(reader, writer).await?;
-            let mut incoming = Incoming::new(reader, HANDSHAKE_BYTES);
+            let mut incoming = BufferedReader::new(reader, HANDSHAKE_BYTES);
             let exports = &*self.0.exports;
             let outcome =
                 handshake::negotiate_options(&mut incoming, &mut writer, exports, no_zeroes, TlsState::On).await?;
@@ -298,7 +298,7 @@ impl<S: Seam> Server<S> {
 
     async fn negotiate<R: StreamReader<S>, W: StreamWriter<S>>(
         &self,
-        incoming: &mut Incoming<S, R>,
+        incoming: &mut BufferedReader<S, R>,
         writer: &mut W,
         tls: TlsState,
         handshake_guard: &HandshakeGuard<'_>,
@@ -311,7 +311,7 @@ impl<S: Seam> Server<S> {
     async fn transmit<R: StreamReader<S>, W: StreamWriter<S>>(
         &self,
         negotiated: Negotiated<S>,
-        incoming: Incoming<S, R>,
+        incoming: BufferedReader<S, R>,
         writer: W,
         (id, control, unreported_loss): (u64, &Rc<Control>, bool),
     ) -> Option<(R, W, bool)> {
@@ -325,7 +325,7 @@ impl<S: Seam> Server<S> {
     async fn transmit_or_hand_over(
         &self,
         negotiated: Negotiated<S>,
-        incoming: Incoming<S, <S::Stream as ByteStream<S>>::Reader>,
+        incoming: BufferedReader<S, <S::Stream as ByteStream<S>>::Reader>,
         writer: <S::Stream as ByteStream<S>>::Writer,
         (id, control, unreported_loss): (u64, &Rc<Control>, bool),
     ) {

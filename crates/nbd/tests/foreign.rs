@@ -59,19 +59,19 @@ impl Drop for ForeignServer {
     }
 }
 
-fn filled(seam: &RealSeam, byte: u8) -> Piece<<RealSeam as Seam>::Block> {
+fn filled_block(seam: &RealSeam, byte: u8) -> Piece<<RealSeam as Seam>::Block> {
     let mut block = seam.alloc().expect("the pool is large enough");
     block.write_bytes(0, &[byte; BLOCK_BYTES]);
     Piece::whole(block.freeze())
 }
 
-fn empty(seam: &RealSeam, count: usize) -> Vec<PieceMut<<RealSeam as Seam>::BlockMut>> {
+fn buffers(seam: &RealSeam, count: usize) -> Vec<PieceMut<<RealSeam as Seam>::BlockMut>> {
     (0..count).map(|_| Piece::whole(seam.alloc().expect("the pool is large enough"))).collect()
 }
 
 /// First byte of each block read.
 async fn read(disk: &NbdDisk<RealSeam>, seam: &RealSeam, at: u64, count: usize) -> Result<Vec<u8>, DiskError> {
-    let (result, pieces) = disk.read(at, empty(seam, count)).await;
+    let (result, pieces) = disk.read(at, buffers(seam, count)).await;
     let first = |piece: PieceMut<<RealSeam as Seam>::BlockMut>| piece.block.freeze().as_bytes().map(|bytes| bytes[0]);
     result.map(|()| pieces.into_iter().map(|piece| first(piece).expect("real blocks have bytes")).collect())
 }
@@ -79,7 +79,7 @@ async fn read(disk: &NbdDisk<RealSeam>, seam: &RealSeam, at: u64, count: usize) 
 async fn exercise(seam: RealSeam, target: NbdTarget, command: &'static str) {
     let disk = NbdDisk::open(&seam, target, NbdOptions::default()).await.expect(command);
     assert_eq!(disk.geometry().size_bytes, SIZE, "{command}");
-    let blocks = (0..700).map(|number| filled(&seam, (number % 250) as u8 + 1)).collect();
+    let blocks = (0..700).map(|number| filled_block(&seam, (number % 250) as u8 + 1)).collect();
     assert_eq!(disk.write(8192, blocks).await, Ok(()), "{command}");
     let bytes = read(&disk, &seam, 0, 703).await.expect(command);
     let expected = |number: usize| if (2..702).contains(&number) { ((number - 2) % 250) as u8 + 1 } else { 0 };
@@ -123,23 +123,24 @@ fn requests_survive_the_restart_of_a_killed_server() {
     let Some(foreign) = ForeignServer::start(folder.path(), command) else { return };
     run_core(RealCoreSpec::new(64 << 20), move |seam| async move {
         let disk = NbdDisk::open(&seam, foreign.target(), NbdOptions::default()).await.expect("the server listens");
-        let done = std::rc::Rc::new(std::cell::Cell::new(0));
+        let completed = std::rc::Rc::new(std::cell::Cell::new(0));
         for number in 0..300_u64 {
-            let (disk, done, block) = (disk.clone(), done.clone(), filled(&seam, (number % 250) as u8 + 1));
+            let (disk, completed, block) =
+                (disk.clone(), completed.clone(), filled_block(&seam, (number % 250) as u8 + 1));
             seam.spawn(async move {
                 assert_eq!(disk.write(number * BLOCK_BYTES as u64, vec![block]).await, Ok(()));
-                done.set(done.get() + 1);
+                completed.set(completed.get() + 1);
             });
         }
         seam.yield_now().await;
         drop(foreign);
         let foreign = ForeignServer::start(folder.path(), command).expect("the server is installed");
-        while done.get() < 300 {
+        while completed.get() < 300 {
             seam.sleep(Nanos::from_millis(10)).await;
         }
         let bytes = read(&disk, &seam, 0, 300).await.expect("the server is back");
         assert!(bytes.iter().enumerate().all(|(number, byte)| *byte == (number % 250) as u8 + 1));
-        assert!(disk.incarnation() > 0);
+        assert!(disk.connection_epoch() > 0);
         drop(foreign);
     })
     .expect("io_uring is allowed");

@@ -346,7 +346,7 @@ mod tests {
             scheduler.push(7, Cost::ONE, request, Nanos::ZERO);
         }
         assert!(scheduler.withdraw(7, |request| *request == 1) && !scheduler.withdraw(7, |request| *request == 1));
-        let left = vec![(Cost::ONE, 0), (Cost::ONE, 2)];
-        assert_eq!((scheduler.remove(7), scheduler.len(), scheduler.pop(Nanos::ZERO)), (left, 0, None));
+        let remaining = vec![(Cost::ONE, 0), (Cost::ONE, 2)];
+        assert_eq!((scheduler.remove(7), scheduler.len(), scheduler.pop(Nanos::ZERO)), (remaining, 0, None));
     }
 }

@@ -216,8 +216,8 @@ impl Window {
         self.cancel(cost, priority, now);
         if priority == Priority::Foreground {
             self.completions += 1;
-            let (ends, took) = self.latencies.entry(client).or_default();
-            (*ends, *took) = (*ends + 1, took.saturating_add(now.since(began).0));
+            let (count, total_ns) = self.latencies.entry(client).or_default();
+            (*count, *total_ns) = (*count + 1, total_ns.saturating_add(now.since(began).0));
         }
         self.completed += cost;
         let spent = now.since(self.sampled_at);
@@ -271,7 +271,7 @@ impl Window {
     fn take_sample(&mut self, now: Nanos, spent: Nanos, shared: bool) {
         let (clients, busy) = (self.latencies.len() as u64, self.busy.0.max(1));
         // Each client counts equally: many short requests of one do not hide the latency of the others.
-        let means = self.latencies.values().map(|(ends, took)| took / ends);
+        let means = self.latencies.values().map(|(count, total_ns)| total_ns / count);
         self.latency = Nanos(means.sum::<u64>() / clients.max(1));
         self.latencies.clear();
         self.rate = self.completed.as_accesses() * 1e9 / spent.0 as f64;
@@ -381,8 +381,8 @@ mod tests {
         for clients in [1, 2, 4, 8, 16, 32, 64] {
             closed_loop(&mut window, &mut now, clients, 8, Nanos::from_millis(4), 3);
         }
-        let found = window.threshold();
-        assert!((Nanos::from_millis(4)..Nanos::from_millis(8)).contains(&found), "{found:?}");
+        let threshold = window.threshold();
+        assert!((Nanos::from_millis(4)..Nanos::from_millis(8)).contains(&threshold), "{threshold:?}");
         closed_loop(&mut window, &mut now, 64, 8, Nanos::from_millis(4), 60);
         let size = window.size().expect("64 at once are too many").as_accesses();
         assert!((8.0..20.0).contains(&size), "{size}");

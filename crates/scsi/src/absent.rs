@@ -5,11 +5,11 @@ use crate::access::AccessList;
 use crate::identity::Identity;
 use crate::lun::Lun;
 use crate::nexus::Nexus;
-use crate::sense::{Asc, Key, Sense};
+use crate::sense::{Asc, Sense, SenseKey};
 
 /// A unit whose volume is not attached.
 #[derive(Clone, Debug)]
-pub struct Absent {
+pub struct AbsentUnit {
     /// Logical unit number.
     pub lun: Lun,
     /// Identity in INQUIRY.
@@ -18,7 +18,7 @@ pub struct Absent {
     pub access: AccessList,
 }
 
-impl Absent {
+impl AbsentUnit {
     /// True if an initiator may see the unit.
     pub fn admits(&self, nexus: &Nexus) -> bool {
         self.access.admits(&nexus.0.initiator.name)
@@ -27,7 +27,7 @@ impl Absent {
 
 /// Sense data of commands that need the unit's volume.
 pub fn not_ready() -> Sense {
-    Sense::new(Key::NOT_READY, Asc::NOT_READY_CAUSE_NOT_REPORTABLE)
+    Sense::new(SenseKey::NOT_READY, Asc::NOT_READY_CAUSE_NOT_REPORTABLE)
 }
 
 /// Sense data for a command to a number without a unit.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::sense::{Asc, Key, Sense};
+use crate::sense::{Asc, Sense, SenseKey};
 
 /// Cause of a unit attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Attention {
             Attention::RegistrationsPreempted => (0x2a, 0x05),
             Attention::CommandsCleared => (0x2f, 0x00),
         };
-        Sense::new(Key::UNIT_ATTENTION, Asc(asc, ascq))
+        Sense::new(SenseKey::UNIT_ATTENTION, Asc(asc, ascq))
     }
 }
 

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::lun::Lun;
 use crate::nexus::Nexus;
 use crate::opcodes::{Kind, Opcode};
-use crate::sense::Format;
+use crate::sense::SenseFormat;
 use crate::status::{Outcome, Status};
 use crate::target::Target;
 use crate::unit::Unit;
@@ -41,11 +41,11 @@ impl<S: Seam> Target<S> {
         input: &mut impl DataIn<S>,
     ) -> Outcome {
         let unit = Lun::decode(command.lun).and_then(|lun| self.visible(nexus, lun));
-        let format = unit.as_ref().map_or(Format::Fixed, |unit| unit.format());
+        let format = unit.as_ref().map_or(SenseFormat::Fixed, |unit| unit.format());
         let absent = Lun::decode(command.lun).and_then(|lun| self.absent(nexus, lun));
         let mut task = Task::new(self, unit, absent, nexus, &command, out, input);
-        let done = task.run(command.cdb).await;
-        let status = match done {
+        let result = task.run(command.cdb).await;
+        let status = match result {
             Ok(status) => status,
             Err(Failure::Check(sense)) => Status::CheckCondition(sense.bytes(format)),
             Err(Failure::Conflict) => Status::ReservationConflict,

@@ -37,7 +37,7 @@ pub trait DataIn<S: Seam> {
 
 /// Data lengths that the initiator expects for a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Expected {
+pub struct ExpectedLengths {
     /// Bytes from the initiator.
     pub out_bytes: u64,
     /// Bytes to the initiator.
@@ -49,15 +49,15 @@ pub struct Expected {
 /// A transport cancels commands that its initiator aborts; the target cancels commands on a reset or a preemption by
 /// another initiator. The outcome is [`crate::Status::Aborted`].
 #[derive(Clone, Debug, Default)]
-pub struct Cancel(Rc<Flag>);
+pub struct CancelToken(Rc<CancelFlag>);
 
 #[derive(Debug, Default)]
-struct Flag {
+struct CancelFlag {
     cancelled: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
-impl Cancel {
+impl CancelToken {
     /// Cancels the command.
     pub fn cancel(&self) {
         self.0.cancelled.set(true);
@@ -85,7 +85,7 @@ pub struct Command<'a> {
     /// The descriptor block; bytes beyond the command's length are ignored.
     pub cdb: &'a [u8],
     /// Data lengths that the initiator expects.
-    pub expected: Expected,
+    pub expected: ExpectedLengths,
     /// Cancellation of the command.
-    pub cancel: &'a Cancel,
+    pub cancel: &'a CancelToken,
 }

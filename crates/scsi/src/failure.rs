@@ -4,7 +4,7 @@ use engine::RequestError;
 use seam::DiskError;
 
 use crate::exchange::Cancelled;
-use crate::sense::{Asc, Key, Sense};
+use crate::sense::{Asc, Sense, SenseKey};
 
 /// Cause of a command's failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub enum EngineOperation {
 /// Sense data for an error of the engine.
 pub fn failure_of(error: &RequestError, doing: EngineOperation) -> Failure {
     let medium = |asc| {
-        let sense = Sense::new(Key::MEDIUM_ERROR, asc);
+        let sense = Sense::new(SenseKey::MEDIUM_ERROR, asc);
         match doing {
             EngineOperation::Read(block) | EngineOperation::Write(block) => sense.with_information(block),
             EngineOperation::Other => sense,
@@ -52,15 +52,15 @@ pub fn failure_of(error: &RequestError, doing: EngineOperation) -> Failure {
     match error {
         RequestError::Invalid => Sense::illegal(Asc::LBA_OUT_OF_RANGE),
         RequestError::ReadOnly | RequestError::Disk(DiskError::ReadOnly) => {
-            Sense::new(Key::DATA_PROTECT, Asc::WRITE_PROTECTED)
+            Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED)
         }
-        RequestError::Disk(DiskError::NoSpace) => Sense::new(Key::DATA_PROTECT, Asc::SPACE_ALLOCATION_FAILED),
+        RequestError::Disk(DiskError::NoSpace) => Sense::new(SenseKey::DATA_PROTECT, Asc::SPACE_ALLOCATION_FAILED),
         // The backing may return: NOT READY makes initiators keep the path and retry, "not supported" (05/25) would
         // not.
         RequestError::Disk(DiskError::Gone | DiskError::Open(_)) => {
-            Sense::new(Key::NOT_READY, Asc::NOT_READY_CAUSE_NOT_REPORTABLE)
+            Sense::new(SenseKey::NOT_READY, Asc::NOT_READY_CAUSE_NOT_REPORTABLE)
         }
-        RequestError::ShuttingDown => Sense::new(Key::NOT_READY, Asc::BECOMING_READY),
+        RequestError::ShuttingDown => Sense::new(SenseKey::NOT_READY, Asc::BECOMING_READY),
         RequestError::NotFast | RequestError::Disk(DiskError::Unsupported) => Sense::illegal(Asc::INVALID_FIELD_IN_CDB),
         RequestError::Disk(_) | RequestError::Dirty(_) => match doing {
             EngineOperation::Read(_) => medium(Asc::UNRECOVERED_READ_ERROR),

@@ -38,12 +38,12 @@ impl Initiator {
     /// Decodes a TransportID; returns the initiator and the length. A TransportID without a session identifier is
     /// refused.
     pub fn from_transport_id(bytes: &[u8]) -> Option<(Initiator, usize)> {
-        let (head, rest) = bytes.split_at_checked(4)?;
-        let len = usize::from(u16::from_be_bytes([head[2], head[3]]));
-        if head[0] != 0x45 || len < 20 || !len.is_multiple_of(4) {
+        let (header, remaining) = bytes.split_at_checked(4)?;
+        let len = usize::from(u16::from_be_bytes([header[2], header[3]]));
+        if header[0] != 0x45 || len < 20 || !len.is_multiple_of(4) {
             return None;
         }
-        let text = rest.get(..len)?.split(|byte| *byte == 0).next()?;
+        let text = remaining.get(..len)?.split(|byte| *byte == 0).next()?;
         let (name, isid) = std::str::from_utf8(text).ok()?.split_once(",i,0x")?;
         if name.is_empty()
             || name.len() > Self::NAME_BYTES_MAX

@@ -86,9 +86,9 @@ pub fn name_of(cdb: &[u8]) -> &'static str {
     Opcode::find(cdb).map_or("unknown", |(opcode, _)| opcode.kind.name())
 }
 
-/// Effect of another initiator's reservation on a command.
+/// Conflict of a command with another initiator's reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reserved {
+pub enum Conflict {
     /// Always allowed.
     None,
     /// Conflicts only with RESERVE(6) and RESERVE(10).
@@ -114,7 +114,7 @@ pub struct Opcode {
     /// Service action, if the operation code has service actions.
     pub action: Option<u8>,
     pub kind: Kind,
-    pub reserved: Reserved,
+    pub reserved: Conflict,
     /// Nominal and recommended time-out, in seconds.
     pub seconds: (u32, u32),
 }
@@ -126,11 +126,11 @@ const DISK: (u32, u32) = (5, 60);
 /// Time-outs of commands that may wait for a flush of all dirty data.
 const FLUSH: (u32, u32) = (30, 600);
 
-const fn cmd(usage: &'static [u8], kind: Kind, reserved: Reserved, seconds: (u32, u32)) -> Opcode {
+const fn cmd(usage: &'static [u8], kind: Kind, reserved: Conflict, seconds: (u32, u32)) -> Opcode {
     Opcode { usage, action: None, kind, reserved, seconds }
 }
 
-const fn action(usage: &'static [u8], kind: Kind, reserved: Reserved, seconds: (u32, u32)) -> Opcode {
+const fn action(usage: &'static [u8], kind: Kind, reserved: Conflict, seconds: (u32, u32)) -> Opcode {
     Opcode { usage, action: Some(usage[1] & ACTION_MASK), kind, reserved, seconds }
 }
 
@@ -146,65 +146,65 @@ const DPO_CHECK: u8 = 0x16;
 /// All commands, sorted by operation code and service action.
 #[rustfmt::skip]
 pub static OPCODES: &[Opcode] = &[
-    cmd(&[0x00, 0, 0, 0, 0, 0], Kind::TestUnitReady, Reserved::Ready, MEMORY),
-    cmd(&[0x03, 0x01, 0, 0, F, 0], Kind::RequestSense, Reserved::None, MEMORY),
-    cmd(&[0x08, 0x1f, F, F, F, 0], Kind::Read, Reserved::Read, DISK),
-    cmd(&[0x0a, 0x1f, F, F, F, 0], Kind::Write, Reserved::Write, DISK),
-    cmd(&[0x12, 0x01, F, F, F, 0], Kind::Inquiry, Reserved::None, MEMORY),
-    cmd(&[0x15, 0x11, 0, 0, F, 0], Kind::ModeSelect, Reserved::Write, MEMORY),
-    cmd(&[0x16, 0, 0, 0, 0, 0], Kind::ReserveUnit, Reserved::Session, MEMORY),
-    cmd(&[0x17, 0, 0, 0, 0, 0], Kind::ReleaseUnit, Reserved::Release, MEMORY),
-    cmd(&[0x1a, 0x08, F, F, F, 0], Kind::ModeSense, Reserved::Read, MEMORY),
-    cmd(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], Kind::StartStop, Reserved::Write, FLUSH),
-    cmd(&[0x1e, 0, 0, 0, 0x03, 0], Kind::PreventAllow, Reserved::Write, MEMORY),
-    cmd(&[0x25, 0, F, F, F, F, 0, 0, 0x01, 0], Kind::ReadCapacity10, Reserved::None, MEMORY),
-    cmd(&[0x28, DPO_FUA, F, F, F, F, GROUP, F, F, 0], Kind::Read, Reserved::Read, DISK),
-    cmd(&[0x2a, DPO_FUA, F, F, F, F, GROUP, F, F, 0], Kind::Write, Reserved::Write, DISK),
-    cmd(&[0x2e, DPO_CHECK, F, F, F, F, GROUP, F, F, 0], Kind::WriteAndVerify, Reserved::Write, DISK),
-    cmd(&[0x2f, DPO_CHECK, F, F, F, F, GROUP, F, F, 0], Kind::Verify, Reserved::Read, DISK),
-    cmd(&[0x34, 0x02, F, F, F, F, GROUP, F, F, 0], Kind::PreFetch, Reserved::Read, DISK),
-    cmd(&[0x35, 0x06, F, F, F, F, GROUP, F, F, 0], Kind::SynchronizeCache, Reserved::Write, FLUSH),
-    cmd(&[0x41, 0x08, F, F, F, F, GROUP, F, F, 0], Kind::WriteSame, Reserved::Write, FLUSH),
-    cmd(&[0x42, 0, 0, 0, 0, 0, GROUP, F, F, 0], Kind::Unmap, Reserved::Write, FLUSH),
-    cmd(&[0x4d, 0, F, F, 0, F, F, F, F, 0], Kind::LogSense, Reserved::None, MEMORY),
-    cmd(&[0x55, 0x11, 0, 0, 0, 0, 0, F, F, 0], Kind::ModeSelect, Reserved::Write, MEMORY),
-    cmd(&[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], Kind::ReserveUnit, Reserved::Session, MEMORY),
-    cmd(&[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], Kind::ReleaseUnit, Reserved::Release, MEMORY),
-    cmd(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], Kind::ModeSense, Reserved::Read, MEMORY),
-    action(&[0x5e, 0x00, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, MEMORY),
-    action(&[0x5e, 0x01, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, MEMORY),
-    action(&[0x5e, 0x02, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, MEMORY),
-    action(&[0x5e, 0x03, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, MEMORY),
-    action(&[0x5f, 0x00, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
-    action(&[0x5f, 0x01, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
-    action(&[0x5f, 0x02, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
-    action(&[0x5f, 0x03, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
-    action(&[0x5f, 0x04, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
-    action(&[0x5f, 0x05, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, FLUSH),
-    action(&[0x5f, 0x06, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
-    action(&[0x5f, 0x07, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
-    action(&[0x83, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::ExtendedCopy, Reserved::Write, FLUSH),
-    action(&[0x84, 0x00, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::CopyStatus, Reserved::Read, MEMORY),
-    action(&[0x84, 0x03, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::CopyParameters, Reserved::Read, MEMORY),
-    cmd(&[0x88, DPO_FUA, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Read, Reserved::Read, DISK),
-    cmd(&[0x89, DPO_FUA, F, F, F, F, F, F, F, F, 0, 0, 0, F, GROUP, 0], Kind::CompareAndWrite, Reserved::Write, DISK),
-    cmd(&[0x8a, DPO_FUA, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Write, Reserved::Write, DISK),
-    cmd(&[0x8b, DPO_FUA, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::OrWrite, Reserved::Write, DISK),
-    cmd(&[0x8e, DPO_CHECK, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::WriteAndVerify, Reserved::Write, DISK),
-    cmd(&[0x8f, DPO_CHECK, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Verify, Reserved::Read, DISK),
-    cmd(&[0x90, 0x02, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::PreFetch, Reserved::Read, DISK),
-    cmd(&[0x91, 0x06, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::SynchronizeCache, Reserved::Write, FLUSH),
-    cmd(&[0x93, 0x09, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::WriteSame, Reserved::Write, FLUSH),
-    action(&[0x9e, 0x10, F, F, F, F, F, F, F, F, F, F, F, F, 0x01, 0], Kind::ReadCapacity16, Reserved::None, MEMORY),
-    action(&[0x9e, 0x12, F, F, F, F, F, F, F, F, F, F, F, F, 0, 0], Kind::LbaStatus, Reserved::Read, DISK),
-    cmd(&[0xa0, 0, F, 0, 0, 0, F, F, F, F, 0, 0], Kind::ReportLuns, Reserved::None, MEMORY),
-    action(&[0xa3, 0xea, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::ReportPortGroups, Reserved::None, MEMORY),
-    action(&[0xa3, 0x0c, 0x87, F, F, F, F, F, F, F, 0, 0], Kind::ReportOpcodes, Reserved::Read, MEMORY),
-    action(&[0xa3, 0x0d, 0x80, 0, 0, 0, F, F, F, F, 0, 0], Kind::ReportTaskManagement, Reserved::Read, MEMORY),
-    cmd(&[0xa8, DPO_FUA, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Read, Reserved::Read, DISK),
-    cmd(&[0xaa, DPO_FUA, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Write, Reserved::Write, DISK),
-    cmd(&[0xae, DPO_CHECK, F, F, F, F, F, F, F, F, GROUP, 0], Kind::WriteAndVerify, Reserved::Write, DISK),
-    cmd(&[0xaf, DPO_CHECK, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Verify, Reserved::Read, DISK),
+    cmd(&[0x00, 0, 0, 0, 0, 0], Kind::TestUnitReady, Conflict::Ready, MEMORY),
+    cmd(&[0x03, 0x01, 0, 0, F, 0], Kind::RequestSense, Conflict::None, MEMORY),
+    cmd(&[0x08, 0x1f, F, F, F, 0], Kind::Read, Conflict::Read, DISK),
+    cmd(&[0x0a, 0x1f, F, F, F, 0], Kind::Write, Conflict::Write, DISK),
+    cmd(&[0x12, 0x01, F, F, F, 0], Kind::Inquiry, Conflict::None, MEMORY),
+    cmd(&[0x15, 0x11, 0, 0, F, 0], Kind::ModeSelect, Conflict::Write, MEMORY),
+    cmd(&[0x16, 0, 0, 0, 0, 0], Kind::ReserveUnit, Conflict::Session, MEMORY),
+    cmd(&[0x17, 0, 0, 0, 0, 0], Kind::ReleaseUnit, Conflict::Release, MEMORY),
+    cmd(&[0x1a, 0x08, F, F, F, 0], Kind::ModeSense, Conflict::Read, MEMORY),
+    cmd(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], Kind::StartStop, Conflict::Write, FLUSH),
+    cmd(&[0x1e, 0, 0, 0, 0x03, 0], Kind::PreventAllow, Conflict::Write, MEMORY),
+    cmd(&[0x25, 0, F, F, F, F, 0, 0, 0x01, 0], Kind::ReadCapacity10, Conflict::None, MEMORY),
+    cmd(&[0x28, DPO_FUA, F, F, F, F, GROUP, F, F, 0], Kind::Read, Conflict::Read, DISK),
+    cmd(&[0x2a, DPO_FUA, F, F, F, F, GROUP, F, F, 0], Kind::Write, Conflict::Write, DISK),
+    cmd(&[0x2e, DPO_CHECK, F, F, F, F, GROUP, F, F, 0], Kind::WriteAndVerify, Conflict::Write, DISK),
+    cmd(&[0x2f, DPO_CHECK, F, F, F, F, GROUP, F, F, 0], Kind::Verify, Conflict::Read, DISK),
+    cmd(&[0x34, 0x02, F, F, F, F, GROUP, F, F, 0], Kind::PreFetch, Conflict::Read, DISK),
+    cmd(&[0x35, 0x06, F, F, F, F, GROUP, F, F, 0], Kind::SynchronizeCache, Conflict::Write, FLUSH),
+    cmd(&[0x41, 0x08, F, F, F, F, GROUP, F, F, 0], Kind::WriteSame, Conflict::Write, FLUSH),
+    cmd(&[0x42, 0, 0, 0, 0, 0, GROUP, F, F, 0], Kind::Unmap, Conflict::Write, FLUSH),
+    cmd(&[0x4d, 0, F, F, 0, F, F, F, F, 0], Kind::LogSense, Conflict::None, MEMORY),
+    cmd(&[0x55, 0x11, 0, 0, 0, 0, 0, F, F, 0], Kind::ModeSelect, Conflict::Write, MEMORY),
+    cmd(&[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], Kind::ReserveUnit, Conflict::Session, MEMORY),
+    cmd(&[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], Kind::ReleaseUnit, Conflict::Release, MEMORY),
+    cmd(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], Kind::ModeSense, Conflict::Read, MEMORY),
+    action(&[0x5e, 0x00, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Conflict::Persistent, MEMORY),
+    action(&[0x5e, 0x01, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Conflict::Persistent, MEMORY),
+    action(&[0x5e, 0x02, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Conflict::Persistent, MEMORY),
+    action(&[0x5e, 0x03, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Conflict::Persistent, MEMORY),
+    action(&[0x5f, 0x00, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Conflict::Persistent, DISK),
+    action(&[0x5f, 0x01, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Conflict::Persistent, DISK),
+    action(&[0x5f, 0x02, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Conflict::Persistent, DISK),
+    action(&[0x5f, 0x03, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Conflict::Persistent, DISK),
+    action(&[0x5f, 0x04, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Conflict::Persistent, DISK),
+    action(&[0x5f, 0x05, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Conflict::Persistent, FLUSH),
+    action(&[0x5f, 0x06, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Conflict::Persistent, DISK),
+    action(&[0x5f, 0x07, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Conflict::Persistent, DISK),
+    action(&[0x83, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::ExtendedCopy, Conflict::Write, FLUSH),
+    action(&[0x84, 0x00, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::CopyStatus, Conflict::Read, MEMORY),
+    action(&[0x84, 0x03, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::CopyParameters, Conflict::Read, MEMORY),
+    cmd(&[0x88, DPO_FUA, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Read, Conflict::Read, DISK),
+    cmd(&[0x89, DPO_FUA, F, F, F, F, F, F, F, F, 0, 0, 0, F, GROUP, 0], Kind::CompareAndWrite, Conflict::Write, DISK),
+    cmd(&[0x8a, DPO_FUA, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Write, Conflict::Write, DISK),
+    cmd(&[0x8b, DPO_FUA, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::OrWrite, Conflict::Write, DISK),
+    cmd(&[0x8e, DPO_CHECK, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::WriteAndVerify, Conflict::Write, DISK),
+    cmd(&[0x8f, DPO_CHECK, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Verify, Conflict::Read, DISK),
+    cmd(&[0x90, 0x02, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::PreFetch, Conflict::Read, DISK),
+    cmd(&[0x91, 0x06, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::SynchronizeCache, Conflict::Write, FLUSH),
+    cmd(&[0x93, 0x09, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::WriteSame, Conflict::Write, FLUSH),
+    action(&[0x9e, 0x10, F, F, F, F, F, F, F, F, F, F, F, F, 0x01, 0], Kind::ReadCapacity16, Conflict::None, MEMORY),
+    action(&[0x9e, 0x12, F, F, F, F, F, F, F, F, F, F, F, F, 0, 0], Kind::LbaStatus, Conflict::Read, DISK),
+    cmd(&[0xa0, 0, F, 0, 0, 0, F, F, F, F, 0, 0], Kind::ReportLuns, Conflict::None, MEMORY),
+    action(&[0xa3, 0xea, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::ReportPortGroups, Conflict::None, MEMORY),
+    action(&[0xa3, 0x0c, 0x87, F, F, F, F, F, F, F, 0, 0], Kind::ReportOpcodes, Conflict::Read, MEMORY),
+    action(&[0xa3, 0x0d, 0x80, 0, 0, 0, F, F, F, F, 0, 0], Kind::ReportTaskManagement, Conflict::Read, MEMORY),
+    cmd(&[0xa8, DPO_FUA, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Read, Conflict::Read, DISK),
+    cmd(&[0xaa, DPO_FUA, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Write, Conflict::Write, DISK),
+    cmd(&[0xae, DPO_CHECK, F, F, F, F, F, F, F, F, GROUP, 0], Kind::WriteAndVerify, Conflict::Write, DISK),
+    cmd(&[0xaf, DPO_CHECK, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Verify, Conflict::Read, DISK),
 ];
 
 impl Opcode {
@@ -220,15 +220,15 @@ impl Opcode {
         let same: &[Opcode] = &OPCODES[from..];
         let same = &same[..same.partition_point(|opcode| opcode.code() == code)];
         let action = cdb.get(1).map(|byte| byte & ACTION_MASK);
-        let found = match same {
+        let opcode = match same {
             [] => return Err(Sense::illegal(Asc::INVALID_OPCODE).into()),
             [only] if only.action.is_none() => only,
             several => {
                 several.iter().find(|opcode| opcode.action == action).ok_or_else(|| invalid_field(1, Some(4)))?
             }
         };
-        let cut = cdb.get(..found.usage.len()).ok_or_else(|| invalid_field(cdb.len() - 1, None))?;
-        Ok((found, Cdb(cut)))
+        let cut = cdb.get(..opcode.usage.len()).ok_or_else(|| invalid_field(cdb.len() - 1, None))?;
+        Ok((opcode, Cdb(cut)))
     }
 
     /// Refuses a CDB with bits outside the command's usage data.
@@ -247,7 +247,7 @@ impl Opcode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sense::Format;
+    use crate::sense::SenseFormat;
 
     #[test]
     fn list_is_sorted_and_lengths_match_opcode_groups() {
@@ -262,8 +262,8 @@ mod tests {
     #[test]
     fn command_accepts_exactly_its_usage_bits() {
         for opcode in OPCODES {
-            let (found, cdb) = Opcode::find(opcode.usage).expect("the command is listed");
-            assert!(std::ptr::eq(found, opcode));
+            let (listed, cdb) = Opcode::find(opcode.usage).expect("the command is listed");
+            assert!(std::ptr::eq(listed, opcode));
             assert_eq!(opcode.check(&cdb), Ok(()));
             for at in 1..opcode.usage.len() {
                 for bit in 0..8 {
@@ -274,7 +274,7 @@ mod tests {
                     let mut bytes = opcode.usage.to_vec();
                     bytes[at] = 1 << bit;
                     let Err(Failure::Check(sense)) = opcode.check(&Cdb(&bytes)) else { panic!("{bytes:x?}") };
-                    assert_eq!(sense.bytes(Format::Fixed)[15..], [0xc8 | bit, 0, at as u8]);
+                    assert_eq!(sense.bytes(SenseFormat::Fixed)[15..], [0xc8 | bit, 0, at as u8]);
                 }
             }
         }

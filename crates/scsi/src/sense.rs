@@ -2,18 +2,18 @@
 
 /// Sense key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key(pub u8);
+pub struct SenseKey(pub u8);
 
-impl Key {
-    pub const NO_SENSE: Key = Key(0x0);
-    pub const NOT_READY: Key = Key(0x2);
-    pub const MEDIUM_ERROR: Key = Key(0x3);
-    pub const HARDWARE_ERROR: Key = Key(0x4);
-    pub const ILLEGAL_REQUEST: Key = Key(0x5);
-    pub const UNIT_ATTENTION: Key = Key(0x6);
-    pub const DATA_PROTECT: Key = Key(0x7);
-    pub const COPY_ABORTED: Key = Key(0xa);
-    pub const MISCOMPARE: Key = Key(0xe);
+impl SenseKey {
+    pub const NO_SENSE: SenseKey = SenseKey(0x0);
+    pub const NOT_READY: SenseKey = SenseKey(0x2);
+    pub const MEDIUM_ERROR: SenseKey = SenseKey(0x3);
+    pub const HARDWARE_ERROR: SenseKey = SenseKey(0x4);
+    pub const ILLEGAL_REQUEST: SenseKey = SenseKey(0x5);
+    pub const UNIT_ATTENTION: SenseKey = SenseKey(0x6);
+    pub const DATA_PROTECT: SenseKey = SenseKey(0x7);
+    pub const COPY_ABORTED: SenseKey = SenseKey(0xa);
+    pub const MISCOMPARE: SenseKey = SenseKey(0xe);
 }
 
 /// Additional sense code and its qualifier.
@@ -50,7 +50,7 @@ impl Asc {
 
 /// Field pointer: the field in error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field {
+pub struct FieldPointer {
     in_cdb: bool,
     byte: u16,
     bit: Option<u8>,
@@ -59,26 +59,26 @@ pub struct Field {
 /// Sense data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sense {
-    pub key: Key,
+    pub key: SenseKey,
     pub asc: Asc,
     information: Option<u64>,
-    field: Option<Field>,
+    field: Option<FieldPointer>,
 }
 
 /// Format of sense data; an initiator selects it in the control mode page (D_SENSE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum SenseFormat {
     Fixed,
     Descriptor,
 }
 
 impl Sense {
-    pub fn new(key: Key, asc: Asc) -> Sense {
+    pub fn new(key: SenseKey, asc: Asc) -> Sense {
         Sense { key, asc, information: None, field: None }
     }
 
     pub fn illegal(asc: Asc) -> Sense {
-        Sense::new(Key::ILLEGAL_REQUEST, asc)
+        Sense::new(SenseKey::ILLEGAL_REQUEST, asc)
     }
 
     /// Adds the information field: a block number or the offset of a miscompare.
@@ -88,14 +88,14 @@ impl Sense {
 
     /// Adds a field pointer.
     pub fn at_field(self, in_cdb: bool, byte: usize, bit: Option<u8>) -> Sense {
-        Sense { field: Some(Field { in_cdb, byte: byte.min(u16::MAX.into()) as u16, bit }), ..self }
+        Sense { field: Some(FieldPointer { in_cdb, byte: byte.min(u16::MAX.into()) as u16, bit }), ..self }
     }
 
     /// Encodes the sense data.
-    pub fn bytes(&self, format: Format) -> Vec<u8> {
+    pub fn bytes(&self, format: SenseFormat) -> Vec<u8> {
         match format {
-            Format::Fixed => self.fixed(),
-            Format::Descriptor => self.descriptors(),
+            SenseFormat::Fixed => self.fixed(),
+            SenseFormat::Descriptor => self.descriptors(),
         }
     }
 
@@ -132,7 +132,7 @@ impl Sense {
     }
 }
 
-impl Field {
+impl FieldPointer {
     fn bytes(&self) -> [u8; 3] {
         let bit = self.bit.map_or(0, |bit| 0x08 | bit);
         let [high, low] = self.byte.to_be_bytes();
@@ -146,11 +146,11 @@ mod tests {
 
     #[test]
     fn both_formats_carry_key_code_information_and_field() {
-        let sense = Sense::new(Key::MISCOMPARE, Asc::MISCOMPARE_DURING_VERIFY).with_information(0x1234);
+        let sense = Sense::new(SenseKey::MISCOMPARE, Asc::MISCOMPARE_DURING_VERIFY).with_information(0x1234);
         let sense = sense.at_field(true, 0x102, Some(3));
-        let fixed = sense.bytes(Format::Fixed);
+        let fixed = sense.bytes(SenseFormat::Fixed);
         assert_eq!(fixed, [0xf0, 0, 0xe, 0, 0, 0x12, 0x34, 10, 0, 0, 0, 0, 0x1d, 0, 0, 0xcb, 1, 2]);
-        let descriptors = sense.bytes(Format::Descriptor);
+        let descriptors = sense.bytes(SenseFormat::Descriptor);
         assert_eq!(descriptors[..8], [0x72, 0xe, 0x1d, 0, 0, 0, 0, 20]);
         assert_eq!(descriptors[8..20], [0, 10, 0x80, 0, 0, 0, 0, 0, 0, 0, 0x12, 0x34]);
         assert_eq!(descriptors[20..], [2, 6, 0, 0, 0xcb, 1, 2, 0]);
@@ -158,7 +158,8 @@ mod tests {
 
     #[test]
     fn fixed_format_leaves_out_values_beyond_32_bits() {
-        let fixed = Sense::new(Key::MEDIUM_ERROR, Asc::WRITE_ERROR).with_information(1 << 32).bytes(Format::Fixed);
+        let fixed =
+            Sense::new(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR).with_information(1 << 32).bytes(SenseFormat::Fixed);
         assert_eq!((fixed[0], &fixed[3..7]), (0x70, &[0; 4][..]));
     }
 }

@@ -6,14 +6,14 @@ use std::rc::Rc;
 
 use seam::Seam;
 
-use crate::absent::Absent;
+use crate::absent::AbsentUnit;
 use crate::access::AccessList;
 use crate::attention::Attention;
 use crate::lun::Lun;
 use crate::nexus::{self, Initiator, Nexus};
 use crate::reservations::{RecordError, Registrant, ReservationStore};
-use crate::sense::Format;
-use crate::unit::{Provisioned, Unit, UnitSpec};
+use crate::sense::SenseFormat;
+use crate::unit::{Provisioning, Unit, UnitSpec};
 
 /// Reason why a unit is not added.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,7 +32,7 @@ pub(crate) struct Inner<S: Seam> {
     pub ports: u16,
     pub reservation_store: Rc<dyn ReservationStore>,
     pub units: RefCell<BTreeMap<Lun, Rc<Unit<S>>>>,
-    absent: RefCell<BTreeMap<Lun, Absent>>,
+    absent: RefCell<BTreeMap<Lun, AbsentUnit>>,
     nexuses: RefCell<BTreeMap<u64, Nexus>>,
     next: Cell<u64>,
     observer: RefCell<Option<Observer>>,
@@ -42,7 +42,7 @@ pub(crate) struct Inner<S: Seam> {
 type Observer = Box<dyn Fn(&Nexus, Lun, &[u8])>;
 
 /// A removed unit with the modes and reservations of its initiators.
-pub struct Removed<S: Seam>(Rc<Unit<S>>);
+pub struct RemovedUnit<S: Seam>(Rc<Unit<S>>);
 
 /// A target. A clone is another handle to the same target; it stays on its core.
 pub struct Target<S: Seam>(pub(crate) Rc<Inner<S>>);
@@ -86,13 +86,13 @@ impl<S: Seam> Target<S> {
     }
 
     /// Restores a removed unit. Initiators that logged out meanwhile lose their session reservations.
-    pub fn put_back(&self, removed: Removed<S>) {
+    pub fn put_back(&self, removed: RemovedUnit<S>) {
         removed.0.retain_nexuses(&self.0.nexuses.borrow());
         self.insert(removed.0);
     }
 
     /// Records a unit whose volume is not attached now, unless the unit exists: its commands get "not ready".
-    pub fn set_absent(&self, absent: Absent) {
+    pub fn set_absent(&self, absent: AbsentUnit) {
         if !self.0.units.borrow().contains_key(&absent.lun) {
             self.0.absent.borrow_mut().insert(absent.lun, absent);
         }
@@ -104,7 +104,7 @@ impl<S: Seam> Target<S> {
     }
 
     /// The absent unit `lun`, if the initiator may see it.
-    pub(crate) fn absent(&self, nexus: &Nexus, lun: Lun) -> Option<Absent> {
+    pub(crate) fn absent(&self, nexus: &Nexus, lun: Lun) -> Option<AbsentUnit> {
         self.0.absent.borrow().get(&lun).filter(|absent| absent.admits(nexus)).cloned()
     }
 
@@ -131,10 +131,10 @@ impl<S: Seam> Target<S> {
     }
 
     /// Removes a unit; running commands end by themselves.
-    pub fn remove(&self, lun: Lun) -> Option<Removed<S>> {
+    pub fn remove(&self, lun: Lun) -> Option<RemovedUnit<S>> {
         let unit = self.0.units.borrow_mut().remove(&lun)?;
         self.raise_luns_changed(|name| unit.access.borrow().admits(name));
-        Some(Removed(unit))
+        Some(RemovedUnit(unit))
     }
 
     /// Sets the callback for changes of the list of units and of a unit's size. Initiators also learn of such a change
@@ -216,7 +216,7 @@ impl<S: Seam> Target<S> {
     }
 
     /// Sets the used and available space that a thin unit reports.
-    pub fn set_provisioned(&self, lun: Lun, provisioned: Option<Provisioned>) {
+    pub fn set_provisioned(&self, lun: Lun, provisioned: Option<Provisioning>) {
         if let Some(unit) = self.unit(lun) {
             unit.provisioned.set(provisioned);
         }
@@ -308,15 +308,15 @@ impl<S: Seam> Target<S> {
 
     fn notify(&self, nexus: &Nexus, lun: Lun, attention: Attention) {
         if let Some(observer) = &*self.0.observer.borrow() {
-            observer(nexus, lun, &attention.sense().bytes(Format::Fixed));
+            observer(nexus, lun, &attention.sense().bytes(SenseFormat::Fixed));
         }
     }
 }
 
-impl<S: Seam> Removed<S> {
+impl<S: Seam> RemovedUnit<S> {
     /// The unit as absent while its volume detaches: it may return.
-    pub fn absent(&self) -> Absent {
+    pub fn absent(&self) -> AbsentUnit {
         let Unit { lun, identity, access, .. } = &*self.0;
-        Absent { lun: *lun, identity: identity.clone(), access: access.borrow().clone() }
+        AbsentUnit { lun: *lun, identity: identity.clone(), access: access.borrow().clone() }
     }
 }

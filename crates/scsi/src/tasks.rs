@@ -6,7 +6,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use crate::exchange::Cancel;
+use crate::exchange::CancelToken;
 
 /// The running commands of a unit.
 #[derive(Default)]
@@ -18,7 +18,7 @@ pub struct Tasks {
 
 struct Entry {
     nexus: u64,
-    cancel: Cancel,
+    cancel: CancelToken,
     /// True if the command changes nothing or waits for its initiator: it checks for cancellation before its next
     /// effect.
     is_harmless: bool,
@@ -26,7 +26,7 @@ struct Entry {
 
 impl Tasks {
     /// Registers a command. `may_change`: the command may change the medium.
-    pub fn begin(self: &Rc<Self>, nexus: u64, cancel: &Cancel, may_change: bool) -> RunningCommand {
+    pub fn begin(self: &Rc<Self>, nexus: u64, cancel: &CancelToken, may_change: bool) -> RunningCommand {
         let number = self.next.get();
         self.next.set(number + 1);
         let entry = Entry { nexus, cancel: cancel.clone(), is_harmless: !may_change };
@@ -117,7 +117,7 @@ mod tests {
     fn ending_commands_waits_only_for_possible_changes() {
         let tasks = Rc::new(Tasks::default());
         let (writes, reads, other, sender) =
-            (Cancel::default(), Cancel::default(), Cancel::default(), Cancel::default());
+            (CancelToken::default(), CancelToken::default(), CancelToken::default(), CancelToken::default());
         let writing = tasks.begin(1, &writes, true);
         let _reading = tasks.begin(1, &reads, false);
         let _other = tasks.begin(2, &other, true);
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn ending_commands_does_not_wait_for_completed_ones() {
         let tasks = Rc::new(Tasks::default());
-        let writing = tasks.begin(1, &Cancel::default(), true);
+        let writing = tasks.begin(1, &CancelToken::default(), true);
         let mut end = pin!(tasks.cancel_and_wait(|_| true, None));
         assert!(end.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         drop(writing);

@@ -15,7 +15,7 @@ use crate::identity::Identity;
 use crate::lun::Lun;
 use crate::nexus::Nexus;
 use crate::reservations::{RecordError, Reservations};
-use crate::sense::{Asc, Format, Key, Sense};
+use crate::sense::{Asc, Sense, SenseFormat, SenseKey};
 use crate::tasks::Tasks;
 
 /// Maximum number of concurrent background prefetches of a unit.
@@ -41,7 +41,7 @@ pub struct UnitSpec<S: Seam> {
 
 /// Space of a thin unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Provisioned {
+pub struct Provisioning {
     /// Bytes that the unit uses.
     pub used_bytes: u64,
     /// Bytes that are free, if known; other units share them.
@@ -50,7 +50,7 @@ pub struct Provisioned {
 
 /// Mode parameters, common to all initiators and lost at a restart of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mode {
+pub struct ModeParameters {
     /// WCE: writes are acknowledged from the cache. Without it every write is executed as with FUA.
     pub write_cache: bool,
     /// D_SENSE: sense data use descriptor format.
@@ -59,9 +59,10 @@ pub struct Mode {
     pub write_protect: bool,
 }
 
-impl Mode {
+impl ModeParameters {
     /// Default mode parameters.
-    pub const DEFAULT: Mode = Mode { write_cache: true, descriptor_sense: false, write_protect: false };
+    pub const DEFAULT: ModeParameters =
+        ModeParameters { write_cache: true, descriptor_sense: false, write_protect: false };
 }
 
 /// A unit of a target.
@@ -72,10 +73,10 @@ pub struct Unit<S: Seam> {
     pub access: RefCell<AccessList>,
     read_only: Cell<bool>,
     volume: Volume<S>,
-    pub mode: Cell<Mode>,
+    pub mode: Cell<ModeParameters>,
     /// True if the backing is declared permanently lost, so that initiators give up the paths.
     pub lost: Cell<bool>,
-    pub provisioned: Cell<Option<Provisioned>>,
+    pub provisioned: Cell<Option<Provisioning>>,
     pub locks: RangeLocks,
     pub tasks: Rc<Tasks>,
     pub reservations: Reservations,
@@ -96,7 +97,7 @@ impl<S: Seam> Unit<S> {
             access: RefCell::new(spec.access),
             read_only: Cell::new(spec.read_only),
             volume: spec.volume,
-            mode: Cell::new(Mode::DEFAULT),
+            mode: Cell::new(ModeParameters::DEFAULT),
             lost: Cell::new(false),
             provisioned: Cell::new(None),
             locks: RangeLocks::default(),
@@ -139,8 +140,8 @@ impl<S: Seam> Unit<S> {
     }
 
     /// The selected format of sense data.
-    pub fn format(&self) -> Format {
-        if self.mode.get().descriptor_sense { Format::Descriptor } else { Format::Fixed }
+    pub fn format(&self) -> SenseFormat {
+        if self.mode.get().descriptor_sense { SenseFormat::Descriptor } else { SenseFormat::Fixed }
     }
 
     /// Refuses a command that needs the medium if the backing is lost or the volume is being removed (its size is zero
@@ -148,7 +149,7 @@ impl<S: Seam> Unit<S> {
     pub fn check_present(&self) -> Result<(), Failure> {
         match () {
             () if self.lost.get() => Err(Sense::illegal(Asc::UNIT_NOT_SUPPORTED).into()),
-            () if self.blocks() == 0 => Err(Sense::new(Key::NOT_READY, Asc::BECOMING_READY).into()),
+            () if self.blocks() == 0 => Err(Sense::new(SenseKey::NOT_READY, Asc::BECOMING_READY).into()),
             () => Ok(()),
         }
     }
@@ -156,7 +157,7 @@ impl<S: Seam> Unit<S> {
     /// Refuses a change of a write-protected unit.
     pub fn check_writable(&self) -> Result<(), Failure> {
         let refused = self.is_read_only();
-        if refused { Err(Sense::new(Key::DATA_PROTECT, Asc::WRITE_PROTECTED).into()) } else { Ok(()) }
+        if refused { Err(Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED).into()) } else { Ok(()) }
     }
 
     /// Raises an attention for a nexus.
@@ -198,7 +199,7 @@ impl<S: Seam> Unit<S> {
     pub fn report_loss(&self, nexus: &Nexus) -> Result<(), Failure> {
         let is_lost = self.volume.spec().unflushed_loss != UnflushedLoss::None;
         if is_lost && self.loss_reported.borrow_mut().insert(nexus.0.number) {
-            return Err(Sense::new(Key::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE).into());
+            return Err(Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE).into());
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ const POOL_BYTES: usize = 16 << 20;
 
 /// State of the blocks at the requests' places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum BlockState {
     /// Written blocks.
     Written,
     /// Allocated and unwritten blocks.
@@ -37,22 +37,22 @@ enum Place {
 #[derive(Clone, Copy, Debug)]
 struct Case {
     is_write: bool,
-    place: Place,
+    place: BlockState,
     depth: u64,
     flushes: bool,
 }
 
 impl Case {
-    fn all() -> Vec<Case> {
-        let mut all = Vec::new();
+    fn cases() -> Vec<Case> {
+        let mut cases = Vec::new();
         for depth in DEPTHS {
-            all.push(Case { is_write: false, place: Place::Written, depth, flushes: false });
-            for place in [Place::Written, Place::Reserved, Place::Sparse] {
-                all.push(Case { is_write: true, place, depth, flushes: false });
+            cases.push(Case { is_write: false, place: BlockState::Written, depth, flushes: false });
+            for place in [BlockState::Written, BlockState::Reserved, BlockState::Sparse] {
+                cases.push(Case { is_write: true, place, depth, flushes: false });
             }
-            all.push(Case { is_write: true, place: Place::Written, depth, flushes: true });
+            cases.push(Case { is_write: true, place: BlockState::Written, depth, flushes: true });
         }
-        all
+        cases
     }
 
     fn name(&self) -> String {
@@ -80,21 +80,21 @@ fn open(path: &Path, create_bytes: Option<u64>) -> DiskOpen {
 
 /// Opens a disk and brings its blocks into the state `place`.
 #[allow(clippy::disallowed_methods, reason = "the file of an earlier run has to go before there is a disk")]
-async fn prepare(seam: &RealSeam, at: &Path, place: Place) -> RealDisk {
+async fn prepare(seam: &RealSeam, at: &Path, place: BlockState) -> RealDisk {
     if !at.is_dir() {
         return seam.open_disk(&open(at, None)).await.expect("the device can be opened");
     }
     let path = at.join(format!("request_cost.{place:?}"));
-    let bytes = if place == Place::Sparse { SPARSE_BYTES } else { FILE_BYTES };
-    let is_kept = place == Place::Written && path.exists();
+    let bytes = if place == BlockState::Sparse { SPARSE_BYTES } else { FILE_BYTES };
+    let is_kept = place == BlockState::Written && path.exists();
     if !is_kept && path.exists() {
         std::fs::remove_file(&path).expect("the file of an earlier run can be removed");
     }
     let disk = seam.open_disk(&open(&path, Some(bytes))).await.expect("a file can be made");
-    if place != Place::Sparse {
+    if place != BlockState::Sparse {
         disk.reserve(&path).await.expect("the file system has room");
     }
-    if place == Place::Written && !is_kept {
+    if place == BlockState::Written && !is_kept {
         let run = 256;
         for at in (0..bytes).step_by(run * BLOCK_BYTES) {
             disk.write(at, (0..run).map(|_| Piece::whole(block(seam).freeze())).collect())
@@ -163,9 +163,9 @@ fn main() {
     let at = PathBuf::from(arguments.next().expect("a folder or a block device is named"));
     let requests = arguments.next().map_or(4096, |count| count.parse().expect("a count of requests"));
     let only = arguments.next();
-    for case in Case::all() {
+    for case in Case::cases() {
         let name = case.name();
-        if only.as_ref().is_some_and(|only| !name.contains(only)) || !at.is_dir() && case.place != Place::Written {
+        if only.as_ref().is_some_and(|only| !name.contains(only)) || !at.is_dir() && case.place != BlockState::Written {
             continue;
         }
         let (cpu, wall) = measure(at.clone(), case, requests);

@@ -47,9 +47,9 @@ fn run<D: Disk<SimSeam>>(name: &str, keep: Content, timing: Timing, disk: impl A
             seam.sleep(Nanos::from_millis(100)).await;
         }
     });
-    let took = started();
-    let rate = REQUESTS as f64 / took.as_secs_f64();
-    println!("{name:<30} {rate:>9.0} requests per second of CPU, {} of virtual time in {took:.2?}", world.now());
+    let elapsed = started();
+    let rate = REQUESTS as f64 / elapsed.as_secs_f64();
+    println!("{name:<30} {rate:>9.0} requests per second of CPU, {} of virtual time in {elapsed:.2?}", world.now());
 }
 
 /// This thread's CPU time, which excludes other load of the machine. Code inside the world must not read it.

@@ -31,7 +31,7 @@ pub trait Block: Clone + 'static {
     fn is_zero(&self, at: usize, len: usize) -> bool;
 
     /// True if both hold the same content.
-    fn same(&self, other: &Self) -> bool;
+    fn has_same_content(&self, other: &Self) -> bool;
 
     /// CRC32C of the bytes, continued from `seed` (another checksum, or any number). A simulated world uses a checksum
     /// of its own that distinguishes contents equally well.

@@ -59,9 +59,9 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
     /// A buffer that holds, in `len` bytes from `start` on, the content of disk bytes from `at` on.
     async fn filled(&self, round: u64, at: u64, start: usize, len: usize) -> Piece<S::Block> {
         let mut block = self.buffer().await;
-        for done in (0..len).step_by(SECTOR_BYTES) {
-            let bytes = tag(round, at + done as u64).to_le_bytes().repeat(SECTOR_BYTES / 8);
-            block.write_bytes(start + done, &bytes);
+        for offset in (0..len).step_by(SECTOR_BYTES) {
+            let bytes = tag(round, at + offset as u64).to_le_bytes().repeat(SECTOR_BYTES / 8);
+            block.write_bytes(start + offset, &bytes);
         }
         Piece::new(block.freeze(), start, len)
     }
@@ -69,12 +69,12 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
     /// Splits `len` bytes at `at` into pieces; the first piece has `first` bytes, at the end of its block.
     async fn pieces(&self, round: u64, at: u64, len: usize, first: usize) -> Vec<Piece<S::Block>> {
         let mut pieces = Vec::new();
-        let (mut done, mut count) = (0, first.min(len));
-        while done < len {
-            let start = if done == 0 { BLOCK_BYTES - count } else { 0 };
-            pieces.push(self.filled(round, at + done as u64, start, count).await);
-            done += count;
-            count = BLOCK_BYTES.min(len - done);
+        let (mut offset, mut count) = (0, first.min(len));
+        while offset < len {
+            let start = if offset == 0 { BLOCK_BYTES - count } else { 0 };
+            pieces.push(self.filled(round, at + offset as u64, start, count).await);
+            offset += count;
+            count = BLOCK_BYTES.min(len - offset);
         }
         pieces
     }
@@ -87,12 +87,12 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
     /// Reads one tag per sector of `len` bytes from `at` on; every byte of a sector must agree with its tag.
     async fn read(&self, at: u64, len: usize, first: usize) -> Vec<u64> {
         let mut pieces = Vec::new();
-        let (mut done, mut count) = (0, first.min(len));
-        while done < len {
-            let start = if done == 0 { BLOCK_BYTES - count } else { 0 };
+        let (mut offset, mut count) = (0, first.min(len));
+        while offset < len {
+            let start = if offset == 0 { BLOCK_BYTES - count } else { 0 };
             pieces.push(Piece::new(self.buffer().await, start, count));
-            done += count;
-            count = BLOCK_BYTES.min(len - done);
+            offset += count;
+            count = BLOCK_BYTES.min(len - offset);
         }
         let shape: Vec<_> = pieces.iter().map(|piece| (piece.start, piece.len)).collect();
         let (result, pieces) = self.disk.read(at, pieces).await;
@@ -117,10 +117,10 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
         tags
     }
 
-    async fn expect(&self, context: &str, at: u64, len: usize, wanted: impl Fn(u64) -> u64) {
-        for (index, found) in self.read(at, len, BLOCK_BYTES).await.into_iter().enumerate() {
+    async fn expect(&self, context: &str, at: u64, len: usize, expected: impl Fn(u64) -> u64) {
+        for (index, actual) in self.read(at, len, BLOCK_BYTES).await.into_iter().enumerate() {
             let sector = at + index as u64 * SECTOR;
-            assert_eq!(found, wanted(sector), "{context}: byte {sector}");
+            assert_eq!(actual, expected(sector), "{context}: byte {sector}");
         }
     }
 
@@ -155,7 +155,7 @@ impl<S: Seam, D: Disk<S>> Suite<S, D> {
         let expected_tag = |sector: u64| tag(if (at..at + len as u64).contains(&sector) { 6 } else { 5 }, sector);
         self.expect("pieces and their neighbours", 0, 128 << 10, expected_tag).await;
         let tags = self.read(at, len, unit as usize).await;
-        assert!(tags.iter().zip((at..).step_by(SECTOR_BYTES)).all(|(found, sector)| *found == tag(6, sector)));
+        assert!(tags.iter().zip((at..).step_by(SECTOR_BYTES)).all(|(actual, sector)| *actual == tag(6, sector)));
     }
 
     async fn only_zeroed_ranges_read_as_zeroes(&self) {

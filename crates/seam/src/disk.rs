@@ -121,7 +121,7 @@ pub trait Disk<S: Seam>: Clone + 'static {
     }
 
     /// Changes whenever the disk may have lost unflushed writes (a reconnect); such data counts as dirty again.
-    fn incarnation(&self) -> u64;
+    fn connection_epoch(&self) -> u64;
 
     /// Start of the oldest unanswered request, up to a tenth of a second early; `None` if all are answered.
     fn oldest_unanswered(&self) -> Option<Nanos>;

@@ -6,11 +6,11 @@
 
 pub mod bell;
 pub mod block;
+pub mod buffered_reader;
 pub mod conformance;
 pub mod disk;
 pub mod gather;
 pub mod hint;
-pub mod incoming;
 pub mod mailbox;
 pub mod model;
 pub mod pending;
@@ -25,9 +25,9 @@ use std::future::Future;
 
 pub use bell::Bell;
 pub use block::{BLOCK_BYTES, Block, BlockMut, Piece, PieceMut, SECTOR_BYTES, SECTORS_PER_BLOCK};
+pub use buffered_reader::BufferedReader;
 pub use disk::{AllocationExtent, Disk, DiskError, DiskOpen, DiskResult, Geometry};
 pub use gather::{Gather, Part};
-pub use incoming::Incoming;
 pub use pending::{PendingRequest, PendingRequests};
 pub use persist::{BlockTag, RangeKind, RangeTag};
 pub use stream::{Address, ByteStream, Listener, StreamReader, StreamWriter};

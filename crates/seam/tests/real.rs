@@ -223,7 +223,7 @@ fn transfer_beyond_the_limit_of_one_call_is_complete() {
         let (result, pieces) = disk.read(4096, into).await;
         result.expect("the read succeeds");
         for (index, piece) in pieces.into_iter().enumerate() {
-            assert!(piece.block.freeze().same(&two[index % 2]), "block {index}");
+            assert!(piece.block.freeze().has_same_content(&two[index % 2]), "block {index}");
         }
     });
 }

@@ -282,8 +282,8 @@ fn detect_hypervisor(root: &Path) -> Option<&'static str> {
         ("run/libvirt", "libvirt runs here"),
         ("etc/libvirt/qemu", "libvirt is here"),
     ];
-    let found = signs.iter().find(|(path, _)| root.join(path).exists()).map(|(_, sign)| *sign);
-    found.or_else(|| has_running_guests(&root.join("proc")).then_some("running virtual machines found"))
+    let sign = signs.iter().find(|(path, _)| root.join(path).exists()).map(|(_, sign)| *sign);
+    sign.or_else(|| has_running_guests(&root.join("proc")).then_some("running virtual machines found"))
 }
 
 fn has_running_guests(proc: &Path) -> bool {
@@ -343,9 +343,9 @@ fn signatures(output: &str) -> Result<Vec<String>, String> {
     if output.trim().is_empty() {
         return Ok(Vec::new());
     }
-    let found: Found =
+    let signatures: Found =
         serde_json::from_str(output).map_err(|error| format!("the output of wipefs is invalid: {error}"))?;
-    let mut names: Vec<String> = found.signatures.into_iter().map(|signature| signature.kind).collect();
+    let mut names: Vec<String> = signatures.signatures.into_iter().map(|signature| signature.kind).collect();
     names.dedup();
     Ok(names)
 }

@@ -153,7 +153,7 @@ pub fn plan(machine: &Machine, choices: &UserChoices) -> Result<Plan, Failure> {
 
 /// The devices of these names. Fails if one does not exist or is in use.
 fn named<'a>(machine: &'a Machine, option: &str, paths: &[PathBuf]) -> Result<Vec<&'a Device>, Failure> {
-    let mut found: Vec<&Device> = Vec::new();
+    let mut devices: Vec<&Device> = Vec::new();
     for path in paths {
         let shown = path.display();
         let device = machine.find(path).ok_or_else(|| {
@@ -161,7 +161,7 @@ fn named<'a>(machine: &'a Machine, option: &str, paths: &[PathBuf]) -> Result<Ve
                 "{option} {shown}: it is not among the examined block devices; `lsblk --paths` lists all"
             ))
         })?;
-        if found.iter().any(|other| other.path == device.path) {
+        if devices.iter().any(|other| other.path == device.path) {
             return Err(Failure::usage(format!("{option} {shown}: it is specified twice")));
         }
         if let Some(user) = device.used_by() {
@@ -173,22 +173,22 @@ fn named<'a>(machine: &'a Machine, option: &str, paths: &[PathBuf]) -> Result<Ve
         if device.read_only && option == "--flash" {
             return Err(Failure::failed(format!("{option} {shown}: it is read-only")));
         }
-        found.push(device);
+        devices.push(device);
     }
-    Ok(found)
+    Ok(devices)
 }
 
 /// Disks, and RAID and multipath devices built on them; each once.
 fn candidates(machine: &Machine) -> Vec<&Device> {
     let is_built = |device: &Device| device.kind.starts_with("raid") || device.kind == "mpath";
     let mut seen = BTreeSet::new();
-    let mut found = Vec::new();
+    let mut candidates = Vec::new();
     for disk in machine.disks.iter().filter(|disk| disk.kind != "rom") {
         let nested = disk.all().into_iter().skip(1).filter(|device| is_built(device));
         let new = std::iter::once(disk).chain(nested).filter(|device| device.bytes > 0 && seen.insert(&device.path));
-        found.extend(new);
+        candidates.extend(new);
     }
-    found
+    candidates
 }
 
 fn classify(device: &Device, by_name: bool) -> Classification {

@@ -43,7 +43,7 @@ fn propose(machine: &Machine, choices: &UserChoices) -> (Plan, String) {
             local_text.replace(&format!("\"{}\"", backing.device.display()), &format!("\"{}\"", disk.display()));
     }
     let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), &local_text);
-    let config = config.unwrap_or_else(|found| panic!("{found}\n{local_text}"));
+    let config = config.unwrap_or_else(|problems| panic!("{problems}\n{local_text}"));
     assert_eq!(config.volumes.len(), plan.volumes.len());
     assert_eq!(config.flash.map_or(0, |flash| flash.devices.len()), plan.flash.len());
     (plan, text)

@@ -2,9 +2,9 @@
 
 use engine::VolumeId;
 
-/// An incarnation as 16 hexadecimal digits.
-pub fn show_incarnation(incarnation: VolumeId) -> String {
-    show_number(incarnation.0)
+/// A volume ID as 16 hexadecimal digits.
+pub fn show_volume_id(volume_id: VolumeId) -> String {
+    show_number(volume_id.0)
 }
 
 /// 16 hexadecimal digits.
@@ -31,7 +31,7 @@ pub(super) mod hex {
     }
 }
 
-/// An incarnation as 16 hexadecimal digits.
+/// A volume ID as 16 hexadecimal digits.
 pub(super) mod hex_volume {
     use engine::VolumeId;
     use serde::{Deserializer, Serializer};

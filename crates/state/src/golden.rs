@@ -13,7 +13,7 @@ const OTHER_STORE: &str = "ffeeddccbbaa99887766554433221100";
 /// A state with a value in every field.
 fn sample() -> State {
     let dirty = VolumeRecord {
-        incarnation: VolumeId(0x1111_2222_3333_4444),
+        volume_id: VolumeId(0x1111_2222_3333_4444),
         name: "database".to_owned(),
         backing_identity: "device:naa.5000c500a1b2c3d4".to_owned(),
         clean: false,
@@ -39,7 +39,7 @@ fn sample() -> State {
         newer: serde_json::Map::new(),
     };
     let added = VolumeRecord {
-        incarnation: VolumeId(0x5555_6666_7777_8888),
+        volume_id: VolumeId(0x5555_6666_7777_8888),
         name: "scratch".to_owned(),
         backing_identity: "file:9f3a:1234".to_owned(),
         clean: true,
@@ -111,14 +111,14 @@ fn golden_copies_of_the_records_on_flash_are_recovered() {
     let make = || sample().manifest(flash::MANIFEST_BYTES_MAX).expect("the manifest fits");
     for golden in ::golden::files("records-on-flash", make) {
         let owner = uuid_of(&sample().identity).expect("32 digits");
-        let found = StoreInventory {
+        let inventory = StoreInventory {
             store: STORE.to_owned(),
             ownership: Ownership { owner, epoch: 42, life: 0xfeed },
             generation: StoreGeneration(5),
             manifest: Some(golden.bytes),
             dirty_blocks: BTreeMap::from([(VolumeId(0x1111_2222_3333_4444), 6)]),
         };
-        let (made, holdings) = rebuild(State::default(), &found).expect("readable");
+        let (made, holdings) = rebuild(State::default(), &inventory).expect("readable");
         let sample = sample();
         assert_eq!((made.identity, made.generation, made.revision), (sample.identity, 42, 17), "{}", golden.release);
         assert_eq!((made.removed, made.retired_luns, made.host), (sample.removed, sample.retired_luns, sample.host));

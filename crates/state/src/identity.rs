@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use engine::VolumeId;
 
 use super::content::{ContentRecord, ContentVerdict, Evidence, compare_content};
-use super::fields::show_incarnation;
+use super::fields::show_volume_id;
 use super::record::{State, VolumeRecord};
 use super::trust::{Loss, OlderThan, Refusal, Sabotage};
 
@@ -19,14 +19,14 @@ const DISPLACED_MAX: usize = 1_024;
 pub struct Acceptance {
     /// The backing belongs to the volume, whatever the record says.
     pub adopt: bool,
-    /// Data that may be lost by adoption: incarnations of 16 hexadecimal digits, or flash stores of 32, separated by
+    /// Data that may be lost by adoption: volume IDs of 16 hexadecimal digits, or flash stores of 32, separated by
     /// commas.
     pub give_up: Option<String>,
     /// Dirty data past the end of a shrunk backing may be lost.
     pub discard_past_end: bool,
 }
 
-/// Dirty data of one incarnation at a start, in blocks.
+/// Dirty data of one volume ID at a start, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UndestagedBlocks {
     /// Blocks in the log of the flash store in use.
@@ -49,7 +49,7 @@ pub struct Claim<'a> {
     pub store: Option<&'a str>,
     /// Explains why a store is not in use.
     pub why_unused: &'a dyn Fn(&str) -> String,
-    /// Dirty data by incarnation.
+    /// Dirty data by volume ID.
     pub waiting: &'a BTreeMap<VolumeId, UndestagedBlocks>,
     /// Content of the backing; `None` if no proof is needed.
     pub evidence: Option<&'a Evidence>,
@@ -63,14 +63,14 @@ pub struct Claim<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// Its identity.
-    pub incarnation: VolumeId,
+    pub volume_id: VolumeId,
     /// True if its clean pages in the flash store in use must be dropped before they are served.
     pub drops_pages: bool,
 }
 
 impl State {
     /// Checks whether a volume may be served on a backing, and records the service: the record is marked as not cleanly
-    /// stopped. The incarnation is that of this backing, or a new one from `draw`. A refusal changes nothing.
+    /// stopped. The volume ID is that of this backing, or a new one from `draw`. A refusal changes nothing.
     pub fn identify(&mut self, claim: &Claim<'_>, draw: impl FnOnce() -> VolumeId) -> Result<Admission, Refusal> {
         if let Some(OlderThan { store, epoch, known }) =
             self.older_than.clone().filter(|_| !self.sabotage.is(Sabotage::AnyState))
@@ -115,7 +115,7 @@ impl State {
     /// Checks a new backing of a volume that had another one.
     fn check_backing_change(&self, record: &VolumeRecord, claim: &Claim<'_>) -> Result<(), Refusal> {
         let loss = self.loss_of(record, claim);
-        let names_loss = loss.as_ref().is_none_or(|loss| claim.discards(&loss.incarnation))
+        let names_loss = loss.as_ref().is_none_or(|loss| claim.discards(&loss.volume_id))
             || self.sabotage.is(Sabotage::AdoptUnnamed);
         if claim.accept.adopt && names_loss {
             return Ok(());
@@ -131,7 +131,7 @@ impl State {
 
     /// The dirty data of a volume that its backing lacks.
     fn loss_of(&self, record: &VolumeRecord, claim: &Claim<'_>) -> Option<Box<Loss>> {
-        let waiting = claim.waiting.get(&record.incarnation).copied().unwrap_or_default();
+        let waiting = claim.waiting.get(&record.volume_id).copied().unwrap_or_default();
         let elsewhere = record.dirty_on_flash.as_deref().filter(|store| Some(*store) != claim.store);
         if elsewhere.is_none() && waiting == UndestagedBlocks::default() {
             return None;
@@ -139,7 +139,7 @@ impl State {
         let bytes = (waiting.in_log + waiting.in_memory) * 4096;
         let in_log = claim.store.filter(|_| waiting.in_log > 0);
         Some(Box::new(Loss {
-            incarnation: show_incarnation(record.incarnation),
+            volume_id: show_volume_id(record.volume_id),
             volume: record.name.clone(),
             store: elsewhere.or(in_log).map(str::to_owned),
             bytes: elsewhere.is_none().then_some(bytes),
@@ -152,15 +152,15 @@ impl State {
         let record = &self.volumes[found];
         let name = claim.name.to_owned();
         let Some(loss) = self.loss_of(record, claim) else { return Ok(false) };
-        if claim.discards(&loss.incarnation) {
+        if claim.discards(&loss.volume_id) {
             return Ok(true);
         }
         let mark = record.dirty_on_flash.as_deref();
         if let Some(elsewhere) = mark.filter(|store| Some(*store) != claim.store) {
             let reason = (claim.why_unused)(elsewhere);
-            return Err(Refusal::DirtyElsewhere { name, why: reason, loss });
+            return Err(Refusal::DirtyElsewhere { name, reason, loss });
         }
-        let waiting = claim.waiting.get(&record.incarnation).copied().unwrap_or_default();
+        let waiting = claim.waiting.get(&record.volume_id).copied().unwrap_or_default();
         if waiting.in_log > 0 && mark.is_none() && !self.sabotage.is(Sabotage::AnyStore) {
             return Err(Refusal::LogUnexpected { name, loss });
         }
@@ -168,7 +168,7 @@ impl State {
         let verdict = match self.sabotage.is(Sabotage::AnyContent) {
             true => ContentVerdict::Same,
             false => {
-                let others = self.volumes.iter().filter(|other| other.incarnation != record.incarnation);
+                let others = self.volumes.iter().filter(|other| other.volume_id != record.volume_id);
                 let others: Vec<&ContentRecord> = others.filter_map(|other| other.content.as_ref()).collect();
                 compare_content(record.content.as_ref(), evidence, &others)
             }
@@ -204,7 +204,7 @@ impl State {
         // the volume's name, so the unit moves to the backing that the data was restored to.
         let former = by_name.filter(|named| by_backing != Some(*named)).map(|named| self.volumes[named].clone());
         if let Some(former) = &former {
-            self.discard_data(former.incarnation, former.dirty_on_flash.as_deref().or(claim.store));
+            self.discard_data(former.volume_id, former.dirty_on_flash.as_deref().or(claim.store));
         }
         self.forget_displaced(claim.name);
         let is_adopted = |found: &usize| claim.accept.adopt && self.volumes[*found].name != claim.name;
@@ -215,26 +215,25 @@ impl State {
         if !self.unclaimed.is_empty() {
             self.served_beside.insert(claim.identity.to_owned());
         }
-        let (incarnation, drops_pages) = match by_backing {
+        let (volume_id, drops_pages) = match by_backing {
             Some(found) => {
-                let known = self.volumes[found].incarnation;
-                let incarnation = if discards { self.discard_flash_data(known, draw()) } else { known };
-                if self.has_shrunk(incarnation, claim) {
+                let known = self.volumes[found].volume_id;
+                let volume_id = if discards { self.discard_flash_data(known, draw()) } else { known };
+                if self.has_shrunk(volume_id, claim) {
                     // Data past the old end may exist again, with another content, after a growth.
-                    self.by_incarnation_mut(incarnation).expect("the record exists").cached_on =
-                        Some(Default::default());
+                    self.by_id_mut(volume_id).expect("the record exists").cached_on = Some(Default::default());
                 }
-                (incarnation, claim.store.is_some() && !self.may_have_pages(incarnation, claim.store))
+                (volume_id, claim.store.is_some() && !self.may_have_pages(volume_id, claim.store))
             }
             None => {
                 // Data in the unclaimed stores does not belong to this new volume.
-                let incarnation = draw();
-                self.volumes.push(VolumeRecord { incarnation, ..VolumeRecord::default() });
-                (incarnation, false)
+                let volume_id = draw();
+                self.volumes.push(VolumeRecord { volume_id, ..VolumeRecord::default() });
+                (volume_id, false)
             }
         };
         let (generation, sabotage) = (self.generation, self.sabotage);
-        let record = self.by_incarnation_mut(incarnation).expect("the record was found or created");
+        let record = self.by_id_mut(volume_id).expect("the record was found or created");
         claim.name.clone_into(&mut record.name);
         claim.identity.clone_into(&mut record.backing_identity);
         record.clean = false;
@@ -249,16 +248,16 @@ impl State {
         }
         cached_on.extend(claim.store.filter(|_| !drops_pages).map(str::to_owned));
         if let Some(former) = former {
-            let record = self.by_incarnation_mut(incarnation).expect("the record exists");
+            let record = self.by_id_mut(volume_id).expect("the record exists");
             let (unit, lun) = match record.unit.take() {
                 Some(own) => (Some(own), former.unit.map(|unit| unit.lun)),
                 None => (former.unit, None),
             };
             record.unit = unit;
             self.retired_luns.extend(lun);
-            self.volumes.retain(|record| record.incarnation != former.incarnation);
+            self.volumes.retain(|record| record.volume_id != former.volume_id);
         }
-        Admission { incarnation, drops_pages: drops_pages && !sabotage.is(Sabotage::StalePages) }
+        Admission { volume_id, drops_pages: drops_pages && !sabotage.is(Sabotage::StalePages) }
     }
 
     /// Records the former backing and the possible losses of a name whose record another name adopts.
@@ -280,19 +279,19 @@ impl State {
         });
     }
 
-    fn has_shrunk(&self, incarnation: VolumeId, claim: &Claim<'_>) -> bool {
-        let known = self.by_incarnation(incarnation).and_then(|record| record.content.as_ref());
+    fn has_shrunk(&self, volume_id: VolumeId, claim: &Claim<'_>) -> bool {
+        let known = self.by_id(volume_id).and_then(|record| record.content.as_ref());
         known.zip(claim.evidence).is_some_and(|(known, found)| known.size_bytes > found.content.size_bytes)
     }
 
-    fn may_have_pages(&self, incarnation: VolumeId, store: Option<&str>) -> bool {
-        let cached_on = self.by_incarnation(incarnation).and_then(|record| record.cached_on.as_ref());
+    fn may_have_pages(&self, volume_id: VolumeId, store: Option<&str>) -> bool {
+        let cached_on = self.by_id(volume_id).and_then(|record| record.cached_on.as_ref());
         cached_on.is_some_and(|stores| store.is_some_and(|store| stores.contains(store)))
     }
 
     /// Records the present size of a volume's backing.
-    pub fn record_size(&mut self, incarnation: VolumeId, size_bytes: u64) {
-        let record = self.by_incarnation_mut(incarnation);
+    pub fn record_size(&mut self, volume_id: VolumeId, size_bytes: u64) {
+        let record = self.by_id_mut(volume_id);
         if let Some(content) = record.and_then(|record| record.content.as_mut()) {
             // The places of samples depend on the size.
             *content = ContentRecord { size_bytes, samples: String::new(), ..content.clone() };
@@ -300,8 +299,8 @@ impl State {
     }
 
     /// Records that the volume's pages in that store match its backing, because older pages were dropped durably.
-    pub fn record_pages_dropped(&mut self, incarnation: VolumeId, store: &str) {
-        if let Some(record) = self.by_incarnation_mut(incarnation) {
+    pub fn record_pages_dropped(&mut self, volume_id: VolumeId, store: &str) {
+        if let Some(record) = self.by_id_mut(volume_id) {
             record.cached_on.get_or_insert_default().insert(store.to_owned());
         }
     }
@@ -309,21 +308,21 @@ impl State {
     /// Records that a store in use holds data of volumes without a record: a record may have been lost. The entry stays
     /// even after the store holds no such data, because its devices may have been restored from an older copy; a
     /// rebuild removes it.
-    pub fn record_unclaimed(&mut self, store: &str, incarnations: impl IntoIterator<Item = VolumeId>) {
+    pub fn record_unclaimed(&mut self, store: &str, volume_ids: impl IntoIterator<Item = VolumeId>) {
         let given_up = self.store(store).map(|record| &record.given_up);
-        let is_unknown = incarnations.into_iter().any(|incarnation| {
-            self.by_incarnation(incarnation).is_none()
-                && !given_up.is_some_and(|given_up| given_up.contains(&show_incarnation(incarnation)))
+        let is_unknown = volume_ids.into_iter().any(|volume_id| {
+            self.by_id(volume_id).is_none()
+                && !given_up.is_some_and(|given_up| given_up.contains(&show_volume_id(volume_id)))
         });
         if is_unknown {
             self.unclaimed.insert(store.to_owned());
         }
     }
 
-    /// Records that the data of an incarnation in a store is discarded.
-    fn discard_data(&mut self, incarnation: VolumeId, store: Option<&str>) {
+    /// Records that the data of a volume ID in a store is discarded.
+    fn discard_data(&mut self, volume_id: VolumeId, store: Option<&str>) {
         if let Some(store) = store {
-            self.store_mut(store).given_up.insert(show_incarnation(incarnation));
+            self.store_mut(store).given_up.insert(show_volume_id(volume_id));
         }
     }
 
@@ -341,37 +340,37 @@ impl State {
     }
 
     /// Records a clean stop with all acknowledged writes on the backing.
-    pub fn mark_clean(&mut self, incarnation: VolumeId) {
-        if let Some(record) = self.by_incarnation_mut(incarnation) {
+    pub fn mark_clean(&mut self, volume_id: VolumeId) {
+        if let Some(record) = self.by_id_mut(volume_id) {
             record.clean = true;
             record.dirty_on_flash = None;
         }
     }
 
     /// Records a clean stop with all acknowledged writes on the backing or in the flash log.
-    pub fn mark_parked(&mut self, incarnation: VolumeId, destaged: u64) {
-        if let Some(record) = self.by_incarnation_mut(incarnation) {
+    pub fn mark_left_on_flash(&mut self, volume_id: VolumeId, destaged: u64) {
+        if let Some(record) = self.by_id_mut(volume_id) {
             record.clean = true;
             record.content.get_or_insert_default().destaged = destaged;
         }
     }
 
     /// Records the flash store that may hold dirty data of the volume from now on.
-    pub fn mark_on_flash(&mut self, incarnation: VolumeId, store: Option<&str>) {
-        if let Some(record) = self.by_incarnation_mut(incarnation) {
+    pub fn mark_on_flash(&mut self, volume_id: VolumeId, store: Option<&str>) {
+        if let Some(record) = self.by_id_mut(volume_id) {
             record.dirty_on_flash = store.map(str::to_owned);
         }
     }
 
-    /// Gives the volume a new incarnation, which it returns. Data under the old one in any flash store is obsolete and
+    /// Gives the volume a new ID, which it returns. Data under the old one in any flash store is obsolete and
     /// never served again.
-    pub fn discard_flash_data(&mut self, incarnation: VolumeId, drawn: VolumeId) -> VolumeId {
+    pub fn discard_flash_data(&mut self, volume_id: VolumeId, drawn: VolumeId) -> VolumeId {
         let stores: Vec<String> = self.stores.iter().map(|record| record.store.clone()).collect();
-        if let Some(record) = self.by_incarnation_mut(incarnation) {
-            record.incarnation = drawn;
+        if let Some(record) = self.by_id_mut(volume_id) {
+            record.volume_id = drawn;
             record.dirty_on_flash = None;
             record.cached_on = None;
-            stores.iter().for_each(|store| self.discard_data(incarnation, Some(store)));
+            stores.iter().for_each(|store| self.discard_data(volume_id, Some(store)));
         }
         drawn
     }
@@ -381,11 +380,11 @@ impl State {
         self.displaced.retain(|record| record.name != name);
     }
 
-    /// Removes the record of a removed volume; its incarnation is never used again.
-    pub fn forget(&mut self, incarnation: VolumeId) {
-        let unit = self.by_incarnation_mut(incarnation).and_then(|record| record.unit.take());
+    /// Removes the record of a removed volume; its ID is never used again.
+    pub fn forget(&mut self, volume_id: VolumeId) {
+        let unit = self.by_id_mut(volume_id).and_then(|record| record.unit.take());
         self.retired_luns.extend(unit.map(|unit| unit.lun));
-        self.volumes.retain(|record| record.incarnation != incarnation);
+        self.volumes.retain(|record| record.volume_id != volume_id);
         self.revision += 1;
     }
 }

@@ -1,10 +1,10 @@
 //! The state directory: everything that must outlive the daemon, except the data of volumes.
 //!
-//! It holds identities (a volume's incarnation, bound to its backing's identity), marks of unclean stops, and changes
+//! It holds identities (a volume ID, bound to its backing's identity), marks of unclean stops, and changes
 //! made by command. One daemon holds it at a time. Invariants:
 //!
 //! 1. The file is replaced atomically: after a crash at any step it is the old one or the new one.
-//! 2. An incarnation is drawn once and belongs to one backing; a name never decides which.
+//! 2. A volume ID is drawn once and belongs to one backing; a name never decides which.
 //! 3. A file of a later format is refused and never interpreted.
 //! 4. A change waits for its disk for a bounded time. A change reported as failed is not in force, then or later
 //!    (`writer.rs`).
@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use format_version::NewerFormat;
 
 pub use content::{ContentRecord, ContentVerdict, Evidence, compare_content, end_block, sampled_blocks, show_samples};
-pub use fields::show_incarnation;
+pub use fields::show_volume_id;
 pub use identity::{Acceptance, Admission, Claim, UndestagedBlocks, draw_identity, draw_number};
 pub use loss::{loss_to_report, unflushed_loss};
 pub use manifest::{Holding, RebuildError, StoreInventory, rebuild};

@@ -46,13 +46,8 @@ mod tests {
     /// A state of generation 5 with a volume last served by `generation`.
     fn state(generation: u64, clean: bool) -> State {
         let mut state = State { generation, ..State::default() };
-        let record = VolumeRecord {
-            incarnation: VolumeId(7),
-            name: "v".to_owned(),
-            generation,
-            clean,
-            ..VolumeRecord::default()
-        };
+        let record =
+            VolumeRecord { volume_id: VolumeId(7), name: "v".to_owned(), generation, clean, ..VolumeRecord::default() };
         state.volumes.push(record);
         state.boot = Some(BootRecord { id: "this".to_owned(), generation: 3 });
         state.generation = 5;

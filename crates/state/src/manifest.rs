@@ -10,7 +10,7 @@ use flash::{Ownership, StoreGeneration};
 use serde::{Deserialize, Serialize};
 
 use super::content::ContentRecord;
-use super::fields::show_incarnation;
+use super::fields::show_volume_id;
 use super::record::{State, VolumeRecord};
 use super::store_record::StoreRecord;
 use super::stores::{StoreFound, show_uuid, uuid_of};
@@ -46,7 +46,7 @@ pub struct StoreInventory {
     pub generation: StoreGeneration,
     /// The owner's copy of the records, if one was found.
     pub manifest: Option<Vec<u8>>,
-    /// Dirty blocks in its log, by incarnation.
+    /// Dirty blocks in its log, by volume ID.
     pub dirty_blocks: BTreeMap<VolumeId, u64>,
 }
 
@@ -55,8 +55,8 @@ pub struct StoreInventory {
 pub struct Holding {
     /// The volume's name; `None` if no copy of the records lists it.
     pub volume: Option<String>,
-    /// Its incarnation, 16 hexadecimal digits.
-    pub incarnation: String,
+    /// Its volume ID, 16 hexadecimal digits.
+    pub volume_id: String,
     /// Identity of its backing.
     pub backing: String,
     /// Dirty blocks in the log.
@@ -117,13 +117,14 @@ impl State {
 
     /// Checks the copy on a store that this directory's daemon used last. A newer copy means that the directory was
     /// restored from before its last change. An unreadable copy proves nothing.
-    pub fn check_manifest(&self, found: &StoreFound, packed: &[u8]) -> Result<(), Refusal> {
-        let is_own = uuid_of(&self.identity) == Some(found.ownership.owner) && !self.sabotage.is(Sabotage::AnyState);
+    pub fn check_manifest(&self, store_found: &StoreFound, packed: &[u8]) -> Result<(), Refusal> {
+        let is_own =
+            uuid_of(&self.identity) == Some(store_found.ownership.owner) && !self.sabotage.is(Sabotage::AnyState);
         match unpack(packed).ok().filter(|manifest| is_own && manifest.revision > self.revision) {
             None => Ok(()),
             Some(_) => {
-                let known = self.store(&found.store).map_or(0, |record| record.epoch);
-                Err(Refusal::StateOlder { store: found.store.clone(), epoch: found.ownership.epoch, known })
+                let known = self.store(&store_found.store).map_or(0, |record| record.epoch);
+                Err(Refusal::StateOlder { store: store_found.store.clone(), epoch: store_found.ownership.epoch, known })
             }
         }
     }
@@ -135,13 +136,13 @@ fn unpack(packed: &[u8]) -> Result<Manifest, String> {
 }
 
 /// Refuses devices that were last used before a known later use.
-fn check_age(current: &State, found: &StoreInventory) -> Result<(), RebuildError> {
-    let is_own = uuid_of(&current.identity) == Some(found.ownership.owner);
-    let older_than = current.older_than.as_ref().filter(|newer| is_own && newer.epoch > found.ownership.epoch);
-    let seen = current.newer_copy_seen(&found.store, &found.ownership);
+fn check_age(current: &State, inventory: &StoreInventory) -> Result<(), RebuildError> {
+    let is_own = uuid_of(&current.identity) == Some(inventory.ownership.owner);
+    let older_than = current.older_than.as_ref().filter(|newer| is_own && newer.epoch > inventory.ownership.epoch);
+    let seen = current.newer_copy_seen(&inventory.store, &inventory.ownership);
     let known = current
-        .store(&found.store)
-        .filter(|known| is_own && (known.epoch > found.ownership.epoch || known.generation > found.generation));
+        .store(&inventory.store)
+        .filter(|known| is_own && (known.epoch > inventory.ownership.epoch || known.generation > inventory.generation));
     let newer = if let Some(newer) = older_than {
         format!("flash store {} was used in start {}", newer.store, newer.epoch)
     } else if let Some(epoch) = seen {
@@ -151,21 +152,21 @@ fn check_age(current: &State, found: &StoreInventory) -> Result<(), RebuildError
     } else {
         return Ok(());
     };
-    Err(RebuildError::Older { store: found.store.clone(), found: found.ownership.epoch, newer })
+    Err(RebuildError::Older { store: inventory.store.clone(), found: inventory.ownership.epoch, newer })
 }
 
 /// Rebuilds the records from the findings on a store's devices. Fields of `current` that no device can know (tokens,
 /// wear) stay. Every volume counts as not cleanly stopped. Clean pages are trusted only for volumes with dirty data in
 /// the store, which are served with that store or not at all. A volume that another directory has served since keeps
 /// that directory's record: its data in the log is older than its backing.
-pub fn rebuild(current: State, found: &StoreInventory) -> Result<(State, Vec<Holding>), RebuildError> {
-    if found.ownership.is_none() {
+pub fn rebuild(current: State, inventory: &StoreInventory) -> Result<(State, Vec<Holding>), RebuildError> {
+    if inventory.ownership.is_none() {
         return Err(RebuildError::NoOwner);
     }
-    let packed = found.manifest.as_ref().ok_or(RebuildError::NoManifest)?;
+    let packed = inventory.manifest.as_ref().ok_or(RebuildError::NoManifest)?;
     let manifest = unpack(packed).map_err(RebuildError::Unreadable)?;
-    check_age(&current, found)?;
-    let Ownership { owner, epoch, life } = found.ownership;
+    check_age(&current, inventory)?;
+    let Ownership { owner, epoch, life } = inventory.ownership;
     let is_own = uuid_of(&current.identity) == Some(owner);
     let mut volumes = manifest.volumes;
     if !is_own {
@@ -179,11 +180,11 @@ pub fn rebuild(current: State, found: &StoreInventory) -> Result<(State, Vec<Hol
     for volume in &mut volumes {
         volume.clean = false;
         let mut cached_on = volume.cached_on.take().unwrap_or_default();
-        cached_on.retain(|store| *store == found.store && found.dirty_blocks.contains_key(&volume.incarnation));
+        cached_on.retain(|store| *store == inventory.store && inventory.dirty_blocks.contains_key(&volume.volume_id));
         let is_trusted = !cached_on.is_empty();
         volume.cached_on = Some(cached_on);
-        if found.dirty_blocks.contains_key(&volume.incarnation) {
-            volume.dirty_on_flash = Some(found.store.clone());
+        if inventory.dirty_blocks.contains_key(&volume.volume_id) {
+            volume.dirty_on_flash = Some(inventory.store.clone());
             // Without trusted checksums of destaged blocks, an administrator has to confirm the backing.
             let content = volume.content.get_or_insert_default();
             content.destaged = content.destaged.max(u64::from(!is_trusted));
@@ -203,30 +204,31 @@ pub fn rebuild(current: State, found: &StoreInventory) -> Result<(State, Vec<Hol
         retired_luns: manifest.retired_luns,
         host: manifest.host,
         older_than: None,
-        unclaimed: current.unclaimed.iter().filter(|store| **store != found.store).cloned().collect(),
+        unclaimed: current.unclaimed.iter().filter(|store| **store != inventory.store).cloned().collect(),
         unclaimed_seen: current
             .unclaimed_seen
             .iter()
-            .filter(|(store, _)| **store != found.store)
+            .filter(|(store, _)| **store != inventory.store)
             .map(|(store, seen)| (store.clone(), seen.clone()))
             .collect(),
         ..current
     };
-    let record = state.store_mut(&found.store);
+    let record = state.store_mut(&inventory.store);
     let given_up = std::mem::take(&mut record.given_up);
-    *record = StoreRecord { generation: found.generation, epoch, life, given_up, ..StoreRecord::new(&found.store) };
+    *record =
+        StoreRecord { generation: inventory.generation, epoch, life, given_up, ..StoreRecord::new(&inventory.store) };
     let given_up = record.given_up.clone();
-    let holding = |(incarnation, blocks): (&VolumeId, &u64)| {
-        let volume = state.by_incarnation(*incarnation);
+    let holding = |(volume_id, blocks): (&VolumeId, &u64)| {
+        let volume = state.by_id(*volume_id);
         Holding {
             volume: volume.map(|volume| volume.name.clone()),
-            incarnation: show_incarnation(*incarnation),
+            volume_id: show_volume_id(*volume_id),
             backing: volume.map(|volume| volume.backing_identity.clone()).unwrap_or_default(),
             blocks: *blocks,
         }
     };
     let holdings =
-        found.dirty_blocks.iter().map(holding).filter(|holding| !given_up.contains(&holding.incarnation)).collect();
+        inventory.dirty_blocks.iter().map(holding).filter(|holding| !given_up.contains(&holding.volume_id)).collect();
     Ok((state, holdings))
 }
 
@@ -240,12 +242,12 @@ mod tests {
         let mut state = State::default();
         state.begin_life(5, 50);
         state.store_mut("ab").life = 50;
-        let id = state.identify(&Claim::plain("web", "disk-1"), || VolumeId(7)).expect("new").incarnation;
+        let id = state.identify(&Claim::plain("web", "disk-1"), || VolumeId(7)).expect("new").volume_id;
         state.mark_on_flash(id, Some("ab"));
         state.identify(&Claim::plain("db", "disk-2"), || VolumeId(8)).expect("new");
         let manifest = state.manifest(60_000);
         assert!(manifest.is_some() && state.manifest(10).is_none(), "a copy that does not fit is not written in part");
-        let found = StoreInventory {
+        let inventory = StoreInventory {
             store: "ab".into(),
             ownership: Ownership { owner: uuid_of(&state.identity).expect("digits"), epoch: 9, life: 60 },
             generation: StoreGeneration(3),
@@ -253,7 +255,7 @@ mod tests {
             dirty_blocks: BTreeMap::from([(VolumeId(7), 12), (VolumeId(99), 4)]),
         };
         let current = State { flash_devices: None, generation: 2, ..State::default() };
-        let (made, holdings) = rebuild(current, &found).expect("the records are complete");
+        let (made, holdings) = rebuild(current, &inventory).expect("the records are complete");
         assert_eq!((made.identity.as_str(), made.generation), (state.identity.as_str(), 9));
         assert_eq!(made.store("ab").map(|store| (store.epoch, store.life)), Some((9, 60)));
         assert_eq!(made.by_name("web").and_then(|record| record.dirty_on_flash.as_deref()), Some("ab"));
@@ -262,32 +264,35 @@ mod tests {
         assert_eq!(names, [(Some("web"), 12), (None, 4)]);
         let mut since = State::default();
         since.begin_life(8, 80);
-        let newer = since.identify(&Claim::plain("web", "disk-1"), || VolumeId(70)).expect("new to it").incarnation;
-        let (made, holdings) = rebuild(since, &found).expect("the records are complete");
+        let newer = since.identify(&Claim::plain("web", "disk-1"), || VolumeId(70)).expect("new to it").volume_id;
+        let (made, holdings) = rebuild(since, &inventory).expect("the records are complete");
         let web = made.by_name("web").expect("the volume has one record");
-        assert_eq!((web.incarnation, &web.dirty_on_flash), (newer, &None), "another directory has served it since");
+        assert_eq!((web.volume_id, &web.dirty_on_flash), (newer, &None), "another directory has served it since");
         assert!(
             holdings.iter().all(|holding| holding.volume.is_none()),
             "no volume owns the data in the log: {holdings:?}"
         );
         let older_than = OlderThan { store: "cd".into(), epoch: 11, known: 9 };
         let stale = State { older_than: Some(older_than), ..state.clone() };
-        let refused = rebuild(stale, &found);
+        let refused = rebuild(stale, &inventory);
         assert!(matches!(refused, Err(RebuildError::Older { .. })), "another store was used later: {refused:?}");
         let mut known = state.clone();
         known.store_mut("ab").generation = StoreGeneration(4);
-        assert!(matches!(rebuild(known, &found), Err(RebuildError::Older { .. })), "a device that was taken out since");
+        assert!(
+            matches!(rebuild(known, &inventory), Err(RebuildError::Older { .. })),
+            "a device that was taken out since"
+        );
         let mut removed = State { unclaimed: ["ab".to_owned()].into(), ..State::default() };
         removed.begin_life(9, 90);
         let accept = Acceptance { adopt: true, give_up: Some("ab".into()), ..Acceptance::default() };
         let claim = Claim { accept: &accept, ..Claim::plain("web", "disk-1") };
-        let served = removed.identify(&claim, || VolumeId(71)).expect("the data in question is given up").incarnation;
+        let served = removed.identify(&claim, || VolumeId(71)).expect("the data in question is given up").volume_id;
         removed.forget(served);
-        let (made, _) = rebuild(removed, &found).expect("the records are complete");
+        let (made, _) = rebuild(removed, &inventory).expect("the records are complete");
         assert_eq!(made.by_name("web"), None, "it was served without that data, and removed since");
-        let nameless = StoreInventory { ownership: Ownership::default(), ..found.clone() };
+        let nameless = StoreInventory { ownership: Ownership::default(), ..inventory.clone() };
         assert_eq!(rebuild(State::default(), &nameless).err(), Some(RebuildError::NoOwner));
-        let damaged = StoreInventory { manifest: Some(vec![1, 2, 3]), ..found };
+        let damaged = StoreInventory { manifest: Some(vec![1, 2, 3]), ..inventory };
         assert!(matches!(rebuild(State::default(), &damaged), Err(RebuildError::Unreadable(_))));
     }
 
@@ -300,12 +305,12 @@ mod tests {
         let mut copy = state.clone();
         state.identify(&Claim::plain("db", "disk-2"), || VolumeId(8)).expect("new");
         let manifest = state.manifest(60_000).expect("the manifest fits");
-        let found = |ownership| StoreFound { store: "ab".into(), ownership, devices: Vec::new(), holds_data: true };
-        let own = found(state.ownership());
+        let store_of = |ownership| StoreFound { store: "ab".into(), ownership, devices: Vec::new(), holds_data: true };
+        let own = store_of(state.ownership());
         assert_eq!(state.check_manifest(&own, &manifest), Ok(()));
         copy.begin_life(0, 60);
         assert!(matches!(copy.check_manifest(&own, &manifest), Err(Refusal::StateOlder { .. })));
-        let foreign = found(Ownership { owner: [3; 16], ..state.ownership() });
+        let foreign = store_of(Ownership { owner: [3; 16], ..state.ownership() });
         assert_eq!(copy.check_manifest(&foreign, &manifest), Ok(()), "another directory counts by itself");
         assert_eq!(copy.check_manifest(&own, &[1, 2, 3]), Ok(()), "a damaged copy proves nothing");
     }

@@ -26,8 +26,8 @@ pub const MODE: &str = "mode";
 impl State {
     /// Records a change of a volume's `key` to `value`, with `file` as the value in the configuration file. Equal
     /// values remove the change.
-    pub fn set_override(&mut self, incarnation: VolumeId, key: &str, value: &str, file: &str) {
-        let Some(record) = self.by_incarnation_mut(incarnation) else { return };
+    pub fn set_override(&mut self, volume_id: VolumeId, key: &str, value: &str, file: &str) {
+        let Some(record) = self.by_id_mut(volume_id) else { return };
         if value == file {
             record.overrides.remove(key);
         } else {
@@ -36,8 +36,8 @@ impl State {
     }
 
     /// Removes the change of `key` if the value in the configuration file differs from the one at the change.
-    pub fn expire_override(&mut self, incarnation: VolumeId, key: &str, file: &str) {
-        let Some(record) = self.by_incarnation_mut(incarnation) else { return };
+    pub fn expire_override(&mut self, volume_id: VolumeId, key: &str, file: &str) {
+        let Some(record) = self.by_id_mut(volume_id) else { return };
         if record.overrides.get(key).is_some_and(|held| held.file != file) {
             record.overrides.remove(key);
         }

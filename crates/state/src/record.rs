@@ -172,8 +172,8 @@ pub struct FlashDevices {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeRecord {
     /// Persistent identity, 16 hexadecimal digits.
-    #[serde(with = "hex_volume")]
-    pub incarnation: VolumeId,
+    #[serde(rename = "incarnation", with = "hex_volume")]
+    pub volume_id: VolumeId,
     /// Name at the last service.
     pub name: String,
     /// Identity of its backing.
@@ -242,7 +242,7 @@ pub struct AddedVolume {
 struct Versioned {
     version: u64,
     #[serde(flatten)]
-    rest: serde_json::Map<String, serde_json::Value>,
+    fields: serde_json::Map<String, serde_json::Value>,
 }
 
 impl State {
@@ -257,7 +257,7 @@ impl State {
             |error: serde_json::Error| StateError::Damaged { path: path.to_owned(), detail: error.to_string() };
         let mut versioned: Versioned = serde_json::from_slice(&bytes).map_err(damaged)?;
         if versioned.version > STATE_VERSION {
-            let needs = versioned.rest.get(NEEDS_KEY).and_then(|needs| Release::parse(needs.as_str()?));
+            let needs = versioned.fields.get(NEEDS_KEY).and_then(|needs| Release::parse(needs.as_str()?));
             let newer = NewerFormat::of_format(versioned.version, STATE_VERSION, needs);
             return Err(StateError::Newer { path: path.to_owned(), newer });
         }
@@ -265,8 +265,8 @@ impl State {
             let detail = format!("no version of Hotset has written format {}", versioned.version);
             return Err(StateError::Damaged { path: path.to_owned(), detail });
         }
-        let legacy = versioned.rest.remove("flash").map(serde_json::from_value).transpose().map_err(damaged)?;
-        let state: State = serde_json::from_value(versioned.rest.into()).map_err(damaged)?;
+        let legacy = versioned.fields.remove("flash").map(serde_json::from_value).transpose().map_err(damaged)?;
+        let state: State = serde_json::from_value(versioned.fields.into()).map_err(damaged)?;
         Ok(Some(state.upgrade(legacy)))
     }
 
@@ -289,9 +289,9 @@ impl State {
     }
 
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let rest = serde_json::to_value(self).expect("a state has only text keys");
-        let serde_json::Value::Object(rest) = rest else { unreachable!("a struct becomes an object") };
-        let versioned = Versioned { version: STATE_VERSION, rest };
+        let fields = serde_json::to_value(self).expect("a state has only text keys");
+        let serde_json::Value::Object(fields) = fields else { unreachable!("a struct becomes an object") };
+        let versioned = Versioned { version: STATE_VERSION, fields };
         let mut bytes = serde_json::to_vec_pretty(&versioned).expect("a state has only text keys");
         bytes.push(b'\n');
         bytes
@@ -320,13 +320,13 @@ impl State {
         [by_backing, self.by_name(name), self.displaced(name)].into_iter().flatten()
     }
 
-    /// The record of this incarnation.
-    pub fn by_incarnation(&self, incarnation: VolumeId) -> Option<&VolumeRecord> {
-        self.volumes.iter().find(|record| record.incarnation == incarnation)
+    /// The record of this volume ID.
+    pub fn by_id(&self, volume_id: VolumeId) -> Option<&VolumeRecord> {
+        self.volumes.iter().find(|record| record.volume_id == volume_id)
     }
 
-    /// The record of this incarnation, mutable.
-    pub fn by_incarnation_mut(&mut self, incarnation: VolumeId) -> Option<&mut VolumeRecord> {
-        self.volumes.iter_mut().find(|record| record.incarnation == incarnation)
+    /// The record of this volume ID, mutable.
+    pub fn by_id_mut(&mut self, volume_id: VolumeId) -> Option<&mut VolumeRecord> {
+        self.volumes.iter_mut().find(|record| record.volume_id == volume_id)
     }
 }

@@ -107,8 +107,8 @@ impl State {
     }
 
     /// Checks a store before it is written. The call changes nothing.
-    pub fn check_store(&self, found: &StoreFound) -> Result<StoreUse, Refusal> {
-        let StoreFound { store, ownership, holds_data, .. } = found;
+    pub fn check_store(&self, store_found: &StoreFound) -> Result<StoreUse, Refusal> {
+        let StoreFound { store, ownership, holds_data, .. } = store_found;
         let is_needed = self.volumes.iter().any(|volume| volume.dirty_on_flash.as_ref() == Some(store));
         let is_own = Some(ownership.owner) == uuid_of(&self.identity);
         let record = self.store(store);
@@ -130,7 +130,7 @@ impl State {
             if legacy || known {
                 // An interrupted opening leaves some devices in the life before it.
                 let is_known = |life| legacy || record.may_have_life(life);
-                return found.refuse_unknown_lives(record.epoch, is_known).map(|()| StoreUse::Known);
+                return store_found.refuse_unknown_lives(record.epoch, is_known).map(|()| StoreUse::Known);
             }
         }
         let epoch = record.map_or(0, |record| record.epoch);
@@ -145,7 +145,9 @@ impl State {
             return Err(Refusal::StoreOlder { store: store.clone(), epoch: ownership.epoch, known: epoch });
         }
         if !holds_data && !is_needed {
-            return found.refuse_unknown_lives(ownership.epoch, |life| life == ownership.life).map(|()| StoreUse::New);
+            return store_found
+                .refuse_unknown_lives(ownership.epoch, |life| life == ownership.life)
+                .map(|()| StoreUse::New);
         }
         if self.sabotage.is(Sabotage::AnyState) {
             return Ok(StoreUse::Known);
@@ -154,10 +156,10 @@ impl State {
     }
 
     /// The later start at which this foreign store was seen, if the copy found now is older.
-    pub(crate) fn newer_copy_seen(&self, store: &str, found: &Ownership) -> Option<u64> {
+    pub(crate) fn newer_copy_seen(&self, store: &str, ownership: &Ownership) -> Option<u64> {
         let seen = self.unclaimed_seen.get(store)?;
-        let is_owner = found.is_none() || Some(found.owner) == uuid_of(&seen.owner);
-        (is_owner && seen.epoch > found.epoch).then_some(seen.epoch)
+        let is_owner = ownership.is_none() || Some(ownership.owner) == uuid_of(&seen.owner);
+        (is_owner && seen.epoch > ownership.epoch).then_some(seen.epoch)
     }
 
     /// Records a refusal that persists while the store is absent: either this directory is an older copy until its
@@ -176,22 +178,23 @@ impl State {
     }
 
     /// Records that a checked store is about to be written.
-    pub fn record_store_use(&mut self, found: &StoreFound, used: StoreUse) {
+    pub fn record_store_use(&mut self, store_found: &StoreFound, used: StoreUse) {
         let life = self.life;
         if used == StoreUse::New {
             // None of the store's recorded state is valid any more.
-            self.void_pages_on(&found.store);
-            *self.store_mut(&found.store) = StoreRecord { map_void: true, ..StoreRecord::new(&found.store) };
+            self.void_pages_on(&store_found.store);
+            *self.store_mut(&store_found.store) =
+                StoreRecord { map_void: true, ..StoreRecord::new(&store_found.store) };
         }
-        let record = self.store_mut(&found.store);
+        let record = self.store_mut(&store_found.store);
         if used == StoreUse::New {
-            record.life = found.ownership.life;
+            record.life = store_found.ownership.life;
         }
         record.openings.push(show_number(life));
         if record.openings.len() > OPENINGS_MAX {
             record.openings.remove(0);
         }
-        record.sequence = if found.ownership.life == 0 { Sequence(0) } else { record.sequence };
+        record.sequence = if store_found.ownership.life == 0 { Sequence(0) } else { record.sequence };
     }
 
     /// Records that a store was opened in this life: all its superblocks name it.
@@ -363,7 +366,7 @@ mod tests {
     fn store_needed_by_a_volume_never_counts_as_new() {
         let mut state = state();
         opened(&mut state, Ownership::default(), false);
-        let id = state.identify(&crate::Claim::plain("v", "disk"), || VolumeId(7)).expect("new").incarnation;
+        let id = state.identify(&crate::Claim::plain("v", "disk"), || VolumeId(7)).expect("new").volume_id;
         state.mark_on_flash(id, Some("ab"));
         let emptied = Ownership { owner: [9; 16], epoch: 1, life: 1 };
         assert!(state.check_store(&found(emptied, false)).is_err());
@@ -374,7 +377,7 @@ mod tests {
     #[test]
     fn store_records_are_bounded_and_needed_ones_stay() {
         let mut state = state();
-        let id = state.identify(&crate::Claim::plain("v", "disk"), || VolumeId(7)).expect("new").incarnation;
+        let id = state.identify(&crate::Claim::plain("v", "disk"), || VolumeId(7)).expect("new").volume_id;
         state.mark_on_flash(id, Some("0"));
         for number in 0..2 * STORES_MAX {
             state.store_mut(&number.to_string());

@@ -8,7 +8,7 @@ use flash::StoreGeneration;
 use super::*;
 
 fn identified(state: &mut State, name: &str, backing: &str, drawn: u64) -> Result<VolumeId, Refusal> {
-    state.identify(&Claim::plain(name, backing), || VolumeId(drawn)).map(|admission| admission.incarnation)
+    state.identify(&Claim::plain(name, backing), || VolumeId(drawn)).map(|admission| admission.volume_id)
 }
 
 /// Like [`identified`], with an administrator's acceptance.
@@ -21,11 +21,11 @@ fn adopted(
 ) -> Result<VolumeId, Refusal> {
     let accept = Acceptance { adopt: true, give_up: give_up.map(str::to_owned), ..Acceptance::default() };
     let claim = Claim { accept: &accept, ..Claim::plain(name, backing) };
-    state.identify(&claim, || VolumeId(drawn)).map(|admission| admission.incarnation)
+    state.identify(&claim, || VolumeId(drawn)).map(|admission| admission.volume_id)
 }
 
 #[test]
-fn incarnation_stays_with_its_backing_over_restarts_and_renames() {
+fn volume_id_stays_with_its_backing_over_restarts_and_renames() {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let mut dir = StateDir::open(folder.path()).expect("a new directory");
     let first = dir.change(|state| identified(state, "web", "disk-1", 7)).expect("written").expect("new");
@@ -47,7 +47,7 @@ fn case_16_same_name_on_another_backing_is_refused_until_adopted() {
          not cleanly stopped. Attach the previous backing; or give the new backing another volume name; or, if the new \
          backing holds the volume's data: hotset volume adopt web"
     );
-    assert_eq!(state.volumes[0].incarnation, first, "a refusal changes nothing");
+    assert_eq!(state.volumes[0].volume_id, first, "a refusal changes nothing");
     let adopted = adopted(&mut state, "web", "disk-2", 8, None).expect("the loss is named");
     assert_ne!(adopted, first);
     assert_eq!(state.volumes.len(), 1, "the old identity is forgotten");
@@ -94,7 +94,7 @@ fn swapped_names_are_recognised_by_their_backings() {
     let served = ["a".to_owned()];
     let taken = state.identify(&Claim { served: &served, ..Claim::plain("c", "disk-1") }, || VolumeId(4));
     assert!(matches!(taken, Err(Refusal::BackingTaken { .. })), "{taken:?}");
-    assert_eq!(adopted(&mut state, "b", "disk-1", 5, None), Ok(a), "adoption keeps the backing's own incarnation");
+    assert_eq!(adopted(&mut state, "b", "disk-1", 5, None), Ok(a), "adoption keeps the backing's own volume ID");
     assert_eq!(state.volumes.len(), 1);
 }
 
@@ -169,7 +169,7 @@ fn state_file_is_read_back_unchanged() {
 }
 
 #[test]
-fn incarnations_are_drawn_from_the_operating_system() {
+fn volume_ids_are_drawn_from_the_operating_system() {
     let drawn: Vec<u64> = (0..8).map(|_| draw_number().expect("randomness")).collect();
     let mut unique = drawn.clone();
     unique.sort_unstable();
@@ -185,7 +185,7 @@ fn possible_data_on_flash_is_recorded_until_the_volume_is_clean() {
     let without = std::fs::read_to_string(folder.path().join("state.json")).expect("the file was written");
     assert!(!without.contains("dirty_on_flash"), "a version without flash reads it, too: {without}");
     dir.change(|state| state.mark_on_flash(id, Some("ab"))).expect("written");
-    dir.change(|state| state.mark_parked(id, 0)).expect("written");
+    dir.change(|state| state.mark_left_on_flash(id, 0)).expect("written");
     drop(dir);
     let mut dir = StateDir::open(folder.path()).expect("the same directory");
     assert_eq!(dir.state().volumes[0].dirty_on_flash.as_deref(), Some("ab"));
@@ -195,7 +195,7 @@ fn possible_data_on_flash_is_recorded_until_the_volume_is_clean() {
 }
 
 #[test]
-fn volume_gets_a_new_incarnation_when_its_flash_data_is_given_up() {
+fn volume_gets_a_new_id_when_its_flash_data_is_given_up() {
     let mut state = State::default();
     let id = identified(&mut state, "web", "disk-1", 7).expect("new");
     state.set_override(id, POLICY, "none", "write-back");
@@ -237,18 +237,18 @@ fn single_store_of_an_earlier_version_becomes_the_first_record() {
         Some((StoreGeneration(4), true, 0))
     );
     assert_eq!(state.wear["f0"].dirty_bytes, 3);
-    let found = |life| StoreFound {
+    let store_of = |life| StoreFound {
         store: "ab".to_owned(),
         ownership: flash::Ownership { life, ..Default::default() },
         devices: Vec::new(),
         holds_data: true,
     };
-    assert_eq!(state.check_store(&found(0)), Ok(StoreUse::Known), "no version before has named itself in a store");
-    assert!(state.check_store(&found(9)).is_err());
+    assert_eq!(state.check_store(&store_of(0)), Ok(StoreUse::Known), "no version before has named itself in a store");
+    assert!(state.check_store(&store_of(9)).is_err());
 }
 
-fn waiting(incarnation: VolumeId, in_log: u64) -> std::collections::BTreeMap<VolumeId, UndestagedBlocks> {
-    [(incarnation, UndestagedBlocks { in_log, in_memory: 0 })].into()
+fn waiting(volume_id: VolumeId, in_log: u64) -> std::collections::BTreeMap<VolumeId, UndestagedBlocks> {
+    [(volume_id, UndestagedBlocks { in_log, in_memory: 0 })].into()
 }
 
 #[test]
@@ -263,14 +263,14 @@ fn log_records_of_a_volume_clean_by_the_state_are_refused() {
     assert!(refused.to_string().contains("adopt web --give-up 0000000000000007"), "{refused}");
     state.mark_on_flash(id, Some("ab"));
     assert_eq!(
-        state.identify(&claim, || VolumeId(8)).map(|admission| admission.incarnation),
+        state.identify(&claim, || VolumeId(8)).map(|admission| admission.volume_id),
         Ok(id),
         "the mark expects data there"
     );
     state.mark_clean(id);
-    let accept = Acceptance { adopt: true, give_up: Some(show_incarnation(id)), ..Acceptance::default() };
+    let accept = Acceptance { adopt: true, give_up: Some(show_volume_id(id)), ..Acceptance::default() };
     let given_up = state.identify(&Claim { accept: &accept, ..claim }, || VolumeId(8)).expect("the loss is named");
-    assert_eq!(given_up.incarnation, VolumeId(8));
+    assert_eq!(given_up.volume_id, VolumeId(8));
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn volume_new_to_the_state_is_refused_beside_unclaimed_data() {
         "data-unclaimed"
     );
     assert_eq!(
-        state.identify(&claim("old", "disk-0"), || VolumeId(7)).expect("the volume is known").incarnation,
+        state.identify(&claim("old", "disk-0"), || VolumeId(7)).expect("the volume is known").volume_id,
         VolumeId(6)
     );
     let accept = Acceptance { adopt: true, give_up: Some("ab".into()), ..Acceptance::default() };
@@ -362,7 +362,7 @@ fn shrunk_backing_is_refused_until_dirty_data_is_given_up() {
     };
     let (whole, cut) = (evidence(0, 100), evidence(3, 50));
     let claim = |evidence| Claim { store: Some("ab"), evidence: Some(evidence), ..Claim::plain("web", "disk-1") };
-    let id = state.identify(&claim(&whole), || VolumeId(7)).expect("new").incarnation;
+    let id = state.identify(&claim(&whole), || VolumeId(7)).expect("new").volume_id;
     state.mark_on_flash(id, Some("ab"));
     let waiting = waiting(id, 5);
     let claim = |evidence| Claim { waiting: &waiting, ..claim(evidence) };
@@ -378,6 +378,6 @@ fn earlier_form_of_an_identity_is_recognised_and_renewed() {
     let id = identified(&mut state, "web", "device:8:0", 7).expect("new");
     let aliases = ["device:8:0".to_owned()];
     let renewed = Claim { aliases: &aliases, ..Claim::plain("web", "device:naa.1") };
-    assert_eq!(state.identify(&renewed, || VolumeId(8)).map(|admission| admission.incarnation), Ok(id));
+    assert_eq!(state.identify(&renewed, || VolumeId(8)).map(|admission| admission.volume_id), Ok(id));
     assert_eq!(identified(&mut state, "web", "device:naa.1", 9), Ok(id));
 }

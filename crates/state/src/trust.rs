@@ -137,7 +137,7 @@ pub enum Refusal {
         /// The volume.
         name: String,
         /// Reason why that log is not in use.
-        why: String,
+        reason: String,
         /// Dirty data that is given up by continuing without the log.
         loss: Box<Loss>,
     },
@@ -187,8 +187,8 @@ pub enum Refusal {
 /// Dirty data that a choice would give up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Identifies the data: the volume's incarnation, 16 hexadecimal digits.
-    pub incarnation: String,
+    /// Identifies the data: the volume ID, 16 hexadecimal digits.
+    pub volume_id: String,
     /// The volume's name at the last service.
     pub volume: String,
     /// The flash store that may hold the data.
@@ -223,7 +223,7 @@ impl fmt::Display for Loss {
             Some(bytes) => write!(f, "{} KiB of dirty data of volume {}", bytes.div_ceil(1024), self.volume)?,
             None => write!(f, "an unknown amount of dirty data of volume {}", self.volume)?,
         }
-        write!(f, " (data {}", self.incarnation)?;
+        write!(f, " (data {}", self.volume_id)?;
         match &self.store {
             Some(store) => write!(f, ", flash store {store})"),
             None => write!(f, ")"),
@@ -337,18 +337,18 @@ impl fmt::Display for Refusal {
                 )?;
                 match loss {
                     None => Ok(()),
-                    Some(loss) => write!(f, " --give-up {}, which discards {loss}", loss.incarnation),
+                    Some(loss) => write!(f, " --give-up {}, which discards {loss}", loss.volume_id),
                 }
             }
             Refusal::BackingTaken { other } => {
                 write!(f, "its backing belongs to volume {other}, which is in service; give it a backing of its own")
             }
-            Refusal::DirtyElsewhere { name, why, loss } => write!(
+            Refusal::DirtyElsewhere { name, reason, loss } => write!(
                 f,
                 "the flash log may hold the only copy of flushed data of this volume, and that log is not in use: \
-                 {why}. Reconnect the log's devices and restart; or, to continue without that data: hotset volume \
+                 {reason}. Reconnect the log's devices and restart; or, to continue without that data: hotset volume \
                  adopt {name} --give-up {}, which discards {loss}",
-                loss.incarnation
+                loss.volume_id
             ),
             Refusal::LogUnexpected { name, loss } => write!(
                 f,
@@ -356,7 +356,7 @@ impl fmt::Display for Refusal {
                  is complete: one of the two is an older copy. If the devices or the state directory were restored \
                  from a copy, restore the newest ones and restart; or, to keep the content of the backing: hotset \
                  volume adopt {name} --give-up {}, which discards {loss}",
-                loss.incarnation
+                loss.volume_id
             ),
             Refusal::ContentDiffers { name, missing, loss } => write!(
                 f,
@@ -364,7 +364,7 @@ impl fmt::Display for Refusal {
                  other content. If the disk was rolled back, restored or exchanged, restore the previous content; or, \
                  to keep the present content of the backing: hotset volume adopt {name} --give-up {}, which discards \
                  {loss}",
-                loss.incarnation
+                loss.volume_id
             ),
             Refusal::ContentUnproven { name, identity, loss } => write!(
                 f,
@@ -373,7 +373,7 @@ impl fmt::Display for Refusal {
                  lost the checksums of the destaged blocks. If it is the same disk: hotset volume adopt {name}, which \
                  writes that data to it. If not, attach the right disk; or, to keep the content of this disk: hotset \
                  volume adopt {name} --give-up {}, which discards {loss}",
-                loss.incarnation
+                loss.volume_id
             ),
             Refusal::BackingShrank { name, known_bytes, found_bytes, past_end_bytes } => write!(
                 f,

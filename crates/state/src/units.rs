@@ -41,60 +41,59 @@ pub enum UnitError {
 }
 
 impl State {
-    /// Assigns LUNs. Each entry of `wanted` has an incarnation, the LUN fixed in the configuration file, and a serial
+    /// Assigns LUNs. Each entry of `requests` has a volume ID, the LUN fixed in the configuration file, and a serial
     /// number for a volume without one. Volumes without a LUN get one, and volumes whose fixed LUN has changed get the
     /// new one. LUNs in `fixed` are assigned to no other volume, and LUNs that volumes have had are not assigned. A
     /// volume whose name is not `known` any more loses its LUN to a volume for which the file fixes it; if it returns,
     /// it is a new unit to initiators.
     pub fn assign_luns(
         &mut self,
-        wanted: &[(VolumeId, Option<u16>, u64)],
+        requests: &[(VolumeId, Option<u16>, u64)],
         fixed: &BTreeSet<u16>,
         known: &BTreeSet<&str>,
     ) -> Vec<Result<(), UnitError>> {
         for record in self.volumes.iter_mut().filter(|record| !known.contains(record.name.as_str())) {
-            let is_wanted = |lun: u16| wanted.iter().any(|(_, to, _)| *to == Some(lun));
+            let is_wanted = |lun: u16| requests.iter().any(|(_, to, _)| *to == Some(lun));
             record.unit = record.unit.take().filter(|unit| !is_wanted(unit.lun));
         }
-        let current = |state: &State, incarnation: VolumeId| {
-            let record = state.volumes.iter().find(|record| record.incarnation == incarnation);
+        let current = |state: &State, volume_id: VolumeId| {
+            let record = state.volumes.iter().find(|record| record.volume_id == volume_id);
             record.and_then(|record| record.unit.as_ref()).map(|unit| unit.lun)
         };
         let mut moves: BTreeMap<VolumeId, u16> = BTreeMap::new();
-        for (incarnation, to, _) in wanted {
-            moves.extend(to.filter(|to| current(self, *incarnation) != Some(*to)).map(|to| (*incarnation, to)));
+        for (volume_id, to, _) in requests {
+            moves.extend(to.filter(|to| current(self, *volume_id) != Some(*to)).map(|to| (*volume_id, to)));
         }
         // Volumes may exchange LUNs: a LUN given up is free for the next volume. A volume that cannot move keeps its
         // LUN, and may block another one.
         let mut refused = BTreeMap::new();
         loop {
-            let keeps_lun = |record: &&VolumeRecord| !moves.contains_key(&record.incarnation);
+            let keeps_lun = |record: &&VolumeRecord| !moves.contains_key(&record.volume_id);
             let in_use = self
                 .volumes
                 .iter()
                 .filter(keeps_lun)
                 .filter_map(|record| Some((record.unit.as_ref()?.lun, &record.name)));
             let in_use: BTreeMap<u16, &String> = in_use.collect();
-            let blocked =
-                moves.iter().find_map(|(incarnation, to)| Some((*incarnation, *to, (*in_use.get(to)?).clone())));
-            let Some((incarnation, lun, other)) = blocked else { break };
-            moves.remove(&incarnation);
-            refused.insert(incarnation, UnitError::Taken { lun, other });
+            let blocked = moves.iter().find_map(|(volume_id, to)| Some((*volume_id, *to, (*in_use.get(to)?).clone())));
+            let Some((volume_id, lun, other)) = blocked else { break };
+            moves.remove(&volume_id);
+            refused.insert(volume_id, UnitError::Taken { lun, other });
         }
-        let released: Vec<u16> = moves.keys().filter_map(|incarnation| current(self, *incarnation)).collect();
-        let mut results = Vec::with_capacity(wanted.len());
-        for (incarnation, _, serial) in wanted {
-            if let Some(error) = refused.remove(incarnation) {
+        let released: Vec<u16> = moves.keys().filter_map(|volume_id| current(self, *volume_id)).collect();
+        let mut results = Vec::with_capacity(requests.len());
+        for (volume_id, _, serial) in requests {
+            if let Some(error) = refused.remove(volume_id) {
                 results.push(Err(error));
                 continue;
             }
-            let lun = match (moves.get(incarnation), current(self, *incarnation)) {
+            let lun = match (moves.get(volume_id), current(self, *volume_id)) {
                 (Some(to), _) => Some(*to),
                 (None, Some(lun)) => Some(lun),
                 (None, None) => self.free_lun(fixed, &released),
             };
             results.push(lun.map(|_| ()).ok_or(UnitError::Full));
-            if let (Some(lun), Some(record)) = (lun, self.by_incarnation_mut(*incarnation)) {
+            if let (Some(lun), Some(record)) = (lun, self.by_id_mut(*volume_id)) {
                 let unit = UnitRecord { lun, serial: *serial, reservations: String::new() };
                 record.unit = Some(record.unit.take().map_or(unit, |unit| UnitRecord { lun, ..unit }));
             }
@@ -115,8 +114,8 @@ impl State {
     }
 
     /// Records a volume's persistent reservations; false if there is no such volume.
-    pub fn record_reservations(&mut self, incarnation: VolumeId, record: &[u8]) -> bool {
-        let unit = self.by_incarnation_mut(incarnation).and_then(|record| record.unit.as_mut());
+    pub fn record_reservations(&mut self, volume_id: VolumeId, record: &[u8]) -> bool {
+        let unit = self.by_id_mut(volume_id).and_then(|record| record.unit.as_mut());
         unit.map(|unit| unit.reservations = record.iter().map(|byte| format!("{byte:02x}")).collect()).is_some()
     }
 }
@@ -149,13 +148,13 @@ mod tests {
         state.volumes.iter().map(|record| record.unit.as_ref().map(|unit| unit.lun)).collect()
     }
 
-    fn assign(state: &mut State, wanted: &[(u64, Option<u16>)]) -> Vec<Result<(), UnitError>> {
-        let fixed = wanted.iter().filter_map(|(_, lun)| *lun).collect();
-        let wanted: Vec<_> =
-            wanted.iter().map(|(incarnation, lun)| (VolumeId(*incarnation), *lun, incarnation + 100)).collect();
+    fn assign(state: &mut State, requests: &[(u64, Option<u16>)]) -> Vec<Result<(), UnitError>> {
+        let fixed = requests.iter().filter_map(|(_, lun)| *lun).collect();
+        let requests: Vec<_> =
+            requests.iter().map(|(volume_id, lun)| (VolumeId(*volume_id), *lun, volume_id + 100)).collect();
         let names: Vec<String> = state.volumes.iter().map(|record| record.name.clone()).collect();
         let known = names.iter().map(String::as_str).filter(|name| *name != "orphan").collect();
-        state.assign_luns(&wanted, &fixed, &known)
+        state.assign_luns(&requests, &fixed, &known)
     }
 
     #[test]

@@ -135,9 +135,9 @@ impl Writer {
             return Some(WriteError::Hangs(time).to_string());
         }
         if self.pending.is_none() && self.last_result.elapsed() >= PROBE_PAUSE {
-            let (done, is_done) = sync_channel(1);
+            let (done, receiver) = sync_channel(1);
             if self.jobs.try_send(Job { bytes: in_force(), work: Work::Probe, done }).is_ok() {
-                self.pending = Some(PendingJob { since: Instant::now(), is_cancelled: false, done: is_done });
+                self.pending = Some(PendingJob { since: Instant::now(), is_cancelled: false, done: receiver });
             }
         }
         self.failed.clone()
@@ -154,19 +154,19 @@ impl Writer {
         if let Some(time) = self.unanswered_time() {
             return Err(WriteError::Hangs(time));
         }
-        let (done, is_done) = sync_channel(1);
+        let (done, receiver) = sync_channel(1);
         let stage = Arc::new(Mutex::new(Stage::Writing));
         let since = Instant::now();
         let job = Job { bytes, work: Work::Replace(hook, stage.clone()), done };
         // A probe may be running: the queue has room for this write behind it.
         self.jobs.try_send(job).map_err(|_| ended())?;
-        let result = match is_done.recv_timeout(self.timeout) {
+        let result = match receiver.recv_timeout(self.timeout) {
             Err(RecvTimeoutError::Timeout) if cancel(&stage, in_force) => {
-                self.pending = Some(PendingJob { since, is_cancelled: true, done: is_done });
+                self.pending = Some(PendingJob { since, is_cancelled: true, done: receiver });
                 return Err(WriteError::Hangs(since.elapsed()));
             }
             // The write has just ended.
-            Err(RecvTimeoutError::Timeout) => is_done.recv().unwrap_or_else(|_| Err(ended())),
+            Err(RecvTimeoutError::Timeout) => receiver.recv().unwrap_or_else(|_| Err(ended())),
             Err(RecvTimeoutError::Disconnected) => Err(ended()),
             Ok(result) => result,
         };

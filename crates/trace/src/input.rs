@@ -120,7 +120,7 @@ impl Input {
 
     fn next_line(&mut self) -> io::Result<Next<'_>> {
         let mut scanned = self.start;
-        let found = loop {
+        let line_end = loop {
             if let Some(at) = find_newline(&self.buffer[scanned..self.end]) {
                 break Some(scanned + at);
             }
@@ -134,7 +134,7 @@ impl Input {
             }
         };
         let unit_start = self.start;
-        let Some(newline) = found else {
+        let Some(newline) = line_end else {
             if let Some(error) = self.error.take() {
                 return Err(error);
             }

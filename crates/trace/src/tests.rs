@@ -65,11 +65,12 @@ fn truncated_compressed_trace_yields_its_start_and_an_error() {
     for compression in [Compression::Gzip, Compression::Xz, Compression::Zstd] {
         let whole = packed(compression, long.as_bytes());
         let reader = opened("a", &whole[..whole.len() / 2], None).expect("the start is valid");
-        let all: Vec<_> = reader.collect();
-        assert!(all.len() > 10_000 && all.len() < 90_000, "{compression:?}: {}", all.len());
-        let message = all.last().expect("there are requests").as_ref().expect_err("the file is truncated").to_string();
+        let requests: Vec<_> = reader.collect();
+        assert!(requests.len() > 10_000 && requests.len() < 90_000, "{compression:?}: {}", requests.len());
+        let message =
+            requests.last().expect("there are requests").as_ref().expect_err("the file is truncated").to_string();
         assert!(message.starts_with("a, line ") && message.contains("cannot be read further"), "{message}");
-        assert!(all[..all.len() - 1].iter().all(Result::is_ok));
+        assert!(requests[..requests.len() - 1].iter().all(Result::is_ok));
     }
 }
 

@@ -19,10 +19,10 @@ fn collect<'a, const N: usize>(
     parts: impl Iterator<Item = &'a [u8]>,
     allow_extra: bool,
 ) -> Result<[&'a [u8]; N], RecordError> {
-    let mut found = [&b""[..]; N];
+    let mut columns = [&b""[..]; N];
     let mut count = 0;
     for part in parts {
-        if let Some(place) = found.get_mut(count) {
+        if let Some(place) = columns.get_mut(count) {
             *place = part.trim_ascii();
         } else if allow_extra {
             break;
@@ -32,7 +32,7 @@ fn collect<'a, const N: usize>(
     if count < N || (count > N && !allow_extra) {
         return Err(format!("has {count} fields where {N} are expected").into());
     }
-    Ok(found)
+    Ok(columns)
 }
 
 /// Parses a whole number.

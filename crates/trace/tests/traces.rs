@@ -37,8 +37,8 @@ const TRACES: [(&str, Format, usize, u64); 6] = [
 fn published_traces_are_read_completely() {
     let Some(folder) = folder() else { return };
     for (name, format, requests, hundredths) in TRACES {
-        let (found, read) = read(&folder, name);
-        assert_eq!((found, read.len()), (format, requests), "{name}");
+        let (detected, read) = read(&folder, name);
+        assert_eq!((detected, read.len()), (format, requests), "{name}");
         let mut info = Info::default();
         read.iter().for_each(|request| info.add(request));
         let footprint = info.footprint_small_bytes();

@@ -13,8 +13,26 @@ pub(crate) const RANGE_SECTORS_MAX: u32 = 1 << 22;
 pub(crate) const QUEUES_MAX: usize = 64;
 /// Size of the configuration space, in bytes.
 pub(crate) const SPACE_BYTES: usize = 256;
-/// Offset of the write-back field, which the driver may set.
-pub(crate) const WRITE_CACHE_AT: usize = 32;
+
+/// Offsets of fields in the configuration space (virtio 1.2, section 5.2.4).
+pub(crate) mod field {
+    pub(super) const CAPACITY: usize = 0;
+    pub(super) const SEG_MAX: usize = 12;
+    pub(super) const BLK_SIZE: usize = 20;
+    /// Exponent of the physical block's logical blocks, then the offset of the first aligned one.
+    pub(super) const PHYSICAL_BLOCK_EXP: usize = 24;
+    pub(super) const MIN_IO_SIZE: usize = 26;
+    pub(super) const OPT_IO_SIZE: usize = 28;
+    /// The driver may set it.
+    pub(crate) const WRITEBACK: usize = 32;
+    pub(super) const NUM_QUEUES: usize = 34;
+    pub(super) const MAX_DISCARD_SECTORS: usize = 36;
+    pub(super) const MAX_DISCARD_SEG: usize = 40;
+    pub(super) const DISCARD_SECTOR_ALIGNMENT: usize = 44;
+    pub(super) const MAX_WRITE_ZEROES_SECTORS: usize = 48;
+    pub(super) const MAX_WRITE_ZEROES_SEG: usize = 52;
+    pub(super) const WRITE_ZEROES_MAY_UNMAP: usize = 56;
+}
 
 const SECTOR_SHIFT: u32 = 9;
 /// Sectors of a block of the engine.
@@ -53,20 +71,19 @@ pub(crate) fn space<S: Seam>(volume: &Volume<S>, write_back: bool) -> [u8; SPACE
     let mut space = [0; SPACE_BYTES];
     let mut put = |at: usize, bytes: &[u8]| space[at..at + bytes.len()].copy_from_slice(bytes);
     let sector = 1_u32 << SECTOR_SHIFT;
-    put(0, &(volume.size_bytes() >> SECTOR_SHIFT).to_le_bytes());
-    put(12, &SEGMENTS_MAX.to_le_bytes());
-    put(20, &sector.to_le_bytes());
-    // Physical block exponent and alignment offset; minimum and optimal I/O size.
-    put(24, &[BLOCK_SECTORS.trailing_zeros() as u8, 0]);
-    put(26, &(BLOCK_SECTORS as u16).to_le_bytes());
-    put(28, &PAGE_SECTORS.to_le_bytes());
-    put(WRITE_CACHE_AT, &[u8::from(write_back)]);
-    put(34, &(QUEUES_MAX as u16).to_le_bytes());
-    put(36, &RANGE_SECTORS_MAX.to_le_bytes());
-    put(40, &RANGES_MAX.to_le_bytes());
-    put(44, &BLOCK_SECTORS.to_le_bytes());
-    put(48, &RANGE_SECTORS_MAX.to_le_bytes());
-    put(52, &RANGES_MAX.to_le_bytes());
-    put(56, &[1]);
+    put(field::CAPACITY, &(volume.size_bytes() >> SECTOR_SHIFT).to_le_bytes());
+    put(field::SEG_MAX, &SEGMENTS_MAX.to_le_bytes());
+    put(field::BLK_SIZE, &sector.to_le_bytes());
+    put(field::PHYSICAL_BLOCK_EXP, &[BLOCK_SECTORS.trailing_zeros() as u8, 0]);
+    put(field::MIN_IO_SIZE, &(BLOCK_SECTORS as u16).to_le_bytes());
+    put(field::OPT_IO_SIZE, &PAGE_SECTORS.to_le_bytes());
+    put(field::WRITEBACK, &[u8::from(write_back)]);
+    put(field::NUM_QUEUES, &(QUEUES_MAX as u16).to_le_bytes());
+    put(field::MAX_DISCARD_SECTORS, &RANGE_SECTORS_MAX.to_le_bytes());
+    put(field::MAX_DISCARD_SEG, &RANGES_MAX.to_le_bytes());
+    put(field::DISCARD_SECTOR_ALIGNMENT, &BLOCK_SECTORS.to_le_bytes());
+    put(field::MAX_WRITE_ZEROES_SECTORS, &RANGE_SECTORS_MAX.to_le_bytes());
+    put(field::MAX_WRITE_ZEROES_SEG, &RANGES_MAX.to_le_bytes());
+    put(field::WRITE_ZEROES_MAY_UNMAP, &[1]);
     space
 }

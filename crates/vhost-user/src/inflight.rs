@@ -63,7 +63,7 @@ impl InflightArea {
         let needed_bytes = area_bytes(queues, size);
         let end = offset.checked_add(needed_bytes).ok_or(MemoryError::InvalidRange { guest: offset, len })?;
         if len < needed_bytes || !offset.is_multiple_of(64) {
-            return Err(MemoryError::Short { wanted: needed_bytes, has: len });
+            return Err(MemoryError::Short { needed_bytes, has: len });
         }
         let whole = Part::whole(Mapping::of_file(file, end, fault)?, end as usize);
         let part = whole.part(offset as usize, needed_bytes as usize).expect("the range is mapped");
@@ -233,7 +233,13 @@ mod tests {
         assert_eq!(next.recover(1), Ok(vec![5, 7, 0]));
         next.record_start(2);
         assert_eq!(next.recover(1), Ok(vec![5, 7, 0, 2]), "later requests come later");
-        assert!(again.queue(0, 8).expect("the area has two queues").recover(0).is_ok_and(|left| left.is_empty()));
+        assert!(
+            again
+                .queue(0, 8)
+                .expect("the area has two queues")
+                .recover(0)
+                .is_ok_and(|unfinished| unfinished.is_empty())
+        );
     }
 
     #[test]

@@ -48,10 +48,10 @@ pub enum MemoryError {
         len: u64,
     },
     /// The file is too short.
-    #[error("a region needs {wanted} bytes of a file of {has} bytes")]
+    #[error("a region needs {needed_bytes} bytes of a file of {has} bytes")]
     Short {
         /// Bytes needed.
-        wanted: u64,
+        needed_bytes: u64,
         /// Bytes in the file.
         has: u64,
     },
@@ -88,10 +88,11 @@ impl Mapping {
         let file_system = rustix::fs::fstatfs(&file).map_err(|error| failed(&error))?;
         // Large pages are mapped and unmapped as a whole.
         let page = if file_system.f_type == HUGETLBFS_MAGIC { file_system.f_bsize as u64 } else { PAGE_BYTES as u64 };
-        let wanted = if page > PAGE_BYTES as u64 { len.checked_next_multiple_of(page) } else { Some(len) };
-        let wanted =
-            wanted.filter(|wanted| *wanted <= file_bytes).ok_or(MemoryError::Short { wanted: len, has: file_bytes })?;
-        let size = usize::try_from(wanted).map_err(|_| MemoryError::Short { wanted, has: file_bytes })?;
+        let needed_bytes = if page > PAGE_BYTES as u64 { len.checked_next_multiple_of(page) } else { Some(len) };
+        let needed_bytes = needed_bytes
+            .filter(|needed_bytes| *needed_bytes <= file_bytes)
+            .ok_or(MemoryError::Short { needed_bytes: len, has: file_bytes })?;
+        let size = usize::try_from(needed_bytes).map_err(|_| MemoryError::Short { needed_bytes, has: file_bytes })?;
         let region = MmapRegion::from_file(FileOffset::new(file.into(), 0), size).map_err(|error| failed(&error))?;
         let guarded = size.next_multiple_of(page as usize);
         let guard = FaultGuard::new(region.as_ptr() as usize, guarded, fault).map_err(|error| failed(&error))?;
@@ -117,11 +118,11 @@ impl Region {
     pub fn map(layout: RegionLayout, file: OwnedFd, fault: &FaultFlag) -> Result<Region, MemoryError> {
         let RegionLayout { guest, len, user, offset } = layout;
         let ends = [guest, user, offset].map(|start| start.checked_add(len));
-        let [Some(_), Some(_), Some(wanted)] = ends else { return Err(MemoryError::InvalidRange { guest, len }) };
+        let [Some(_), Some(_), Some(file_len)] = ends else { return Err(MemoryError::InvalidRange { guest, len }) };
         if len == 0 {
             return Err(MemoryError::InvalidRange { guest, len });
         }
-        Ok(Region { layout, map: Mapping::of_file(file, wanted, fault)? })
+        Ok(Region { layout, map: Mapping::of_file(file, file_len, fault)? })
     }
 
     /// A region of anonymous memory, for tests that play both sides.
@@ -201,10 +202,10 @@ impl Memory {
     /// The same memory without a region, whatever its offset in the file.
     pub fn without(&self, layout: RegionLayout) -> Result<Memory, MemoryError> {
         let key = |layout: &RegionLayout| (layout.guest, layout.len, layout.user);
-        let found =
+        let position =
             self.regions.iter().position(|region| key(&region.layout) == key(&layout)).ok_or(MemoryError::Unknown)?;
         let mut regions = self.regions.clone();
-        regions.remove(found);
+        regions.remove(position);
         Ok(Memory { regions })
     }
 
@@ -237,15 +238,15 @@ impl Memory {
         len: usize,
         mut visit: impl FnMut(VolatileSlice<'_>, usize),
     ) -> Result<(), Outside> {
-        let mut done = 0;
-        while done < len {
-            let at = guest.checked_add(done as u64).ok_or(Outside)?;
+        let mut covered = 0;
+        while covered < len {
+            let at = guest.checked_add(covered as u64).ok_or(Outside)?;
             let (region, inside) = self.region_of(at).ok_or(Outside)?;
-            let count = (region.layout.len - inside).min((len - done) as u64) as usize;
+            let count = (region.layout.len - inside).min((len - covered) as u64) as usize;
             let slice =
                 region.map.region.get_slice((region.layout.offset + inside) as usize, count).map_err(|_| Outside)?;
-            visit(slice, done);
-            done += count;
+            visit(slice, covered);
+            covered += count;
         }
         Ok(())
     }
@@ -359,7 +360,10 @@ mod tests {
         rustix::fs::ftruncate(&file, 0x1000).expect("the file can grow");
         let layout = RegionLayout { guest: 0, len: 0x1000, user: 0, offset: 0x1000 };
         let fault = FaultFlag::default();
-        assert!(matches!(Region::map(layout, file, &fault), Err(MemoryError::Short { wanted: 0x2000, has: 0x1000 })));
+        assert!(matches!(
+            Region::map(layout, file, &fault),
+            Err(MemoryError::Short { needed_bytes: 0x2000, has: 0x1000 })
+        ));
     }
 
     #[test]

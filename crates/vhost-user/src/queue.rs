@@ -466,8 +466,8 @@ impl<S: Seam> Queue<S> {
                 device.volume.write_now(at, len, &mut GuestData(buffers)).then_some((Status::Ok, 0))
             }
             Kind::Identity => {
-                // The incarnation is constant for the life of the volume, unlike its name.
-                let mut text = format!("{:016x}", device.volume.spec().incarnation).into_bytes();
+                // The volume ID is constant for the life of the volume, unlike its name.
+                let mut text = format!("{:016x}", device.volume.spec().volume_id).into_bytes();
                 text.resize(ID_BYTES, 0);
                 let wrote = buffers.write(0, &text, |at, len| device.mark_dirty(at, len));
                 wrote.expect("the buffers are in the request's memory and as long as its data");
@@ -503,21 +503,21 @@ impl<S: Seam> Queue<S> {
         let device = &self.device;
         let piece_max =
             (device.clients.client_quota_bytes() / BLOCK_BYTES * BLOCK_BYTES).clamp(BLOCK_BYTES, PIECE_BYTES);
-        let (mut done, mut data) = (0, Vec::new());
-        while done < len {
-            let from = at + done as u64;
-            let count = (piece_max - (from % piece_max as u64) as usize).min(len - done);
-            let wanted = || !device.has_ended.get();
-            let _loan = device.account.borrow(&device.seam, buffer_bytes(from, count), wanted).await?;
+        let (mut read_bytes, mut data) = (0, Vec::new());
+        while read_bytes < len {
+            let from = at + read_bytes as u64;
+            let count = (piece_max - (from % piece_max as u64) as usize).min(len - read_bytes);
+            let is_needed = || !device.has_ended.get();
+            let _loan = device.account.borrow(&device.seam, buffer_bytes(from, count), is_needed).await?;
             if let Err(error) = device.volume.read(from, count, &mut data).await {
                 return Some(Err(error));
             }
             if device.has_ended.get() {
                 return None;
             }
-            request.buffers.write_pieces(done, &data, |at, len| device.mark_dirty(at, len));
+            request.buffers.write_pieces(read_bytes, &data, |at, len| device.mark_dirty(at, len));
             data.clear();
-            done += count;
+            read_bytes += count;
         }
         Some(Ok(len))
     }
@@ -526,17 +526,17 @@ impl<S: Seam> Queue<S> {
     async fn write(&self, request: &Request, at: u64, len: usize) -> Option<Result<usize, RequestError>> {
         let device = &self.device;
         let flags = WriteFlags { fua: device.writes_through(), ..Default::default() };
-        let mut done = 0;
-        while done < len {
-            let from = at + done as u64;
-            let count = (PIECE_BYTES - (from % PIECE_BYTES as u64) as usize).min(len - done);
+        let mut written = 0;
+        while written < len {
+            let from = at + written as u64;
+            let count = (PIECE_BYTES - (from % PIECE_BYTES as u64) as usize).min(len - written);
             let lent = poll_fn(|context| match device.has_ended.get() {
                 true => Poll::Ready(None),
                 false => device.payload_pool.lend(count, context).map_or(Poll::Pending, |lent| Poll::Ready(Some(lent))),
             });
             let _lent = lent.await?;
             let mut data = vec![0; count];
-            let read = request.buffers.read(done, &mut data);
+            let read = request.buffers.read(written, &mut data);
             read.expect("the buffers are in the request's memory and as long as its data");
             if device.fault.is_set() {
                 return None;
@@ -544,7 +544,7 @@ impl<S: Seam> Queue<S> {
             if let Err(error) = device.volume.write(from, count, flags, &mut &data[..]).await {
                 return Some(Err(error));
             }
-            done += count;
+            written += count;
         }
         Some(Ok(0))
     }

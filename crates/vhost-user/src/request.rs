@@ -195,24 +195,26 @@ fn for_each_piece(
     len: usize,
     mut visit: impl FnMut(u64, usize, usize) -> Result<(), ()>,
 ) -> Result<(), ()> {
-    let (mut start, mut done) = (0, 0);
+    let (mut start, mut copied) = (0, 0);
     for segment in segments {
         let end = start + segment.len as usize;
-        if done < len && from + done < end {
-            let inside = from + done - start;
-            let count = (end - start - inside).min(len - done);
-            visit(segment.at + inside as u64, count, done)?;
-            done += count;
+        if copied < len && from + copied < end {
+            let inside = from + copied - start;
+            let count = (end - start - inside).min(len - copied);
+            visit(segment.at + inside as u64, count, copied)?;
+            copied += count;
         }
         start = end;
     }
-    if done == len { Ok(()) } else { Err(()) }
+    if copied == len { Ok(()) } else { Err(()) }
 }
 
 /// Copies bytes of the buffers from offset `from` on out of the guest's memory.
 fn copy_out(memory: &Memory, segments: &[Segment], from: usize, out: &mut [u8]) -> Result<(), ()> {
     let len = out.len();
-    for_each_piece(segments, from, len, |at, count, done| memory.read(at, &mut out[done..done + count]).map_err(|_| ()))
+    for_each_piece(segments, from, len, |at, count, copied| {
+        memory.read(at, &mut out[copied..copied + count]).map_err(|_| ())
+    })
 }
 
 impl Buffers {
@@ -232,8 +234,8 @@ impl Buffers {
 
     /// Copies bytes to the guest's memory and calls `mark_dirty` for each range.
     pub(crate) fn write(&self, from: usize, bytes: &[u8], mut mark_dirty: impl FnMut(u64, usize)) -> Result<(), ()> {
-        for_each_piece(&self.segments, from, bytes.len(), |at, count, done| {
-            self.memory.write(at, &bytes[done..done + count]).map_err(|_| ())?;
+        for_each_piece(&self.segments, from, bytes.len(), |at, count, copied| {
+            self.memory.write(at, &bytes[copied..copied + count]).map_err(|_| ())?;
             mark_dirty(at, count);
             Ok(())
         })

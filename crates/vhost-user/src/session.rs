@@ -13,7 +13,7 @@ use rustix::net::SendFlags;
 use seam::real::FaultFlag;
 use seam::{Bell, Seam};
 
-use crate::config::{QUEUES_MAX, SPACE_BYTES, WRITE_CACHE_AT, feature, features, space};
+use crate::config::{QUEUES_MAX, SPACE_BYTES, feature, features, field, space};
 use crate::device::Device;
 use crate::inflight::{InflightArea, area_bytes, create_area};
 use crate::memory::{DirtyLog, Memory, MemoryError, Region, RegionLayout};
@@ -146,7 +146,7 @@ impl<S: Seam> Session<S> {
         let device = &self.device;
         match message {
             Message::GetFeatures => return Ok(Reply::U64(features(device.volume.spec().read_only))),
-            Message::SetFeatures(wanted) => self.set_features(wanted)?,
+            Message::SetFeatures(features) => self.set_features(features)?,
             Message::SetOwner | Message::SetLogFd => {}
             Message::Reset => {
                 self.stop(&stop_now).await;
@@ -203,10 +203,10 @@ impl<S: Seam> Session<S> {
             }
             Message::SetVringFd { kind, index, fd } => self.set_vring_fd(kind, index, fd)?,
             Message::GetProtocolFeatures => return Ok(Reply::U64(protocol::OFFERED)),
-            Message::SetProtocolFeatures(wanted) if wanted & !protocol::OFFERED != 0 => {
-                return Err(Refused::Features(wanted & !protocol::OFFERED));
+            Message::SetProtocolFeatures(features) if features & !protocol::OFFERED != 0 => {
+                return Err(Refused::Features(features & !protocol::OFFERED));
             }
-            Message::SetProtocolFeatures(wanted) => self.protocol.set(wanted),
+            Message::SetProtocolFeatures(features) => self.protocol.set(features),
             Message::GetQueueNum => return Ok(Reply::U64(QUEUES_MAX as u64)),
             Message::SetVringEnable { index, enabled } => {
                 let queue = self.queue(index)?;
@@ -239,18 +239,18 @@ impl<S: Seam> Session<S> {
         Ok(Reply::Done)
     }
 
-    fn set_features(&self, wanted: u64) -> Result<(), Refused> {
+    fn set_features(&self, requested: u64) -> Result<(), Refused> {
         let device = &self.device;
-        let unknown = wanted & !features(device.volume.spec().read_only);
+        let unknown = requested & !features(device.volume.spec().read_only);
         if unknown != 0 {
             return Err(Refused::Features(unknown));
         }
-        device.features.set(wanted);
+        device.features.set(requested);
         // Without protocol features a queue is enabled from the start.
-        if wanted & feature::PROTOCOL == 0 {
+        if requested & feature::PROTOCOL == 0 {
             self.queues.iter().for_each(|queue| queue.enabled.set(true));
         }
-        if wanted & feature::LOG_ALL == 0 {
+        if requested & feature::LOG_ALL == 0 {
             device.log.take();
         }
         Ok(())
@@ -289,7 +289,7 @@ impl<S: Seam> Session<S> {
     }
 
     fn set_config(&self, offset: u32, bytes: &[u8]) -> Result<(), Refused> {
-        let (WRITE_CACHE_AT, [value @ (0 | 1)]) = (offset as usize, bytes) else {
+        let (field::WRITEBACK, [value @ (0 | 1)]) = (offset as usize, bytes) else {
             return Err(Refused::Config(offset, bytes.len()));
         };
         let write_through = *value == 0;

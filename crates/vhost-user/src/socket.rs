@@ -78,11 +78,11 @@ pub(crate) fn serve_socket(socket: &Arc<OwnedFd>, core: &Sender<FrontEndMessage>
 
 /// Fills `bytes` and collects attached descriptors; returns false if the front end has disconnected.
 fn receive(socket: &OwnedFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<bool, SocketError> {
-    let mut done = 0;
-    while done < bytes.len() {
+    let mut filled = 0;
+    while filled < bytes.len() {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let mut into = [IoSliceMut::new(&mut bytes[done..])];
+        let mut into = [IoSliceMut::new(&mut bytes[filled..])];
         let received = rustix::net::recvmsg(socket.as_fd(), &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC);
         let count = match received {
             Ok(message) => message.bytes,
@@ -100,7 +100,7 @@ fn receive(socket: &OwnedFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result
         if count == 0 {
             return Ok(false);
         }
-        done += count;
+        filled += count;
     }
     Ok(true)
 }
@@ -112,12 +112,16 @@ fn send(socket: &OwnedFd, bytes: &[u8], fd: Option<OwnedFd>) -> Result<(), Socke
     if !fds.is_empty() {
         ancillary.push(SendAncillaryMessage::ScmRights(&fds));
     }
-    let mut done = 0;
-    while done < bytes.len() {
-        let sent =
-            rustix::net::sendmsg(socket.as_fd(), &[IoSlice::new(&bytes[done..])], &mut ancillary, SendFlags::NOSIGNAL);
+    let mut sent_bytes = 0;
+    while sent_bytes < bytes.len() {
+        let sent = rustix::net::sendmsg(
+            socket.as_fd(),
+            &[IoSlice::new(&bytes[sent_bytes..])],
+            &mut ancillary,
+            SendFlags::NOSIGNAL,
+        );
         match sent {
-            Ok(count) => done += count,
+            Ok(count) => sent_bytes += count,
             Err(rustix::io::Errno::INTR) => continue,
             Err(error) => return Err(io::Error::from(error).into()),
         }

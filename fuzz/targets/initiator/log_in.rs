@@ -6,7 +6,7 @@ use iscsi_protocol::login::chap::Algorithm;
 use iscsi_protocol::request::LoginRequest;
 use iscsi_protocol::{Framing, Request, RequestBody, ResponseBody, text};
 use seam::sim::SimSeam;
-use seam::{Address, ByteStream, Incoming, Seam};
+use seam::{Address, BufferedReader, ByteStream, Seam};
 
 use super::{Session, next, send};
 
@@ -81,7 +81,7 @@ impl Session {
     /// Logs in; `None` if the login is refused or the server closes the connection.
     pub async fn log_in(seam: &SimSeam, login: &LoginOptions) -> Option<Rc<Session>> {
         let (reader, mut writer) = seam.connect(&login.portal).await.expect("the server listens").split();
-        let mut incoming = Incoming::new(reader, 1 << 20);
+        let mut incoming = BufferedReader::new(reader, 1 << 20);
         let (mut reply, mut last) = (Vec::new(), None);
         for step in 0..=last_step(login) {
             let (is_last, stage) = (step == last_step(login), u8::from(!login.uses_chap));

@@ -13,7 +13,7 @@ use iscsi_protocol::request::{Command, DataOut, TaskFunction, TaskManagement};
 use iscsi_protocol::window::is_before;
 use iscsi_protocol::{Framing, NO_TAG, Request, RequestBody, Response, Step, text};
 use seam::sim::{SimReader, SimSeam};
-use seam::{Gather, Incoming, StreamWriter};
+use seam::{BufferedReader, Gather, StreamWriter};
 
 pub use log_in::{LoginOptions, SECRET, TARGET, USER, login_pdu, login_request};
 
@@ -134,7 +134,7 @@ pub async fn send(writer: &mut impl StreamWriter<SimSeam>, bytes: &[u8]) -> bool
 }
 
 /// The next PDU; `None` if the server has closed the connection.
-async fn next(incoming: &mut Incoming<SimSeam, SimReader>, framing: &Framing) -> Option<(Response, Vec<u8>)> {
+async fn next(incoming: &mut BufferedReader<SimSeam, SimReader>, framing: &Framing) -> Option<(Response, Vec<u8>)> {
     loop {
         let step = match framing.decode(incoming.bytes()).expect("the server sends valid iSCSI PDUs") {
             Step::Got(frame, used) => {
@@ -147,7 +147,7 @@ async fn next(incoming: &mut Incoming<SimSeam, SimReader>, framing: &Framing) ->
                 incoming.consume(used);
                 return Some((response, data));
             }
-            None => incoming.more().await.ok()?,
+            None => incoming.receive_more().await.ok()?,
         }
     }
 }
@@ -162,7 +162,7 @@ impl Session {
             |key: &str| requested.iter().find(|pair| pair.key == key).and_then(|pair| text::number(pair.value));
         let burst_bytes = number("MaxBurstLength", 262_144);
         let first_burst = number("FirstBurstLength", 65_536).min(burst_bytes) as usize;
-        let is = |key, wanted| value(key) == Some(wanted);
+        let has = |key, expected| value(key) == Some(expected);
         Rc::new(Session {
             framing: Framing { header_digest: login.digests.0, data_digest: login.digests.1, data_bytes_max: 1 << 20 },
             outbox: RefCell::default(),
@@ -181,8 +181,8 @@ impl Session {
             cmd_sn: Cell::new(1),
             max_cmd_sn: Cell::new(0),
             stat_sn: Cell::new(last.stat_sn.wrapping_add(1)),
-            unsolicited_bytes: if is("InitialR2T", "No") { first_burst } else { 0 },
-            immediate_bytes: if is("ImmediateData", "No") { 0 } else { first_burst.min(SEND_BYTES) },
+            unsolicited_bytes: if has("InitialR2T", "No") { first_burst } else { 0 },
+            immediate_bytes: if has("ImmediateData", "No") { 0 } else { first_burst.min(SEND_BYTES) },
             burst_bytes,
             receive_bytes: requested_number("MaxRecvDataSegmentLength").map_or(8192, |len| len as usize),
             number: Cell::new(0),
@@ -230,7 +230,7 @@ impl Session {
         }
     }
 
-    async fn read_all(self: Rc<Self>, mut incoming: Incoming<SimSeam, SimReader>) {
+    async fn read_all(self: Rc<Self>, mut incoming: BufferedReader<SimSeam, SimReader>) {
         loop {
             self.until(|| !self.is_read_paused.get()).await;
             let next = first(self.until(|| false), next(&mut incoming, &self.framing)).await;

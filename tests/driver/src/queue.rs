@@ -228,7 +228,7 @@ impl Queue {
 
     /// Requests that have completed since the last call.
     pub fn take_completions(&mut self) -> Vec<Done> {
-        let mut done = Vec::new();
+        let mut completions = Vec::new();
         let used = self.addresses()[2];
         while self.memory.load(used + 2) != self.used {
             let slot = u64::from(self.used % self.size);
@@ -239,9 +239,9 @@ impl Queue {
             assert!(!self.free.contains(&head), "request {head} ended twice");
             self.free.push(head);
             self.used = self.used.wrapping_add(1);
-            done.push(Done { head, status, written });
+            completions.push(Done { head, status, written });
         }
-        done
+        completions
     }
 
     /// Skips completions of chains that were offered without [`Queue::submit`].
@@ -261,9 +261,9 @@ impl Queue {
     /// Waits for completions and returns them.
     pub fn wait(&mut self, timeout: Duration) -> io::Result<Vec<Done>> {
         loop {
-            let done = self.take_completions();
-            if !done.is_empty() {
-                return Ok(done);
+            let completions = self.take_completions();
+            if !completions.is_empty() {
+                return Ok(completions);
             }
             if self.enable_call() {
                 continue;

@@ -59,16 +59,16 @@ pub fn text_of(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Waits until `done` returns a value.
-pub fn wait_for<T>(event: &str, done: impl FnMut() -> Option<T>) -> T {
-    wait_at_most(TIMEOUT, event, done)
+/// Waits until `ready` returns a value.
+pub fn wait_for<T>(event: &str, ready: impl FnMut() -> Option<T>) -> T {
+    wait_at_most(TIMEOUT, event, ready)
 }
 
 /// Like [`wait_for`], with another timeout.
-pub fn wait_at_most<T>(timeout: Duration, event: &str, mut done: impl FnMut() -> Option<T>) -> T {
+pub fn wait_at_most<T>(timeout: Duration, event: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + timeout;
     loop {
-        if let Some(value) = done() {
+        if let Some(value) = ready() {
             return value;
         }
         assert!(Instant::now() < end, "timed out after {timeout:?} waiting for {event}");

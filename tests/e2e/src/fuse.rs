@@ -207,8 +207,8 @@ impl Server {
     fn handle(&mut self, operation: u32, node: u64, mut fields: Fields<'_>) -> Reply {
         match operation {
             1 => {
-                let found = *self.folder(node)?.get(fields.name()).ok_or(Errno::NOENT)?;
-                self.entry(found)
+                let entry_node = *self.folder(node)?.get(fields.name()).ok_or(Errno::NOENT)?;
+                self.entry(entry_node)
             }
             3 => self.attributes_out(node),
             4 => self.set_attributes(node, fields),

@@ -47,7 +47,7 @@ pub struct Reply {
 impl Reply {
     /// Value of a header, or an empty text.
     pub fn header(&self, name: &str) -> &str {
-        self.headers.iter().find(|(found, _)| found == name).map_or("", |(_, value)| value)
+        self.headers.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
     }
 
     /// Body as JSON. An error status requires a problem document that repeats it.
@@ -174,9 +174,9 @@ impl Http {
         };
         let paths = document["paths"].as_object().expect("a document has paths");
         // Exact paths take precedence over patterns.
-        let mut found: Vec<_> = paths.iter().filter(|(pattern, _)| fits(pattern)).collect();
-        found.sort_by_key(|(pattern, _)| pattern.matches('{').count());
-        let operation = found.first().and_then(|(_, item)| item.get(method.to_lowercase()));
+        let mut matching: Vec<_> = paths.iter().filter(|(pattern, _)| fits(pattern)).collect();
+        matching.sort_by_key(|(pattern, _)| pattern.matches('{').count());
+        let operation = matching.first().and_then(|(_, item)| item.get(method.to_lowercase()));
         match operation {
             Some(operation) => operation["responses"].get(status.to_string()).is_some(),
             None => matches!(status, 401 | 403 | 404 | 405 | 421),

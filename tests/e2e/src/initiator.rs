@@ -11,10 +11,92 @@ use std::time::Duration;
 /// Longest time without a reply before a test fails.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const HEADER_BYTES: usize = 48;
-const NONE: u32 = 0xffff_ffff;
+/// The reserved value of a tag.
+const NO_TAG: u32 = 0xffff_ffff;
 const LOGIN_ROUNDS_MAX: usize = 10;
 /// Largest data segment that the target may send.
 const SEGMENT_BYTES_MAX: usize = 256 << 10;
+/// Data segment of a Data-Out PDU.
+const DATA_OUT_BYTES: usize = 64 << 10;
+/// Set in the second byte of a login PDU that ends its stage; two bits name the present stage, two the next one.
+const TRANSIT: u8 = 0x80;
+const OPERATIONAL_NEGOTIATION: u8 = 1;
+const FULL_FEATURE_PHASE: u8 = 3;
+/// Set in the first byte of a request that is executed out of the order of command numbers.
+const IMMEDIATE: u8 = 0x40;
+/// Set in the second byte of the last PDU of a sequence.
+const FINAL: u8 = 0x80;
+/// Flags of a SCSI command in its second byte.
+const READS: u8 = 0x40;
+const WRITES: u8 = 0x20;
+const SIMPLE_TASK: u8 = 1;
+/// Set in the second byte of a Data-In PDU that carries the command's status.
+const CARRIES_STATUS: u8 = 1;
+
+/// Opcodes of PDUs (RFC 7143, section 11.2.1.2).
+mod pdu {
+    pub const NOP_OUT: u8 = 0x00;
+    pub const SCSI_COMMAND: u8 = 0x01;
+    pub const TASK_MANAGEMENT: u8 = 0x02;
+    pub const LOGIN: u8 = 0x03;
+    pub const DATA_OUT: u8 = 0x05;
+    pub const LOGOUT: u8 = 0x06;
+    pub const NOP_IN: u8 = 0x20;
+    pub const SCSI_RESPONSE: u8 = 0x21;
+    pub const TASK_MANAGEMENT_RESPONSE: u8 = 0x22;
+    pub const LOGIN_RESPONSE: u8 = 0x23;
+    pub const DATA_IN: u8 = 0x25;
+    pub const LOGOUT_RESPONSE: u8 = 0x26;
+    pub const R2T: u8 = 0x31;
+    pub const ASYNC_MESSAGE: u8 = 0x32;
+    pub const REJECT: u8 = 0x3f;
+    /// The bits of the first byte that hold the opcode.
+    pub const OPCODE_MASK: u8 = 0x3f;
+}
+
+/// Offsets of fields in the header of a PDU.
+mod field {
+    /// Response of a task management function, reason of a reject.
+    pub const RESPONSE: usize = 2;
+    /// SCSI status of a response or of the last Data-In PDU.
+    pub const STATUS: usize = 3;
+    /// Length of the additional header in words, then the length of the data in bytes.
+    pub const LENGTHS: usize = 4;
+    pub const LUN: usize = 8;
+    pub const ISID: usize = 8;
+    pub const TASK_TAG: usize = 16;
+    pub const TARGET_TAG: usize = 20;
+    pub const REFERENCED_TASK_TAG: usize = 20;
+    pub const EXPECTED_BYTES: usize = 20;
+    pub const COMMAND_NUMBER: usize = 24;
+    pub const STATUS_NUMBER: usize = 24;
+    pub const EXPECTED_STATUS_NUMBER: usize = 28;
+    pub const CDB: usize = 32;
+    pub const LOGIN_STATUS: usize = 36;
+    pub const ASYNC_EVENT: usize = 36;
+    pub const DATA_NUMBER: usize = 36;
+    pub const BUFFER_OFFSET: usize = 40;
+    pub const DESIRED_BYTES: usize = 44;
+}
+
+/// Operation codes of SCSI commands.
+pub mod opcode {
+    #![allow(missing_docs, reason = "the names are those of the standards")]
+    pub const INQUIRY: u8 = 0x12;
+    pub const SYNCHRONIZE_CACHE_10: u8 = 0x35;
+    pub const PERSISTENT_RESERVE_OUT: u8 = 0x5f;
+    pub const EXTENDED_COPY: u8 = 0x83;
+    pub const READ_16: u8 = 0x88;
+    pub const COMPARE_AND_WRITE: u8 = 0x89;
+    pub const WRITE_16: u8 = 0x8a;
+    pub const REPORT_LUNS: u8 = 0xa0;
+}
+
+/// Status of a command that has sense data.
+const CHECK_CONDITION: u8 = 2;
+const UNIT_ATTENTION: u8 = 6;
+/// Response code of sense data in descriptor format; smaller ones are of fixed format.
+const DESCRIPTOR_SENSE: u8 = 0x72;
 
 /// A session of one connection.
 pub struct Initiator {
@@ -36,7 +118,7 @@ struct PendingCommand {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Response {
     /// The end of a command.
-    Done(Done),
+    Completed(CommandResult),
     /// Reply to a ping, with its tag.
     Pong(u32),
     /// End of a task management function: its tag and response (0: done).
@@ -51,7 +133,7 @@ pub enum Response {
 
 /// Result of a command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Done {
+pub struct CommandResult {
     /// Tag of the command.
     pub tag: u32,
     /// SAM's status: 0 is good, 2 check condition, 0x18 reservation conflict, 0x40 aborted.
@@ -62,11 +144,11 @@ pub struct Done {
     pub sense: Vec<u8>,
 }
 
-impl Done {
+impl CommandResult {
     /// Sense key, code and qualifier of fixed or descriptor sense data.
     pub fn sense_code(&self) -> (u8, u8, u8) {
         let at = |index: usize| self.sense.get(index).copied().unwrap_or_default();
-        if at(0) & 0x7f >= 0x72 { (at(1) & 0xf, at(2), at(3)) } else { (at(2) & 0xf, at(12), at(13)) }
+        if at(0) & 0x7f >= DESCRIPTOR_SENSE { (at(1) & 0xf, at(2), at(3)) } else { (at(2) & 0xf, at(12), at(13)) }
     }
 }
 
@@ -83,6 +165,10 @@ impl Pdu {
 
 fn number(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn put_number(header: &mut [u8; HEADER_BYTES], at: usize, number: u32) {
+    header[at..at + 4].copy_from_slice(&number.to_be_bytes());
 }
 
 fn invalid(text: String) -> io::Error {
@@ -127,20 +213,21 @@ impl Initiator {
         let mut text: Vec<u8> = keys.iter().flat_map(|(key, value)| format!("{key}={value}\0").into_bytes()).collect();
         for _ in 0..LOGIN_ROUNDS_MAX {
             let mut header = [0; HEADER_BYTES];
-            // Transition from operational negotiation to the full feature phase.
-            header[..2].copy_from_slice(&[0x43, 0x80 | 1 << 2 | 3]);
-            header[9] = 0x80; // a random ISID; its last bytes differ
-            header[10..14].copy_from_slice(&isid.to_be_bytes());
-            header[24..28].copy_from_slice(&session.command_number.to_be_bytes());
-            header[28..32].copy_from_slice(&session.expected_status.to_be_bytes());
+            header[0] = IMMEDIATE | pdu::LOGIN;
+            header[1] = TRANSIT | OPERATIONAL_NEGOTIATION << 2 | FULL_FEATURE_PHASE;
+            header[field::ISID + 1] = 0x80; // a random ISID; its last bytes differ
+            put_number(&mut header, field::ISID + 2, isid);
+            put_number(&mut header, field::COMMAND_NUMBER, session.command_number);
+            put_number(&mut header, field::EXPECTED_STATUS_NUMBER, session.expected_status);
             session.send(header, &std::mem::take(&mut text))?;
             let reply = session.receive()?;
-            if reply.header[0] != 0x23 || reply.header[36] != 0 {
-                let status = (reply.header[0], reply.header[36], reply.header[37]);
+            if reply.header[0] != pdu::LOGIN_RESPONSE || reply.header[field::LOGIN_STATUS] != 0 {
+                let class = reply.header[field::LOGIN_STATUS];
+                let status = (reply.header[0], class, reply.header[field::LOGIN_STATUS + 1]);
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("login refused: {status:02x?}")));
             }
-            session.expected_status = reply.number(24).wrapping_add(1);
-            if reply.header[1] & 0x83 == 0x83 {
+            session.expected_status = reply.number(field::STATUS_NUMBER).wrapping_add(1);
+            if reply.header[1] & (TRANSIT | FULL_FEATURE_PHASE) == TRANSIT | FULL_FEATURE_PHASE {
                 return Ok(session);
             }
         }
@@ -150,11 +237,13 @@ impl Initiator {
     /// Sends a command; returns its tag.
     pub fn send_command(&mut self, lun: [u8; 8], cdb: &[u8], out: &[u8], read: usize) -> io::Result<u32> {
         let tag = self.draw_tag();
-        let mut header = self.header(0x01, 0x80, tag);
-        header[1] |= 1 | u8::from(read > 0) << 6 | u8::from(!out.is_empty()) << 5;
-        header[8..16].copy_from_slice(&lun);
-        header[20..24].copy_from_slice(&((read + out.len()) as u32).to_be_bytes());
-        header[32..32 + cdb.len()].copy_from_slice(cdb);
+        let mut header = self.header(pdu::SCSI_COMMAND, FINAL, tag);
+        header[1] |= SIMPLE_TASK;
+        header[1] |= if read > 0 { READS } else { 0 };
+        header[1] |= if out.is_empty() { 0 } else { WRITES };
+        header[field::LUN..][..lun.len()].copy_from_slice(&lun);
+        put_number(&mut header, field::EXPECTED_BYTES, (read + out.len()) as u32);
+        header[field::CDB..][..cdb.len()].copy_from_slice(cdb);
         self.pending.insert(tag, PendingCommand { out: out.to_vec(), data: Vec::new(), lun });
         self.command_number = self.command_number.wrapping_add(1);
         self.send(header, &[])?;
@@ -164,8 +253,8 @@ impl Initiator {
     /// Sends a ping; returns its tag.
     pub fn ping(&mut self) -> io::Result<u32> {
         let tag = self.draw_tag();
-        let mut header = self.header(0x40, 0x80, tag);
-        header[20..24].copy_from_slice(&NONE.to_be_bytes());
+        let mut header = self.header(IMMEDIATE | pdu::NOP_OUT, FINAL, tag);
+        put_number(&mut header, field::TARGET_TAG, NO_TAG);
         self.send(header, &[])?;
         Ok(tag)
     }
@@ -173,9 +262,9 @@ impl Initiator {
     /// Sends a task management function (1: abort task, 5: logical unit reset) about a command; returns its tag.
     pub fn manage_task(&mut self, function: u8, lun: [u8; 8], about: u32) -> io::Result<u32> {
         let tag = self.draw_tag();
-        let mut header = self.header(0x42, 0x80 | function, tag);
-        header[8..16].copy_from_slice(&lun);
-        header[20..24].copy_from_slice(&about.to_be_bytes());
+        let mut header = self.header(IMMEDIATE | pdu::TASK_MANAGEMENT, FINAL | function, tag);
+        header[field::LUN..][..lun.len()].copy_from_slice(&lun);
+        put_number(&mut header, field::REFERENCED_TASK_TAG, about);
         self.send(header, &[])?;
         Ok(tag)
     }
@@ -183,61 +272,65 @@ impl Initiator {
     /// Requests a logout; [`Response::LoggedOut`] follows.
     pub fn log_out(&mut self) -> io::Result<()> {
         let tag = self.draw_tag();
-        let header = self.header(0x46, 0x80, tag);
+        let header = self.header(IMMEDIATE | pdu::LOGOUT, FINAL, tag);
         self.send(header, &[])
     }
 
     /// Waits for the next message of the target.
     pub fn receive_response(&mut self) -> io::Result<Response> {
         loop {
-            let pdu = self.receive()?;
-            let tag = pdu.number(16);
-            let opcode = pdu.header[0] & 0x3f;
-            let has_status = opcode != 0x31 && (opcode != 0x25 || pdu.header[1] & 1 != 0);
+            let reply = self.receive()?;
+            let tag = reply.number(field::TASK_TAG);
+            let opcode = reply.header[0] & pdu::OPCODE_MASK;
+            let is_last_data = opcode == pdu::DATA_IN && reply.header[1] & CARRIES_STATUS != 0;
+            let has_status = opcode != pdu::R2T && (opcode != pdu::DATA_IN || is_last_data);
             // A ping from the target does not advance the status number.
-            if has_status && !(opcode == 0x20 && tag == NONE) {
-                self.expected_status = pdu.number(24).wrapping_add(1);
+            if has_status && !(opcode == pdu::NOP_IN && tag == NO_TAG) {
+                self.expected_status = reply.number(field::STATUS_NUMBER).wrapping_add(1);
             }
             match opcode {
-                0x20 if tag == NONE => self.reply_to_ping(&pdu)?,
-                0x20 => return Ok(Response::Pong(tag)),
-                0x21 => {
+                pdu::NOP_IN if tag == NO_TAG => self.reply_to_ping(&reply)?,
+                pdu::NOP_IN => return Ok(Response::Pong(tag)),
+                pdu::SCSI_RESPONSE => {
                     let pending =
                         self.pending.remove(&tag).ok_or_else(|| invalid(format!("no command has tag {tag:x}")))?;
-                    let sense = pdu.data.get(2..).unwrap_or_default().to_vec();
-                    return Ok(Response::Done(Done { tag, status: pdu.header[3], data: pending.data, sense }));
+                    let sense = reply.data.get(2..).unwrap_or_default().to_vec();
+                    let status = reply.header[field::STATUS];
+                    return Ok(Response::Completed(CommandResult { tag, status, data: pending.data, sense }));
                 }
-                0x22 => return Ok(Response::TaskManaged(tag, pdu.header[2])),
-                0x25 => {
-                    let done = pdu.header[1] & 1 != 0;
-                    let at = pdu.number(40) as usize;
+                pdu::TASK_MANAGEMENT_RESPONSE => {
+                    return Ok(Response::TaskManaged(tag, reply.header[field::RESPONSE]));
+                }
+                pdu::DATA_IN => {
+                    let at = reply.number(field::BUFFER_OFFSET) as usize;
                     let pending =
                         self.pending.get_mut(&tag).ok_or_else(|| invalid(format!("no command has tag {tag:x}")))?;
                     if pending.data.len() != at {
                         return Err(invalid(format!("data at offset {at} instead of {}", pending.data.len())));
                     }
-                    pending.data.extend_from_slice(&pdu.data);
-                    if done {
+                    pending.data.extend_from_slice(&reply.data);
+                    if is_last_data {
                         let pending = self.pending.remove(&tag).expect("a pending command");
-                        let status = pdu.header[3];
-                        return Ok(Response::Done(Done { tag, status, data: pending.data, sense: Vec::new() }));
+                        let status = reply.header[field::STATUS];
+                        let result = CommandResult { tag, status, data: pending.data, sense: Vec::new() };
+                        return Ok(Response::Completed(result));
                     }
                 }
-                0x26 => return Ok(Response::LoggedOut),
-                0x31 => self.send_data_out(&pdu)?,
-                0x32 => return Ok(Response::Event(pdu.header[36])),
-                0x3f => return Ok(Response::Rejected(pdu.header[2])),
+                pdu::LOGOUT_RESPONSE => return Ok(Response::LoggedOut),
+                pdu::R2T => self.send_data_out(&reply)?,
+                pdu::ASYNC_MESSAGE => return Ok(Response::Event(reply.header[field::ASYNC_EVENT])),
+                pdu::REJECT => return Ok(Response::Rejected(reply.header[field::RESPONSE])),
                 other => return Err(invalid(format!("an unknown opcode: {other:#x}"))),
             }
         }
     }
 
     /// Runs a command to its end; other messages in between are dropped.
-    pub fn command(&mut self, lun: [u8; 8], cdb: &[u8], out: &[u8], read: usize) -> io::Result<Done> {
+    pub fn command(&mut self, lun: [u8; 8], cdb: &[u8], out: &[u8], read: usize) -> io::Result<CommandResult> {
         let tag = self.send_command(lun, cdb, out, read)?;
         loop {
             match self.receive_response()? {
-                Response::Done(done) if done.tag == tag => return Ok(done),
+                Response::Completed(result) if result.tag == tag => return Ok(result),
                 Response::Rejected(reason) => return Err(invalid(format!("rejected: {reason}"))),
                 _ => (),
             }
@@ -245,11 +338,11 @@ impl Initiator {
     }
 
     /// Like [`Initiator::command`], but retries after unit attentions.
-    pub fn retry_command(&mut self, lun: [u8; 8], cdb: &[u8], out: &[u8], read: usize) -> io::Result<Done> {
+    pub fn retry_command(&mut self, lun: [u8; 8], cdb: &[u8], out: &[u8], read: usize) -> io::Result<CommandResult> {
         loop {
-            let done = self.command(lun, cdb, out, read)?;
-            if done.status != 2 || done.sense_code().0 != 6 {
-                return Ok(done);
+            let result = self.command(lun, cdb, out, read)?;
+            if result.status != CHECK_CONDITION || result.sense_code().0 != UNIT_ATTENTION {
+                return Ok(result);
             }
         }
     }
@@ -264,24 +357,24 @@ impl Initiator {
     }
 
     /// Reads blocks of 512 bytes.
-    pub fn read(&mut self, lun: [u8; 8], block: u64, blocks: u32) -> io::Result<Done> {
-        self.retry_command(lun, &Self::transfer(0x88, block, blocks), &[], blocks as usize * 512)
+    pub fn read(&mut self, lun: [u8; 8], block: u64, blocks: u32) -> io::Result<CommandResult> {
+        self.retry_command(lun, &Self::transfer(opcode::READ_16, block, blocks), &[], blocks as usize * 512)
     }
 
     /// Writes whole blocks of 512 bytes.
-    pub fn write(&mut self, lun: [u8; 8], block: u64, data: &[u8]) -> io::Result<Done> {
-        self.retry_command(lun, &Self::transfer(0x8a, block, (data.len() / 512) as u32), data, 0)
+    pub fn write(&mut self, lun: [u8; 8], block: u64, data: &[u8]) -> io::Result<CommandResult> {
+        self.retry_command(lun, &Self::transfer(opcode::WRITE_16, block, (data.len() / 512) as u32), data, 0)
     }
 
     /// SYNCHRONIZE CACHE (10) of the whole unit.
-    pub fn flush(&mut self, lun: [u8; 8]) -> io::Result<Done> {
-        self.retry_command(lun, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[], 0)
+    pub fn flush(&mut self, lun: [u8; 8]) -> io::Result<CommandResult> {
+        self.retry_command(lun, &[opcode::SYNCHRONIZE_CACHE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[], 0)
     }
 
     /// Compares a block with `old`, and writes `new` if they are equal.
-    pub fn compare_and_write(&mut self, lun: [u8; 8], block: u64, old: &[u8], new: &[u8]) -> io::Result<Done> {
+    pub fn compare_and_write(&mut self, lun: [u8; 8], block: u64, old: &[u8], new: &[u8]) -> io::Result<CommandResult> {
         let mut cdb = [0; 16];
-        cdb[0] = 0x89;
+        cdb[0] = opcode::COMPARE_AND_WRITE;
         cdb[2..10].copy_from_slice(&block.to_be_bytes());
         cdb[13] = (old.len() / 512) as u8;
         self.retry_command(lun, &cdb, &[old, new].concat(), 0)
@@ -293,32 +386,34 @@ impl Initiator {
     }
 
     fn send_data_out(&mut self, r2t: &Pdu) -> io::Result<()> {
-        let (tag, at, len) = (r2t.number(16), r2t.number(40) as usize, r2t.number(44) as usize);
+        let tag = r2t.number(field::TASK_TAG);
+        let (at, len) = (r2t.number(field::BUFFER_OFFSET) as usize, r2t.number(field::DESIRED_BYTES) as usize);
         let pending = self.pending.get(&tag).ok_or_else(|| invalid(format!("R2T for unknown tag {tag:x}")))?;
         let out = pending.out.get(at..at + len).ok_or_else(|| invalid(format!("R2T past the end: {at} + {len}")))?;
         let (out, lun) = (out.to_vec(), pending.lun);
-        let mut chunks = out.chunks(64 << 10).enumerate().peekable();
+        let mut chunks = out.chunks(DATA_OUT_BYTES).enumerate().peekable();
         while let Some((index, chunk)) = chunks.next() {
             let mut header = [0; HEADER_BYTES];
-            header[..2].copy_from_slice(&[0x05, u8::from(chunks.peek().is_none()) << 7]);
-            header[8..16].copy_from_slice(&lun);
-            header[16..20].copy_from_slice(&tag.to_be_bytes());
-            header[20..24].copy_from_slice(&r2t.header[20..24]);
-            header[28..32].copy_from_slice(&self.expected_status.to_be_bytes());
-            header[36..40].copy_from_slice(&(index as u32).to_be_bytes());
-            header[40..44].copy_from_slice(&((at + index * (64 << 10)) as u32).to_be_bytes());
+            header[0] = pdu::DATA_OUT;
+            header[1] = if chunks.peek().is_none() { FINAL } else { 0 };
+            header[field::LUN..][..lun.len()].copy_from_slice(&lun);
+            put_number(&mut header, field::TASK_TAG, tag);
+            put_number(&mut header, field::TARGET_TAG, r2t.number(field::TARGET_TAG));
+            put_number(&mut header, field::EXPECTED_STATUS_NUMBER, self.expected_status);
+            put_number(&mut header, field::DATA_NUMBER, index as u32);
+            put_number(&mut header, field::BUFFER_OFFSET, (at + index * DATA_OUT_BYTES) as u32);
             self.send(header, chunk)?;
         }
         Ok(())
     }
 
     fn reply_to_ping(&mut self, ping: &Pdu) -> io::Result<()> {
-        if ping.number(20) == NONE {
+        if ping.number(field::TARGET_TAG) == NO_TAG {
             return Ok(());
         }
-        let mut header = self.header(0x40, 0x80, NONE);
-        header[8..16].copy_from_slice(&ping.header[8..16]);
-        header[20..24].copy_from_slice(&ping.header[20..24]);
+        let mut header = self.header(IMMEDIATE | pdu::NOP_OUT, FINAL, NO_TAG);
+        header[field::LUN..field::TASK_TAG].copy_from_slice(&ping.header[field::LUN..field::TASK_TAG]);
+        put_number(&mut header, field::TARGET_TAG, ping.number(field::TARGET_TAG));
         self.send(header, &[])
     }
 
@@ -330,14 +425,14 @@ impl Initiator {
     fn header(&self, opcode: u8, flags: u8, tag: u32) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
         header[..2].copy_from_slice(&[opcode, flags]);
-        header[16..20].copy_from_slice(&tag.to_be_bytes());
-        header[24..28].copy_from_slice(&self.command_number.to_be_bytes());
-        header[28..32].copy_from_slice(&self.expected_status.to_be_bytes());
+        put_number(&mut header, field::TASK_TAG, tag);
+        put_number(&mut header, field::COMMAND_NUMBER, self.command_number);
+        put_number(&mut header, field::EXPECTED_STATUS_NUMBER, self.expected_status);
         header
     }
 
     fn send(&mut self, mut header: [u8; HEADER_BYTES], data: &[u8]) -> io::Result<()> {
-        header[4..8].copy_from_slice(&(data.len() as u32).to_be_bytes());
+        put_number(&mut header, field::LENGTHS, data.len() as u32);
         let padding = [0; 3];
         let pdu = [&header[..], data, &padding[..data.len().wrapping_neg() % 4]].concat();
         self.stream.get_mut().write_all(&pdu)
@@ -346,7 +441,8 @@ impl Initiator {
     fn receive(&mut self) -> io::Result<Pdu> {
         let mut header = [0; HEADER_BYTES];
         self.stream.read_exact(&mut header)?;
-        let (extra, len) = (header[4] as usize * 4, (number(&header, 4) & 0xff_ffff) as usize);
+        let (extra, len) =
+            (header[field::LENGTHS] as usize * 4, (number(&header, field::LENGTHS) & 0xff_ffff) as usize);
         if len > SEGMENT_BYTES_MAX {
             return Err(invalid(format!("{len} bytes in one PDU")));
         }

@@ -42,19 +42,19 @@ impl Kernel {
 
     /// Copies modules to `to`, with their dependencies, named in load order.
     pub fn put_modules(&self, names: &[&str], to: &Path) {
-        let mut found: Vec<PathBuf> = Vec::new();
+        let mut modules: Vec<PathBuf> = Vec::new();
         for name in names {
             let show =
                 tool("modprobe").arg("-d").arg(&self.folder).args("--show-depends -S").arg(&self.version).arg(name);
             for path in show.ok().lines().filter_map(|line| line.strip_prefix("insmod ")) {
                 let path = PathBuf::from(path.trim());
-                if !found.contains(&path) {
-                    found.push(path);
+                if !modules.contains(&path) {
+                    modules.push(path);
                 }
             }
         }
         fs::create_dir_all(to).expect("the folder can be written");
-        for (index, module) in found.iter().enumerate() {
+        for (index, module) in modules.iter().enumerate() {
             let name = module.file_name().expect("a module is a file").to_string_lossy().into_owned();
             let to = to.join(format!("{index:02}-{name}"));
             fs::copy(module, to).unwrap_or_else(|error| panic!("{}: {error}", module.display()));

@@ -31,7 +31,7 @@ impl Job {
 
 /// A completed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Done {
+pub struct CompletedRequest {
     /// Completion time in milliseconds since the start of the first job.
     pub at_ms: u64,
     /// Latency in microseconds.
@@ -42,7 +42,7 @@ pub struct Done {
 
 /// The requests of one client in the order of completion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Log(pub Vec<Done>);
+pub struct Log(pub Vec<CompletedRequest>);
 
 /// Runs all jobs concurrently to their end; returns their logs by name.
 pub fn run(folder: &Path, jobs: &[Job]) -> BTreeMap<String, Log> {
@@ -62,7 +62,9 @@ pub fn run(folder: &Path, jobs: &[Job]) -> BTreeMap<String, Log> {
     // fio logs absolute times. The first completion of a job without delay approximates the start.
     let began = |(log, job): (&Log, &Job)| Some(log.0.first()?.at_ms - job.from_s * 1000);
     let began = logs.iter().zip(jobs).filter_map(began).min().unwrap_or(0);
-    let moved = |log: Log| Log(log.0.into_iter().map(|done| Done { at_ms: done.at_ms - began, ..done }).collect());
+    let moved = |log: Log| {
+        Log(log.0.into_iter().map(|request| CompletedRequest { at_ms: request.at_ms - began, ..request }).collect())
+    };
     jobs.iter().map(|job| job.name.clone()).zip(logs.into_iter().map(moved)).collect()
 }
 
@@ -72,17 +74,17 @@ impl Log {
     fn read(folder: &Path, job: &Job, number: usize) -> Log {
         let path = folder.join(format!("{}_lat.{number}.log", job.name));
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let mut all: Vec<Done> = text.lines().map(parse).collect();
-        all.sort_by_key(|done| done.at_ms);
-        let began = all.iter().map(|done| done.at_ms - done.latency_us / 1000).min();
+        let mut requests: Vec<CompletedRequest> = text.lines().map(parse).collect();
+        requests.sort_by_key(|request| request.at_ms);
+        let began = requests.iter().map(|request| request.at_ms - request.latency_us / 1000).min();
         let began = began.unwrap_or_else(|| panic!("{} completed no request", job.name));
-        all.retain(|done| done.at_ms < began + job.seconds * 1000);
-        Log(all)
+        requests.retain(|request| request.at_ms < began + job.seconds * 1000);
+        Log(requests)
     }
 
     /// Requests completed within these milliseconds.
-    pub fn between(&self, from_ms: u64, to_ms: u64) -> &[Done] {
-        let position = |ms: u64| self.0.partition_point(|done| done.at_ms < ms);
+    pub fn between(&self, from_ms: u64, to_ms: u64) -> &[CompletedRequest] {
+        let position = |ms: u64| self.0.partition_point(|request| request.at_ms < ms);
         &self.0[position(from_ms)..position(to_ms.max(from_ms))]
     }
 
@@ -93,38 +95,38 @@ impl Log {
 
     /// Quantile `part` of the latency in microseconds, over the requests completed within these milliseconds.
     pub fn quantile_us(&self, from_ms: u64, to_ms: u64, part: f64) -> u64 {
-        let mut all: Vec<u64> = self.between(from_ms, to_ms).iter().map(|done| done.latency_us).collect();
-        assert!(!all.is_empty(), "nothing ended between {from_ms} and {to_ms} ms");
-        all.sort_unstable();
-        all[((all.len() - 1) as f64 * part).round() as usize]
+        let mut latencies: Vec<u64> = self.between(from_ms, to_ms).iter().map(|request| request.latency_us).collect();
+        assert!(!latencies.is_empty(), "nothing ended between {from_ms} and {to_ms} ms");
+        latencies.sort_unstable();
+        latencies[((latencies.len() - 1) as f64 * part).round() as usize]
     }
 
     /// Completion time of the last request.
     pub fn end_ms(&self) -> u64 {
-        self.0.last().map_or(0, |done| done.at_ms)
+        self.0.last().map_or(0, |request| request.at_ms)
     }
 
     /// Largest excess over `per_second` in any time window, with each request counted by `amount`.
-    pub fn excess(&self, per_second: u64, amount: fn(&Done) -> u64) -> u64 {
+    pub fn excess(&self, per_second: u64, amount: fn(&CompletedRequest) -> u64) -> u64 {
         let (mut level, mut level_max, mut last_ms) = (0, 0, 0);
-        for done in &self.0 {
+        for request in &self.0 {
             // In thousandths, so that milliseconds divide evenly.
-            level = u64::saturating_sub(level, per_second * (done.at_ms - last_ms)) + amount(done) * 1000;
-            (level_max, last_ms) = (level_max.max(level), done.at_ms);
+            level = u64::saturating_sub(level, per_second * (request.at_ms - last_ms)) + amount(request) * 1000;
+            (level_max, last_ms) = (level_max.max(level), request.at_ms);
         }
         level_max / 1000
     }
 
     /// Largest excess over `per_second` in any interval that begins when the first request was sent, with each request
     /// counted by `amount`. A delay between the daemon and fio makes it smaller, never larger.
-    pub fn excess_since_start(&self, per_second: u64, amount: fn(&Done) -> u64) -> u64 {
-        let sent_us = |done: &Done| done.at_ms as i64 * 1000 - done.latency_us as i64;
+    pub fn excess_since_start(&self, per_second: u64, amount: fn(&CompletedRequest) -> u64) -> u64 {
+        let sent_us = |request: &CompletedRequest| request.at_ms as i64 * 1000 - request.latency_us as i64;
         let start_us = self.0.iter().map(sent_us).min().unwrap_or(0);
         let (mut total, mut excess) = (0, 0);
-        for done in &self.0 {
-            total += amount(done);
+        for request in &self.0 {
+            total += amount(request);
             // fio's milliseconds are rounded down.
-            let elapsed_us = ((done.at_ms as i64 + 1) * 1000 - start_us) as u64;
+            let elapsed_us = ((request.at_ms as i64 + 1) * 1000 - start_us) as u64;
             excess = excess.max(total.saturating_sub(per_second * elapsed_us / 1_000_000));
         }
         excess
@@ -132,10 +134,10 @@ impl Log {
 }
 
 /// Parses a line of fio's log: milliseconds, latency in nanoseconds, direction, bytes, and unused fields.
-fn parse(line: &str) -> Done {
+fn parse(line: &str) -> CompletedRequest {
     let numbers: Vec<u64> = line.split(',').map_while(|part| part.trim().parse().ok()).collect();
     let [at_ms, latency_ns, _, bytes, ..] = numbers[..] else { panic!("not a line of fio's log: {line}") };
-    Done { at_ms, latency_us: latency_ns / 1000, bytes }
+    CompletedRequest { at_ms, latency_us: latency_ns / 1000, bytes }
 }
 
 #[cfg(test)]
@@ -143,13 +145,13 @@ mod tests {
     use super::*;
 
     fn log(at_ms: impl IntoIterator<Item = u64>) -> Log {
-        Log(at_ms.into_iter().map(|at_ms| Done { at_ms, latency_us: at_ms, bytes: 4096 }).collect())
+        Log(at_ms.into_iter().map(|at_ms| CompletedRequest { at_ms, latency_us: at_ms, bytes: 4096 }).collect())
     }
 
     #[test]
     fn fio_log_line_is_parsed() {
-        let done = Done { at_ms: 1_795_426_913_818, latency_us: 1_249, bytes: 4096 };
-        assert_eq!(parse("1795426913818, 1249813, 0, 4096, 0"), done);
+        let request = CompletedRequest { at_ms: 1_795_426_913_818, latency_us: 1_249, bytes: 4096 };
+        assert_eq!(parse("1795426913818, 1249813, 0, 4096, 0"), request);
     }
 
     #[test]
@@ -161,7 +163,7 @@ mod tests {
 
     #[test]
     fn excess_over_a_rate_is_found_in_any_window() {
-        let has_data = |done: &Done| u64::from(done.bytes > 0);
+        let has_data = |request: &CompletedRequest| u64::from(request.bytes > 0);
         assert_eq!(log((0..5000).map(|number| number * 2)).excess(500, has_data), 1);
         // All requests of a second arrive at its start; then a rate 2 % too high.
         assert_eq!(log((0..5000).map(|number| number / 500 * 1000)).excess(500, has_data), 500);
@@ -170,15 +172,19 @@ mod tests {
 
     #[test]
     fn excess_since_the_start_is_independent_of_delays() {
-        let one = |_: &Done| 1;
-        let log =
-            |at_ms: Vec<u64>| Log(at_ms.iter().map(|at_ms| Done { at_ms: *at_ms, latency_us: 0, bytes: 1 }).collect());
+        let request_count = |_: &CompletedRequest| 1;
+        let log = |at_ms: Vec<u64>| {
+            Log(at_ms.iter().map(|at_ms| CompletedRequest { at_ms: *at_ms, latency_us: 0, bytes: 1 }).collect())
+        };
         // All requests of a second arrive at its end.
-        assert_eq!(log((0..5000).map(|number| (number / 500 + 1) * 1000).collect()).excess_since_start(500, one), 500);
+        assert_eq!(
+            log((0..5000).map(|number| (number / 500 + 1) * 1000).collect()).excess_since_start(500, request_count),
+            500
+        );
         // The first request was sent a second before: the delayed ones are within the rate.
         let mut delayed = log((0..5000).map(|number| (number / 500 + 1) * 1000).collect());
         delayed.0[0].latency_us = 1_000_000;
-        assert_eq!(delayed.excess_since_start(500, one), 0);
-        assert!(log((0..5100).map(|number| number * 100 / 51).collect()).excess_since_start(50, one) >= 100);
+        assert_eq!(delayed.excess_since_start(500, request_count), 0);
+        assert!(log((0..5100).map(|number| number * 100 / 51).collect()).excess_since_start(50, request_count) >= 100);
     }
 }

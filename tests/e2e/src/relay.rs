@@ -16,13 +16,16 @@ impl Relay {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let port = listener.local_addr().expect("the socket is bound").port();
         let connections = Arc::<Mutex<Vec<TcpStream>>>::default();
-        let all = Arc::clone(&connections);
+        let accepted = Arc::clone(&connections);
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 // If the server is down, the client sees a closed connection.
                 let Ok(server) = TcpStream::connect(server) else { continue };
                 let handle = |stream: &TcpStream| stream.try_clone().expect("a descriptor is free");
-                all.lock().expect("no thread panics with the lock held").extend([handle(&client), handle(&server)]);
+                accepted
+                    .lock()
+                    .expect("no thread panics with the lock held")
+                    .extend([handle(&client), handle(&server)]);
                 let (from, to) = (handle(&client), handle(&server));
                 std::thread::spawn(move || forward(from, to));
                 std::thread::spawn(move || forward(server, client));
@@ -38,8 +41,8 @@ impl Relay {
 
     /// Cuts all connections in both directions and returns their number; new connections are accepted.
     pub fn cut(&self) -> usize {
-        let all = std::mem::take(&mut *self.connections.lock().expect("no thread panics with the lock held"));
-        all.iter().filter(|stream| stream.shutdown(Shutdown::Both).is_ok()).count() / 2
+        let streams = std::mem::take(&mut *self.connections.lock().expect("no thread panics with the lock held"));
+        streams.iter().filter(|stream| stream.shutdown(Shutdown::Both).is_ok()).count() / 2
     }
 }
 

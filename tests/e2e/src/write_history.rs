@@ -175,23 +175,23 @@ impl WriteHistory {
             return vec![Fault::Size { expected, found: image.len() as u64 }];
         }
         let mut faults = Vec::new();
-        let mut found = Vec::with_capacity(self.sectors.len());
+        let mut recovered = Vec::with_capacity(self.sectors.len());
         for (sector, content) in (0..).zip(image.chunks(SECTOR)) {
             match self.check_sector(sector, pattern::recognise(content)) {
-                Ok(sequence) => found.push(sequence),
+                Ok(sequence) => recovered.push(sequence),
                 Err(fault) => {
                     faults.push(fault);
-                    found.push(0);
+                    recovered.push(0);
                 }
             }
         }
         if !self.may_tear && faults.is_empty() {
-            let torn = (0..).zip(found.chunks(BLOCK_SECTORS as usize)).filter(|(block, sequences)| {
+            let torn = (0..).zip(recovered.chunks(BLOCK_SECTORS as usize)).filter(|(block, sequences)| {
                 is_whole_block(*block) && sequences.iter().any(|sequence| *sequence != sequences[0])
             });
             faults.extend(torn.map(|(block, sequences)| Fault::Torn { block, sequences: sequences.to_vec() }));
         }
-        self.reset_to(&found);
+        self.reset_to(&recovered);
         faults
     }
 
@@ -218,10 +218,10 @@ impl WriteHistory {
         }
     }
 
-    fn reset_to(&mut self, found: &[u64]) {
+    fn reset_to(&mut self, recovered: &[u64]) {
         self.drained += self.unflushed.len() as u64;
         self.unflushed.clear();
-        for ((sector, state), &sequence) in (0..).zip(&mut self.sectors).zip(found) {
+        for ((sector, state), &sequence) in (0..).zip(&mut self.sectors).zip(recovered) {
             let keep = self.zeroes.get(&sector).is_some_and(|list| list.contains(&sequence));
             self.zeroes.remove(&sector);
             if keep {
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn foreign_torn_invented_and_flipped_data_is_detected() {
-        let found = |spoil: fn(&mut [u8])| {
+        let faults_of = |spoil: fn(&mut [u8])| {
             let (mut history, mut image) = fresh();
             write(&mut history, &mut image, 0, 8);
             flush(&mut history);
@@ -305,14 +305,17 @@ mod tests {
             spoil(&mut image);
             history.check_after_crash(&image)
         };
-        assert!(matches!(found(|image| image.copy_within(0..SECTOR, 4096))[..], [Fault::Foreign { sector: 8, of: 0 }]));
-        assert!(matches!(found(|image| image[4096..4096 + SECTOR].fill(0))[..], [Fault::Torn { block: 1, .. }]));
         assert!(matches!(
-            found(|image| pattern::fill(3, 99, &mut image[3 * SECTOR..4 * SECTOR]))[..],
+            faults_of(|image| image.copy_within(0..SECTOR, 4096))[..],
+            [Fault::Foreign { sector: 8, of: 0 }]
+        ));
+        assert!(matches!(faults_of(|image| image[4096..4096 + SECTOR].fill(0))[..], [Fault::Torn { block: 1, .. }]));
+        assert!(matches!(
+            faults_of(|image| pattern::fill(3, 99, &mut image[3 * SECTOR..4 * SECTOR]))[..],
             [Fault::Invented { sector: 3, .. }]
         ));
-        assert!(matches!(found(|image| image[100] ^= 4)[..], [Fault::Garbage { sector: 0 }]));
-        assert_eq!(found(|_| {}), []);
+        assert!(matches!(faults_of(|image| image[100] ^= 4)[..], [Fault::Garbage { sector: 0 }]));
+        assert_eq!(faults_of(|_| {}), []);
     }
 
     #[test]

@@ -67,19 +67,19 @@ fn create_file(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), String> {
 }
 
 fn read_files(root: &Path, name: &str, current: &str) -> Result<Vec<Golden>, String> {
-    let mut found = Vec::new();
+    let mut files = Vec::new();
     for release in releases(root) {
         let folder = root.join(&release);
         let Some((_, checksum)) = checksums(&folder).into_iter().find(|(recorded, _)| recorded == name) else {
             continue;
         };
         let bytes = read_file(&folder.join(name), checksum)?;
-        found.push(Golden { release, bytes });
+        files.push(Golden { release, bytes });
     }
-    if found.iter().all(|golden| golden.release != current) {
+    if files.iter().all(|golden| golden.release != current) {
         return Err(format!("release {current} has no golden file {name}: {UPDATE}=1 cargo test golden creates it"));
     }
-    Ok(found)
+    Ok(files)
 }
 
 fn read_file(path: &Path, checksum: u32) -> Result<Vec<u8>, String> {
@@ -139,8 +139,8 @@ mod tests {
         let again = create_file(&folder, "a.zst", &[9; 1000]).expect_err("the file exists");
         assert!(again.contains("created once"), "{again}");
         let read = || read_files(root.path(), "a.zst", "0.10.0");
-        let found = read().expect("all releases have the file");
-        let displayed: Vec<_> = found.iter().map(|golden| (golden.release.as_str(), golden.bytes[0])).collect();
+        let files = read().expect("all releases have the file");
+        let displayed: Vec<_> = files.iter().map(|golden| (golden.release.as_str(), golden.bytes[0])).collect();
         assert_eq!(displayed, [("0.9.0", 7), ("0.10.0", 8)]);
         let missing = read_files(root.path(), "a.zst", "0.11.0").err().expect("the release has no file");
         assert!(missing.contains("0.11.0 has no golden file a.zst"), "{missing}");

@@ -50,7 +50,7 @@ impl Source {
 
 /// Every text file below `root`, ordered by path.
 pub fn read_all(root: &Path) -> io::Result<Vec<Source>> {
-    let mut found = Vec::new();
+    let mut sources = Vec::new();
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder)? {
@@ -67,12 +67,12 @@ pub fn read_all(root: &Path) -> io::Result<Vec<Source>> {
                 // A file that is not text is skipped.
                 let Ok(text) = fs::read_to_string(&path) else { continue };
                 let relative = path.strip_prefix(root).expect("found below the root");
-                found.push(Source::new(&relative.to_string_lossy(), &text));
+                sources.push(Source::new(&relative.to_string_lossy(), &text));
             }
         }
     }
-    found.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(found)
+    sources.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(sources)
 }
 
 /// `text` with comments, strings and character literals replaced by spaces; line ends stay.
@@ -125,8 +125,8 @@ fn string_end(chars: &[char], at: usize) -> usize {
 
 /// The first position from `from` on at which `hit` is true for the rest, plus `width`; the end if there is none.
 fn find(chars: &[char], from: usize, hit: impl Fn(&[char]) -> bool, width: usize) -> usize {
-    let found = (from..chars.len()).find(|&at| hit(&chars[at..]));
-    found.map_or(chars.len(), |at| at + width)
+    let position = (from..chars.len()).find(|&at| hit(&chars[at..]));
+    position.map_or(chars.len(), |at| at + width)
 }
 
 #[cfg(test)]

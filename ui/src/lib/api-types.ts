@@ -1176,7 +1176,7 @@ export interface components {
       flash_written_bytes: number;
       /** @description Flush requests. */
       flushes: number;
-      /** @description Incarnation, 16 hexadecimal digits; empty while it is refused. */
+      /** @description Volume ID, 16 hexadecimal digits; empty while it is refused. */
       incarnation: string;
       /** @description Labels: `vm` and any others. */
       labels: {

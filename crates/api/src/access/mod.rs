@@ -109,16 +109,16 @@ impl Access {
     pub fn authenticate_token(&self, text: &str) -> Option<Principal> {
         let hash = hex(&hash_of(text));
         let state = self.lock();
-        let mut found = None;
+        let mut matching = None;
         // Compares all tokens, so that the time does not reveal which one matches.
         for token in &state.tokens {
             let is_same = token.hash.len() == hash.len()
                 && subtle::ConstantTimeEq::ct_eq(token.hash.as_bytes(), hash.as_bytes()).into();
             if is_same {
-                found = Some(Principal { name: token.name.clone(), role: token.role });
+                matching = Some(Principal { name: token.name.clone(), role: token.role });
             }
         }
-        found
+        matching
     }
 
     /// The client with this session.
@@ -252,13 +252,13 @@ mod tests {
     #[test]
     fn failed_log_ins_lock_out_only_their_address() {
         let access = Access::default();
-        let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let (first, second) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
         for _ in 0..FAILURES_MAX {
-            assert_eq!(access.lockout_seconds(one), None);
-            access.record_failure(one);
+            assert_eq!(access.lockout_seconds(first), None);
+            access.record_failure(first);
         }
-        assert!(access.lockout_seconds(one).is_some_and(|seconds| seconds <= 60));
-        assert_eq!(access.lockout_seconds(other), None);
+        assert!(access.lockout_seconds(first).is_some_and(|seconds| seconds <= 60));
+        assert_eq!(access.lockout_seconds(second), None);
     }
 
     #[test]

@@ -56,8 +56,8 @@ mod tests {
     fn hash_is_sha256_and_secrets_differ() {
         // FIPS 180-2, appendix B.1.
         assert_eq!(hex(&hash_of("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-        let (one, other) = (Secret::draw().expect("random"), Secret::draw().expect("random"));
-        assert_eq!(one.text().len(), 64);
-        assert!(is_equal(&one.hash(), &hash_of(one.text())) && !is_equal(&one.hash(), &other.hash()));
+        let (first, second) = (Secret::draw().expect("random"), Secret::draw().expect("random"));
+        assert_eq!(first.text().len(), 64);
+        assert!(is_equal(&first.hash(), &hash_of(first.text())) && !is_equal(&first.hash(), &second.hash()));
     }
 }

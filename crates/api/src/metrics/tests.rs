@@ -56,9 +56,9 @@ fn split(line: &str) -> Result<(String, &str), String> {
     if line[at..].starts_with(' ') {
         return Ok((line[..at].to_owned(), &line[at + 1..]));
     }
-    let (mut rest, mut names) = (&line[at + 1..], BTreeSet::new());
+    let (mut labels, mut names) = (&line[at + 1..], BTreeSet::new());
     loop {
-        let (name, after) = rest.split_once("=\"").ok_or_else(|| error("no label"))?;
+        let (name, after) = labels.split_once("=\"").ok_or_else(|| error("no label"))?;
         let has_valid_start =
             name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && !name.starts_with("__");
         if !has_valid_start || name.chars().any(|c| !c.is_ascii_alphanumeric() && c != '_') || !names.insert(name) {
@@ -76,13 +76,13 @@ fn split(line: &str) -> Result<(String, &str), String> {
                 (c, false) => escaped = c == '\\',
             }
         }
-        rest = &after[end.ok_or_else(|| error("an unterminated label"))? + 1..];
-        match rest.strip_prefix(',') {
-            Some(more) => rest = more,
+        labels = &after[end.ok_or_else(|| error("an unterminated label"))? + 1..];
+        match labels.strip_prefix(',') {
+            Some(more) => labels = more,
             None => break,
         }
     }
-    let value = rest.strip_prefix("} ").ok_or_else(|| error("no value"))?;
+    let value = labels.strip_prefix("} ").ok_or_else(|| error("no value"))?;
     Ok((line[..line.len() - value.len() - 1].to_owned(), value))
 }
 
@@ -241,8 +241,8 @@ fn volumes_past_the_limit_are_only_in_sums_and_counted() {
     let past = parse(&text(&status(many), 10)).expect("the exposition is valid");
     assert_eq!(past["hotset_metrics_volumes_left_out"], 11.0);
     assert_eq!(past["hotset_datastore_requests_total{datastore=\"sas-pool\",op=\"read\"}"], 110.0);
-    let all = "hotset_datastore_latency_seconds_bucket{datastore=\"sas-pool\",op=\"read\",le=\"+Inf\"}";
-    assert_eq!(past[all], 110.0);
+    let all_requests = "hotset_datastore_latency_seconds_bucket{datastore=\"sas-pool\",op=\"read\",le=\"+Inf\"}";
+    assert_eq!(past[all_requests], 110.0);
     assert!(past.keys().all(|series| !series.contains("volume=")));
 }
 

@@ -53,29 +53,29 @@ struct AdviceParameters {
             content_type = "application/problem+json")))]
 async fn advise(
     State(shared): State<Arc<Shared>>,
-    QueryParameters(wanted): QueryParameters<AdviceParameters>,
+    QueryParameters(parameters): QueryParameters<AdviceParameters>,
 ) -> Result<Json<AdvicePage>, Problem> {
-    let request = request(wanted).map_err(|text| Problem::new(StatusCode::BAD_REQUEST, text))?;
+    let request = request(parameters).map_err(|text| Problem::new(StatusCode::BAD_REQUEST, text))?;
     match shared.control.request(request).await? {
         Answer::Advice(page) => Ok(Json(*page)),
         _ => Err(unexpected()),
     }
 }
 
-fn request(wanted: AdviceParameters) -> Result<Request, String> {
-    let limit = wanted.limit.unwrap_or(LIMIT);
+fn request(parameters: AdviceParameters) -> Result<Request, String> {
+    let limit = parameters.limit.unwrap_or(LIMIT);
     if !(1..=LIMIT_MAX).contains(&limit) {
         return Err(format!("limit is {limit}; ask for 1 to {LIMIT_MAX} volumes"));
     }
     let defaults = Assumptions::default();
     let nanos = |micros: Option<u32>, default: u64| micros.map_or(default, |micros| u64::from(micros) * 1_000);
     let assumptions = Assumptions {
-        spindle_iops: wanted.spindle_iops.unwrap_or(defaults.spindle_iops),
-        array_ns: wanted.array_latency_us.map(|micros| u64::from(micros) * 1_000),
-        flash_ns: nanos(wanted.flash_latency_us, defaults.flash_ns),
-        memory_ns: nanos(wanted.memory_latency_us, defaults.memory_ns),
+        spindle_iops: parameters.spindle_iops.unwrap_or(defaults.spindle_iops),
+        array_ns: parameters.array_latency_us.map(|micros| u64::from(micros) * 1_000),
+        flash_ns: nanos(parameters.flash_latency_us, defaults.flash_ns),
+        memory_ns: nanos(parameters.memory_latency_us, defaults.memory_ns),
     };
-    Ok(Request::Advice { limit, after: wanted.after, volume: wanted.volume, assumptions })
+    Ok(Request::Advice { limit, after: parameters.after, volume: parameters.volume, assumptions })
 }
 
 #[cfg(test)]

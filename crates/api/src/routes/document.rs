@@ -55,8 +55,8 @@ fn complete(document: &mut Document) {
 
 fn operations(item: &mut PathItem) -> Vec<(&mut Operation, bool)> {
     let PathItem { get, post, patch, delete, .. } = item;
-    let all = [(get, true), (post, false), (patch, false), (delete, false)];
-    all.into_iter().filter_map(|(operation, is_get)| Some((operation.as_mut()?, is_get))).collect()
+    let operations = [(get, true), (post, false), (patch, false), (delete, false)];
+    operations.into_iter().filter_map(|(operation, is_get)| Some((operation.as_mut()?, is_get))).collect()
 }
 
 /// Adds the error answers that any request may get, and those of this kind of request.
@@ -78,11 +78,11 @@ fn add_problems(operation: &mut Operation, path: &str, is_get: bool) {
     ];
     let for_named = [(404, "Nothing has that name"), (409, "It is not served")];
     let is_named = path.contains('{');
-    let all = for_any
+    let responses = for_any
         .into_iter()
         .chain(for_changes.into_iter().filter(|_| !is_get))
         .chain(for_named.into_iter().filter(|_| is_named));
-    for (status, description) in all {
+    for (status, description) in responses {
         let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
         let response = ResponseBuilder::new().description(description).content(problem::CONTENT_TYPE, content).build();
         operation.responses.responses.entry(status.to_string()).or_insert(response.into());
@@ -96,7 +96,7 @@ mod tests {
     /// Every `$ref` of the document resolves, and every answer has a description.
     #[test]
     fn document_is_complete() {
-        let (_, mut document) = super::super::all().split_for_parts();
+        let (_, mut document) = super::super::all_routes().split_for_parts();
         complete(&mut document);
         let text = document.to_json().expect("it can be written");
         let value: serde_json::Value = serde_json::from_str(&text).expect("its own text");
@@ -135,15 +135,15 @@ mod tests {
     /// Set `UPDATE_DOCS=1` to write the file instead of comparing it.
     #[test]
     fn checked_in_document_is_current() {
-        let (_, mut document) = super::super::all().split_for_parts();
+        let (_, mut document) = super::super::all_routes().split_for_parts();
         complete(&mut document);
-        let made = document.to_pretty_json().expect("a document has only text keys") + "\n";
+        let rendered = document.to_pretty_json().expect("a document has only text keys") + "\n";
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json");
         if std::env::var_os("UPDATE_DOCS").is_some() {
-            return std::fs::write(file, made).expect("the file can be written");
+            return std::fs::write(file, rendered).expect("the file can be written");
         }
-        let found = std::fs::read_to_string(file).unwrap_or_default();
-        assert!(found == made, "crates/api/openapi.json is out of date; UPDATE_DOCS=1 rewrites it");
+        let stored = std::fs::read_to_string(file).unwrap_or_default();
+        assert!(stored == rendered, "crates/api/openapi.json is out of date; UPDATE_DOCS=1 rewrites it");
     }
 
     fn visit<'a>(value: &'a serde_json::Value, visitor: &mut impl FnMut(Option<&'a str>, &'a serde_json::Value)) {

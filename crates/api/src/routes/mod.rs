@@ -35,7 +35,7 @@ type Routes = OpenApiRouter<Arc<Shared>>;
 
 /// All routes.
 pub fn router(shared: Arc<Shared>) -> Router {
-    let (router, document) = all().split_for_parts();
+    let (router, document) = all_routes().split_for_parts();
     router
         .merge(document::serving(document))
         .fallback(async |uri: Uri| not_found(&uri))
@@ -45,7 +45,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .with_state(shared)
 }
 
-fn all() -> Routes {
+fn all_routes() -> Routes {
     document::head()
         .merge(status::routes())
         .merge(volumes::routes())

@@ -59,10 +59,10 @@ async fn list_volumes(
     Ok(Json(page(all, limit as usize, part.after.as_deref())))
 }
 
-fn page(mut all: Vec<VolumeReport>, limit: usize, after: Option<&str>) -> VolumesPage {
-    all.sort_by(|one, other| one.name.cmp(&other.name));
+fn page(mut reports: Vec<VolumeReport>, limit: usize, after: Option<&str>) -> VolumesPage {
+    reports.sort_by(|first, second| first.name.cmp(&second.name));
     let mut volumes: Vec<_> =
-        all.into_iter().filter(|volume| after.is_none_or(|after| volume.name.as_str() > after)).collect();
+        reports.into_iter().filter(|volume| after.is_none_or(|after| volume.name.as_str() > after)).collect();
     let is_last = volumes.len() <= limit;
     volumes.truncate(limit);
     let next = volumes.last().map(|volume| volume.name.clone()).filter(|_| !is_last);

@@ -16,7 +16,7 @@ use axum::body::Bytes;
 use axum::http::StatusCode;
 use futures_util::Stream;
 use futures_util::stream::unfold;
-use messages::{Sampled, unix_time};
+use messages::{StatusSample, unix_time};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use self::ring::{Ring, Start};
@@ -33,7 +33,7 @@ const LINGER_TIME: Duration = Duration::from_secs(60);
 
 /// State that all clients share.
 pub struct Hub {
-    samples: watch::Receiver<Arc<Sampled>>,
+    samples: watch::Receiver<Arc<StatusSample>>,
     state: Mutex<State>,
     /// Number of the newest sample.
     newest: watch::Sender<u64>,
@@ -66,7 +66,7 @@ struct Follower {
 
 impl Hub {
     /// A hub for the daemon's samples.
-    pub fn new(samples: watch::Receiver<Arc<Sampled>>) -> Hub {
+    pub fn new(samples: watch::Receiver<Arc<StatusSample>>) -> Hub {
         let start_id = unix_time::now().as_millis() as u64;
         let state = State { ring: Ring::new(start_id), followed: BTreeMap::new(), last_seen: None };
         let clients = Arc::new(Semaphore::new(CLIENTS_MAX));
@@ -138,7 +138,7 @@ impl Hub {
 }
 
 /// Number of the newest event in a sample.
-fn newest(sampled: &Sampled) -> u64 {
+fn newest(sampled: &StatusSample) -> u64 {
     sampled.events.last().map_or(0, |event| event.number)
 }
 

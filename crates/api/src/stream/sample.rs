@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use axum::body::Bytes;
 use messages::report::{BackingRequests, EventReport};
-use messages::{Counts, Sampled};
+use messages::{Counts, StatusSample};
 use serde::Serialize;
 
 use crate::totals::Totals;
@@ -28,7 +28,7 @@ struct Head<'a> {
 
 impl Sample {
     /// Serialises the daemon's state, the events after number `after`, and the volumes in `followed` in full.
-    pub fn new(sampled: &Sampled, after: u64, followed: &BTreeSet<&str>) -> Sample {
+    pub fn new(sampled: &StatusSample, after: u64, followed: &BTreeSet<&str>) -> Sample {
         let volumes = &sampled.status.volumes;
         let status = sampled.status.without_volumes();
         let mut status_value = serde_json::to_value(&status).expect("reports have only text keys");
@@ -83,7 +83,7 @@ mod tests {
             StatusReport { volumes: vec![volume("a", 3), volume("b", 4), volume("c\n\"", 5)], ..Default::default() };
         let numbered = |number| EventReport { number, ..EventReport::default() };
         let events = vec![numbered(4), numbered(5), numbered(7)];
-        let sample = Sample::new(&Sampled { at_unix_ms: 1, status, events }, 4, &BTreeSet::from(["a", "c\n\""]));
+        let sample = Sample::new(&StatusSample { at_unix_ms: 1, status, events }, 4, &BTreeSet::from(["a", "c\n\""]));
         let event = |volumes: &[&str]| {
             let volumes = volumes.iter().map(|name| (*name).to_owned()).collect();
             let text = String::from_utf8(sample.event("7-1", &volumes).to_vec()).expect("text");
@@ -112,7 +112,8 @@ mod tests {
             ..VolumeReport::idle("a", VolumeState::Active, "none", "/x")
         };
         let status = StatusReport { volumes: vec![volume], ..StatusReport::default() };
-        let sample = Sample::new(&Sampled { at_unix_ms: 1, status, events: Vec::new() }, 0, &BTreeSet::from(["a"]));
+        let sample =
+            Sample::new(&StatusSample { at_unix_ms: 1, status, events: Vec::new() }, 0, &BTreeSet::from(["a"]));
         for text in [&format!("{}}}}}", sample.head), &format!("{{{}}}", sample.volumes["a"])] {
             let value: Value = serde_json::from_str(text).expect("JSON");
             let sums = if value["a"].is_object() { &value["a"] } else { &value["totals"] };

@@ -6,8 +6,8 @@ use std::time::Duration;
 use engine::{VolumeId, WritePolicy};
 use messages::{ErrorKind, Failure};
 
-use super::super::cores::{Examined, OpenFacts, Opened, Subject, Unexamined};
-use super::super::volumes::WantedVolume;
+use super::super::cores::{ExaminationError, ExaminationResult, ExaminedVolume, OpenFacts, OpenedBacking};
+use super::super::volumes::RequestedVolume;
 use super::Attachments;
 use super::open::hung;
 use config::VolumeConfig;
@@ -20,10 +20,10 @@ use state::{
 
 /// Findings about the volumes that are to be served.
 pub struct Findings {
-    /// Blocks that wait to be destaged, by incarnation.
+    /// Blocks that wait to be destaged, by volume ID.
     waiting: BTreeMap<VolumeId, UndestagedBlocks>,
     /// Content of each backing; `None` for one that is not open.
-    evidence: Vec<Option<Examined>>,
+    evidence: Vec<Option<ExaminationResult>>,
 }
 
 impl Attachments {
@@ -31,92 +31,97 @@ impl Attachments {
     /// A backing that leaves a read unanswered for `limit` counts as hung.
     pub(super) async fn find_all(
         &self,
-        opened: &[Result<Opened, Failure>],
+        opened: &[Result<OpenedBacking, Failure>],
         limit: Duration,
     ) -> Result<Findings, Failure> {
         let waiting = self.cores.waiting().await?;
-        let subjects: Vec<_> = {
+        let volumes: Vec<_> = {
             let (state, store) = (self.records.view(), self.flash.store());
-            let subject = |opened: &Result<Opened, Failure>| {
-                let Opened { core, number, facts } = opened.as_ref().ok()?;
+            let volume = |opened: &Result<OpenedBacking, Failure>| {
+                let OpenedBacking { core, number, facts } = opened.as_ref().ok()?;
                 let is_match =
                     |identity: &String| *identity == facts.identity || facts.former_identities.contains(identity);
                 let record = state.volumes.iter().find(|record| is_match(&record.backing_identity));
                 let cached_on = record.and_then(|record| record.cached_on.as_ref());
-                Some(Subject {
+                Some(ExaminedVolume {
                     core: *core,
                     number: *number,
-                    incarnation: record.map(|record| record.incarnation),
+                    volume_id: record.map(|record| record.volume_id),
                     size_before: record.and_then(|record| record.content.as_ref()).map(|content| content.size_bytes),
                     trusts_store: cached_on
                         .is_some_and(|stores| store.as_ref().is_some_and(|store| stores.contains(store))),
                 })
             };
-            opened.iter().map(subject).collect()
+            opened.iter().map(volume).collect()
         };
-        let evidence = self.cores.evidence(&subjects, limit).await;
+        let evidence = self.cores.evidence(&volumes, limit).await;
         Ok(Findings { waiting, evidence })
     }
 
-    /// Determines the incarnation of each volume on its open backing, saved durably before the volume's first write.
+    /// Determines the ID of each volume on its open backing, saved durably before the volume's first write.
     pub(super) fn identify_all(
         &self,
-        wanted: &[WantedVolume],
-        opened: &[Result<Opened, Failure>],
-        found: Result<Findings, Failure>,
+        requested: &[RequestedVolume],
+        opened: &[Result<OpenedBacking, Failure>],
+        findings: Result<Findings, Failure>,
         accept: &Acceptance,
     ) -> Vec<Result<Admission, Failure>> {
-        let found = match found {
-            Ok(found) => found,
-            Err(failure) => return wanted.iter().map(|_| Err(failure.clone())).collect(),
+        let findings = match findings {
+            Ok(findings) => findings,
+            Err(failure) => return requested.iter().map(|_| Err(failure.clone())).collect(),
         };
         let mut served = self.volumes.served_names();
         let mut unclean = Vec::new();
         let identified = self.records.change(|state| {
-            let admissions = wanted.iter().zip(opened).zip(&found.evidence).map(|(((config, _), opened), evidence)| {
-                let facts = &opened.as_ref().map_err(Failure::clone)?.facts;
-                let evidence = evidence.as_ref().map(Result::as_ref).transpose().map_err(|why| match why {
-                    Unexamined::Hung => hung(&config.backing),
-                    Unexamined::Failed(failure) => failure.clone(),
-                })?;
-                state.rename_backing(&facts.former_identities, &facts.identity);
-                let known = state.volumes.iter().find(|record| record.backing_identity == facts.identity);
-                // This daemon has lost nothing that it acknowledged, however often it attached the volume.
-                let generation = state.generation;
-                let is_known_intact = |earlier: u64| earlier == generation || self.memory.is_intact(earlier);
-                let is_unclean = known.is_some_and(|record| !record.clean && !is_known_intact(record.generation));
-                // Clients identify the volume by name: a loss under that name counts, whatever the backing is now.
-                let records = || state.records_of(&config.name, &facts.identity);
-                let may_have_lost = |record: &VolumeRecord| !record.clean && !is_known_intact(record.generation);
-                let loss = records().find_map(|one| state::loss_to_report(state, one, may_have_lost(one)));
-                if let Some(refused) = known
-                    .filter(|_| is_unclean && !accept.adopt)
-                    .and_then(|one| self.memory.unreadable_image_refusal(one))
-                {
-                    return Err(refused);
-                }
-                let in_memory = |record: &VolumeRecord| found.waiting.get(&record.incarnation).map(|one| one.in_memory);
-                let drops_memory = accept.give_up.is_some() && records().filter_map(in_memory).any(|blocks| blocks > 0);
-                let admission = self.identify(state, config, facts, (&found, evidence), accept, &served)?;
-                // The blocks given up were acknowledged by a killed daemon to clients that may still be running.
-                let given_up = LossRecord { generation, remote_clients: false };
-                let loss = if drops_memory { Some(given_up) } else { loss };
-                served.push(config.name.clone());
-                let policy = effective_policy(state.by_incarnation(admission.incarnation), config.policy);
-                let record = state.by_incarnation_mut(admission.incarnation).expect("the record was just created");
-                (record.loss, record.durable_writes) = (loss, config.read_only || !policy.defers_writes());
-                if is_unclean {
-                    unclean.push(&config.name);
-                    record.lost_before = generation;
-                }
-                Ok(admission)
-            });
+            let admissions =
+                requested.iter().zip(opened).zip(&findings.evidence).map(|(((config, _), opened), evidence)| {
+                    let facts = &opened.as_ref().map_err(Failure::clone)?.facts;
+                    let evidence =
+                        evidence.as_ref().map(Result::as_ref).transpose().map_err(|reason| match reason {
+                            ExaminationError::Hung => hung(&config.backing),
+                            ExaminationError::Failed(failure) => failure.clone(),
+                        })?;
+                    state.rename_backing(&facts.former_identities, &facts.identity);
+                    let known = state.volumes.iter().find(|record| record.backing_identity == facts.identity);
+                    // This daemon has lost nothing that it acknowledged, however often it attached the volume.
+                    let generation = state.generation;
+                    let is_known_intact = |earlier: u64| earlier == generation || self.memory.is_intact(earlier);
+                    let is_unclean = known.is_some_and(|record| !record.clean && !is_known_intact(record.generation));
+                    // Clients identify the volume by name: a loss under that name counts, whatever the backing is now.
+                    let records = || state.records_of(&config.name, &facts.identity);
+                    let may_have_lost = |record: &VolumeRecord| !record.clean && !is_known_intact(record.generation);
+                    let loss = records().find_map(|entry| state::loss_to_report(state, entry, may_have_lost(entry)));
+                    if let Some(refused) = known
+                        .filter(|_| is_unclean && !accept.adopt)
+                        .and_then(|entry| self.memory.unreadable_image_refusal(entry))
+                    {
+                        return Err(refused);
+                    }
+                    let in_memory =
+                        |record: &VolumeRecord| findings.waiting.get(&record.volume_id).map(|entry| entry.in_memory);
+                    let drops_memory =
+                        accept.give_up.is_some() && records().filter_map(in_memory).any(|blocks| blocks > 0);
+                    let admission = self.identify(state, config, facts, (&findings, evidence), accept, &served)?;
+                    // The blocks given up were acknowledged by a killed daemon to clients that may still be running.
+                    let given_up = LossRecord { generation, remote_clients: false };
+                    let loss = if drops_memory { Some(given_up) } else { loss };
+                    served.push(config.name.clone());
+                    let policy = effective_policy(state.by_id(admission.volume_id), config.policy);
+                    let record = state.by_id_mut(admission.volume_id).expect("the record was just created");
+                    (record.loss, record.durable_writes) = (loss, config.read_only || !policy.defers_writes());
+                    if is_unclean {
+                        unclean.push(&config.name);
+                        record.lost_before = generation;
+                    }
+                    Ok(admission)
+                });
             let admissions = admissions.collect::<Vec<Result<Admission, Failure>>>();
-            let incarnation =
-                |one: &Result<Admission, Failure>| one.as_ref().map(|one| one.incarnation).map_err(Failure::clone);
-            let mut units: Vec<Result<VolumeId, Failure>> = admissions.iter().map(incarnation).collect();
-            self.units.assign_luns(state, &self.volumes.names(), wanted, &mut units, accept.adopt);
-            admissions.into_iter().zip(units).map(|(one, unit)| unit.and(one)).collect::<Vec<_>>()
+            let volume_id = |entry: &Result<Admission, Failure>| {
+                entry.as_ref().map(|entry| entry.volume_id).map_err(Failure::clone)
+            };
+            let mut units: Vec<Result<VolumeId, Failure>> = admissions.iter().map(volume_id).collect();
+            self.units.assign_luns(state, &self.volumes.names(), requested, &mut units, accept.adopt);
+            admissions.into_iter().zip(units).map(|(entry, unit)| unit.and(entry)).collect::<Vec<_>>()
         });
         for name in unclean.iter().filter(|_| identified.is_ok()) {
             log::warn!(
@@ -124,7 +129,7 @@ impl Attachments {
                 "volume {name} was not cleanly stopped: flushed data is safe, unflushed data may be lost"
             );
         }
-        identified.unwrap_or_else(|failure| wanted.iter().map(|_| Err(failure.clone())).collect())
+        identified.unwrap_or_else(|failure| requested.iter().map(|_| Err(failure.clone())).collect())
     }
 
     fn identify(
@@ -154,18 +159,18 @@ impl Attachments {
         };
         let admission = state.identify(&claim, || VolumeId(drawn));
         let admission = admission.map_err(|refusal| Failure::refused(refusal.code(), refusal.to_string()))?;
-        let incarnation = admission.incarnation;
+        let volume_id = admission.volume_id;
         for key in set_by_command() {
-            state.expire_override(incarnation, key, &config.setting(key));
+            state.expire_override(volume_id, key, &config.setting(key));
         }
         let policy = effective_policy(state.by_name(&config.name), config.policy);
         if store.is_some() && policy == WritePolicy::WriteBack && !config.read_only {
-            state.mark_on_flash(incarnation, store.as_deref());
+            state.mark_on_flash(volume_id, store.as_deref());
         }
         if admission.drops_pages
             && let Some(store) = store
         {
-            self.flash.plan_drop(incarnation, store);
+            self.flash.plan_drop(volume_id, store);
         }
         Ok(admission)
     }

@@ -12,14 +12,14 @@ use engine::{VolumeId, VolumeSpec};
 use messages::Failure;
 use seam::real::PATH_TIMEOUT;
 
-use super::cores::{Attaching, Cores, Opened};
+use super::cores::{AttachRequest, Cores, OpenedBacking};
 use super::flash::FlashLog;
 use super::iscsi_units::Units;
 use super::persisted_memory::PersistedMemory;
 use super::records::Records;
 use super::settings::Settings;
 use super::volume_settings::{flash_quota_of, memory_quota_of, qos_of};
-use super::volumes::{Placement, Volumes, WantedVolume};
+use super::volumes::{Placement, RequestedVolume, Volumes};
 use config::VolumeConfig;
 use logging::{self as log, VOLUME};
 use state::{Acceptance, Admission, effective_mode, effective_policy};
@@ -60,24 +60,24 @@ impl Attachments {
     /// All wait for the slowest backing. One that has not answered for `limit` refuses its volume, which is retried.
     pub async fn attach_all(
         &self,
-        wanted: Vec<WantedVolume>,
+        requested: Vec<RequestedVolume>,
         accept: Acceptance,
         limit: Duration,
     ) -> Vec<Result<(), Failure>> {
-        let opened = self.open_all(&wanted, accept.adopt, limit).await;
+        let opened = self.open_all(&requested, accept.adopt, limit).await;
         // Many volumes on few disks are identified at once, so a healthy backing may take longer than its opening.
-        let found = self.find_all(&opened, limit.max(PATH_TIMEOUT)).await;
-        let identified = self.identify_all(&wanted, &opened, found, &accept);
+        let findings = self.find_all(&opened, limit.max(PATH_TIMEOUT)).await;
+        let identified = self.identify_all(&requested, &opened, findings, &accept);
         // Before any volume relies on its new record.
         self.flash.save_manifest().await;
-        let placement = self.serve_all(&wanted, opened, identified).await;
+        let placement = self.serve_all(&requested, opened, identified).await;
         if let Err(failure) = self.memory.delete_unneeded_files().await {
             log::error!(target: VOLUME, "{}", failure.message);
         }
         let refused =
-            placement.iter().zip(&wanted).filter(|(result, _)| result.is_err()).map(|(_, (config, _))| config);
+            placement.iter().zip(&requested).filter(|(result, _)| result.is_err()).map(|(_, (config, _))| config);
         self.units.report_absent(refused).await;
-        let results = wanted.into_iter().zip(placement).map(|((config, from_file), result)| {
+        let results = requested.into_iter().zip(placement).map(|((config, from_file), result)| {
             let name = config.name.clone();
             self.volumes.record_attached((config, from_file), result.clone());
             result.map(|_| ()).map_err(|failure| {
@@ -91,42 +91,40 @@ impl Attachments {
     /// Attaches identified volumes to their open backings, and closes the other backings.
     async fn serve_all(
         &self,
-        wanted: &[WantedVolume],
-        opened: Vec<Result<Opened, Failure>>,
+        requested: &[RequestedVolume],
+        opened: Vec<Result<OpenedBacking, Failure>>,
         identified: Vec<Result<Admission, Failure>>,
     ) -> Vec<Result<Placement, Failure>> {
-        let mut jobs: BTreeMap<usize, Vec<(usize, Attaching)>> = BTreeMap::new();
-        let mut results = Vec::with_capacity(wanted.len());
+        let mut jobs: BTreeMap<usize, Vec<(usize, AttachRequest)>> = BTreeMap::new();
+        let mut results = Vec::with_capacity(requested.len());
         let mut not_on_flash = Vec::new();
         for (at, ((config, _), (opened, identified))) in
-            wanted.iter().zip(opened.into_iter().zip(identified)).enumerate()
+            requested.iter().zip(opened.into_iter().zip(identified)).enumerate()
         {
             results.push(match (opened, identified) {
-                (Ok(opened), Ok(Admission { incarnation, drops_pages })) => {
-                    match self.units.plan(config, incarnation) {
-                        Err(failure) => Err(self.cores.close(&opened, failure).await),
-                        Ok(unit) => {
-                            let Opened { core, number, facts } = opened;
-                            let spec = VolumeSpec { drops_pages, ..self.spec_of(config, incarnation) };
-                            let record = self.records.view().by_incarnation(incarnation).map(|one| one.lost_before);
-                            let lost_before = record.unwrap_or(0);
-                            let attaching = Attaching { number, spec, file_policy: config.policy, unit, lost_before };
-                            jobs.entry(core).or_default().push((at, attaching));
-                            Ok(Placement { incarnation, identity: facts.identity, core, geometry: facts.geometry })
-                        }
+                (Ok(opened), Ok(Admission { volume_id, drops_pages })) => match self.units.plan(config, volume_id) {
+                    Err(failure) => Err(self.cores.close(&opened, failure).await),
+                    Ok(unit) => {
+                        let OpenedBacking { core, number, facts } = opened;
+                        let spec = VolumeSpec { drops_pages, ..self.spec_of(config, volume_id) };
+                        let record = self.records.view().by_id(volume_id).map(|record| record.lost_before);
+                        let lost_before = record.unwrap_or(0);
+                        let attaching = AttachRequest { number, spec, file_policy: config.policy, unit, lost_before };
+                        jobs.entry(core).or_default().push((at, attaching));
+                        Ok(Placement { volume_id, identity: facts.identity, core, geometry: facts.geometry })
                     }
-                }
+                },
                 (Ok(opened), Err(failure)) => Err(self.cores.close(&opened, failure).await),
                 (Err(failure), _) => Err(failure),
             });
         }
         for (core, jobs) in jobs {
-            let (places, jobs): (Vec<usize>, Vec<Attaching>) = jobs.into_iter().unzip();
+            let (places, jobs): (Vec<usize>, Vec<AttachRequest>) = jobs.into_iter().unzip();
             let outcomes = self.cores.attach(core, jobs).await;
             for (at, attached) in places.into_iter().zip(outcomes) {
                 match (attached, &results[at]) {
-                    (Ok(false), Ok(placement)) if !self.records.may_log(&wanted[at].0) => {
-                        not_on_flash.push(placement.incarnation)
+                    (Ok(false), Ok(placement)) if !self.records.may_log(&requested[at].0) => {
+                        not_on_flash.push(placement.volume_id)
                     }
                     (Ok(_), _) => {}
                     (Err(failure), _) => results[at] = Err(failure),
@@ -139,19 +137,19 @@ impl Attachments {
 
     /// Clears the "dirty on flash" mark of volumes that have nothing in the flash log. A failure does not affect
     /// service: a stale mark only causes one more check at the next start.
-    fn clear_flash_marks(&self, incarnations: &[VolumeId]) {
+    fn clear_flash_marks(&self, volume_ids: &[VolumeId]) {
         if self.flash.store().is_none() {
             return;
         }
         let saved = self.records.change(|state| {
-            incarnations.iter().for_each(|incarnation| state.mark_on_flash(*incarnation, None));
+            volume_ids.iter().for_each(|volume_id| state.mark_on_flash(*volume_id, None));
         });
         if let Err(error) = saved {
             log::error!(target: VOLUME, "{error}");
         }
     }
 
-    fn spec_of(&self, config: &VolumeConfig, incarnation: VolumeId) -> VolumeSpec {
+    fn spec_of(&self, config: &VolumeConfig, volume_id: VolumeId) -> VolumeSpec {
         let state = self.records.view();
         let record = state.by_name(&config.name);
         VolumeSpec {
@@ -165,15 +163,15 @@ impl Attachments {
             qos: qos_of(record, config.qos).of_engine(),
             unflushed_loss: state::unflushed_loss(record, state.generation),
             defer: seam::Nanos(u64::try_from(config.defer.as_nanos()).unwrap_or(u64::MAX)),
-            ..VolumeSpec::new(&config.name, incarnation)
+            ..VolumeSpec::new(&config.name, volume_id)
         }
     }
 
     /// True when the flash log in use holds data of a volume that is not served.
     pub async fn has_blocks_in_log(&self, name: &str) -> Result<bool, Failure> {
         let waiting = self.cores.waiting().await?;
-        let incarnation = self.records.view().by_name(name).map(|record| record.incarnation);
-        Ok(incarnation.and_then(|one| waiting.get(&one)).is_some_and(|waiting| waiting.in_log > 0))
+        let volume_id = self.records.view().by_name(name).map(|record| record.volume_id);
+        Ok(volume_id.and_then(|volume_id| waiting.get(&volume_id)).is_some_and(|waiting| waiting.in_log > 0))
     }
 
     /// Detaches a volume ([`Cores::detach`](super::cores::Cores::detach)).

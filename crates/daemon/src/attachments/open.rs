@@ -9,10 +9,10 @@ use messages::{ErrorKind, Failure};
 use seam::DiskError;
 use seam::real::{PATH_TIMEOUT, PathCall};
 
-use super::super::cores::{OpenBacking, OpenPlan, Opened};
+use super::super::cores::{BackingTarget, OpenPlan, OpenedBacking};
 use super::super::overlap::{OwnVolumes, check_target};
 use super::super::volumes::open_attempts::remedy;
-use super::super::volumes::{KnownVolume, WantedVolume};
+use super::super::volumes::{KnownVolume, RequestedVolume};
 use super::Attachments;
 use config::{BackingSpec, VolumeConfig, is_device};
 use state::Refusal;
@@ -21,32 +21,32 @@ impl Attachments {
     /// Opens all backings, each on its volume's home core. A path that has not answered for `limit` counts as hung.
     pub(super) async fn open_all(
         &self,
-        wanted: &[WantedVolume],
+        requested: &[RequestedVolume],
         adopt: bool,
         limit: Duration,
-    ) -> Vec<Result<Opened, Failure>> {
-        let homes = self.volumes.choose_cores(wanted, self.cores.count());
-        let plans = join_all(wanted.iter().map(|(config, _)| self.open_plan(config, adopt, limit))).await;
+    ) -> Vec<Result<OpenedBacking, Failure>> {
+        let homes = self.volumes.choose_cores(requested, self.cores.count());
+        let plans = join_all(requested.iter().map(|(config, _)| self.open_plan(config, adopt, limit))).await;
         let mut opened: Vec<_> = plans.into_iter().map(|plan| plan.map(Some)).collect();
-        let mut results: BTreeMap<usize, Result<Opened, Failure>> = BTreeMap::new();
+        let mut results: BTreeMap<usize, Result<OpenedBacking, Failure>> = BTreeMap::new();
         for core in self.cores.iter() {
             let on_core = opened.iter_mut().enumerate().filter(|(at, _)| homes[*at] == core.index());
             let (places, plans): (Vec<usize>, Vec<OpenPlan>) =
                 on_core.filter_map(|(at, plan)| Some((at, plan.as_mut().ok()?.take()?))).unzip();
             match self.cores.open(core.index(), plans).await {
-                Ok(each) => results.extend(places.into_iter().zip(each).map(|(at, found)| {
-                    let found = found.map_err(|error| self.open_failure(&wanted[at].0, &error, wanted));
-                    (at, found.map(|(number, facts)| Opened { core: core.index(), number, facts }))
+                Ok(each) => results.extend(places.into_iter().zip(each).map(|(at, result)| {
+                    let result = result.map_err(|error| self.open_failure(&requested[at].0, &error, requested));
+                    (at, result.map(|(number, facts)| OpenedBacking { core: core.index(), number, facts }))
                 })),
                 Err(failure) => results.extend(places.into_iter().map(|at| (at, Err(failure.clone())))),
             }
         }
         let own = OwnVolumes::new(&self.records.view());
-        let mut each = Vec::with_capacity(wanted.len());
+        let mut each = Vec::with_capacity(requested.len());
         for (at, plan) in opened.into_iter().enumerate() {
-            let found = plan.and_then(|_| results.remove(&at).expect("every volume has a core"));
-            each.push(match found {
-                Ok(opened) => match own.check(&wanted[at].0.backing, &opened.facts.nbd_under) {
+            let result = plan.and_then(|_| results.remove(&at).expect("every volume has a core"));
+            each.push(match result {
+                Ok(opened) => match own.check(&requested[at].0.backing, &opened.facts.nbd_under) {
                     Err(text) => Err(self.cores.close(&opened, Failure::new(ErrorKind::Conflict, text)).await),
                     Ok(()) => Ok(opened),
                 },
@@ -62,13 +62,13 @@ impl Attachments {
     async fn open_plan(&self, config: &VolumeConfig, adopt: bool, limit: Duration) -> Result<OpenPlan, Failure> {
         let content_file = || content_file(self.records.folder().join("sim"), &config.name);
         let backing = match &config.backing {
-            BackingSpec::Path(path) => OpenBacking::Path(path.clone()),
+            BackingSpec::Path(path) => BackingTarget::Path(path.clone()),
             BackingSpec::Nbd(target) => {
                 let own = self.settings.current().nbd.listen.clone();
                 check_target(target, own, limit).await.map_err(|_| hung(&config.backing))??;
-                OpenBacking::Nbd(target.clone())
+                BackingTarget::Nbd(target.clone())
             }
-            BackingSpec::Sim(array, _) => OpenBacking::OwnArray { array: *array, content: content_file().await? },
+            BackingSpec::Sim(array, _) => BackingTarget::OwnArray { array: *array, content: content_file().await? },
             BackingSpec::SimArray(name) => {
                 let settings = self.settings.current();
                 let array = settings.arrays.iter().find(|array| array.name == *name).map(|array| array.spec);
@@ -78,7 +78,7 @@ impl Attachments {
                         format!("no [[array]] is named \"{name}\"; add it to the configuration"),
                     )
                 };
-                OpenBacking::SharedArray {
+                BackingTarget::SharedArray {
                     name: name.clone(),
                     array: array.ok_or_else(none)?,
                     content: content_file().await?,
@@ -109,13 +109,13 @@ impl Attachments {
     }
 
     /// The reason why a backing cannot be opened, with the name of the present holder of its storage.
-    fn open_failure(&self, config: &VolumeConfig, error: &DiskError, wanted: &[WantedVolume]) -> Failure {
+    fn open_failure(&self, config: &VolumeConfig, error: &DiskError, requested: &[RequestedVolume]) -> Failure {
         let (path, other, on) = match error {
             DiskError::Hung(_) => return hung(&config.backing),
             DiskError::Shared { path, other, on } => (path, other, on),
             _ => return self.unavailable(config, error),
         };
-        if path == other && self.is_left_by_attempt(config, wanted) {
+        if path == other && self.is_left_by_attempt(config, requested) {
             return hung(&config.backing);
         }
         let text = format!(
@@ -123,28 +123,28 @@ impl Attachments {
              it a backing of its own",
             path.display(),
             other.display(),
-            self.name_of_device(other, wanted)
+            self.name_of_device(other, requested)
         );
         Failure::new(ErrorKind::Conflict, text)
     }
 
     /// True if nothing serves the storage at the path of a refused volume: an earlier attempt then has opened it, and
     /// its unanswered requests hold it.
-    fn is_left_by_attempt(&self, config: &VolumeConfig, wanted: &[WantedVolume]) -> bool {
+    fn is_left_by_attempt(&self, config: &VolumeConfig, requested: &[RequestedVolume]) -> bool {
         let BackingSpec::Path(path) = &config.backing else { return false };
         let is_refused = self.volumes.find(&config.name).is_some_and(|known| known.refusal().is_some());
         let serves = |known: &KnownVolume| known.placement().is_some() && is_at(&known.config.backing, path);
         let is_served = self.volumes.map(serves).contains(&true) || self.flash.devices().contains(path);
-        is_refused && !is_served && wanted.iter().filter(|(other, _)| is_at(&other.backing, path)).count() == 1
+        is_refused && !is_served && requested.iter().filter(|(other, _)| is_at(&other.backing, path)).count() == 1
     }
 
     /// Name of the volume or flash device at that path.
-    fn name_of_device(&self, path: &Path, wanted: &[WantedVolume]) -> String {
+    fn name_of_device(&self, path: &Path, requested: &[RequestedVolume]) -> String {
         if self.flash.devices().iter().any(|device| device == path) {
             return "the flash log".to_owned();
         }
         let starting = || {
-            let starting = wanted.iter().map(|(config, _)| config).find(|config| is_at(&config.backing, path));
+            let starting = requested.iter().map(|(config, _)| config).find(|config| is_at(&config.backing, path));
             starting.map(|config| config.name.clone())
         };
         let holder = self.volumes.name_at_path(path).or_else(starting);

@@ -12,8 +12,8 @@ use seam::real::RealSeam;
 use seam::{DiskError, Nanos, Seam};
 
 use super::super::iscsi::UnitPlan;
-use super::data_core::Local;
-use super::open::{OpenBacking, OpenFacts, OpenPlan, open_backing};
+use super::data_core::CoreLocal;
+use super::open::{BackingTarget, OpenFacts, OpenPlan, open_backing};
 use super::{Cores, core_ended};
 use logging::{self as log, VOLUME};
 
@@ -24,7 +24,7 @@ const OPENS_MAX: usize = 32;
 const OPEN_TIMEOUT: Nanos = Nanos::from_secs(60);
 
 /// An open backing that is not attached to a volume yet.
-pub struct Opened {
+pub struct OpenedBacking {
     /// The core that opened it and will serve it.
     pub core: usize,
     /// Its key in the core's map of open backings.
@@ -34,7 +34,7 @@ pub struct Opened {
 }
 
 /// A volume that is to be attached to its open backing.
-pub struct Attaching {
+pub struct AttachRequest {
     /// Key of its backing in the core's map of open backings.
     pub number: u64,
     /// Its specification.
@@ -53,17 +53,17 @@ type OpenResult = Result<(u64, OpenFacts), DiskError>;
 impl Cores {
     /// Opens backings on a core, in the order of their results.
     pub async fn open(&self, core: usize, plans: Vec<OpenPlan>) -> Result<Vec<OpenResult>, Failure> {
-        let open = async move |local: Rc<Local>| open_on_core(&local, plans).await;
+        let open = async move |local: Rc<CoreLocal>| open_on_core(&local, plans).await;
         self[core].call(open).await.map_err(core_ended)
     }
 
     /// Attaches volumes to backings that the core has open, with their units and sockets. Each result is true when data
     /// of the volume may be in the flash log; on an error the volume is not attached.
-    pub async fn attach(&self, core: usize, jobs: Vec<Attaching>) -> Vec<Result<bool, Failure>> {
+    pub async fn attach(&self, core: usize, jobs: Vec<AttachRequest>) -> Vec<Result<bool, Failure>> {
         let count = jobs.len();
-        let attach = async move |local: Rc<Local>| {
+        let attach = async move |local: Rc<CoreLocal>| {
             let mut outcomes = Vec::with_capacity(jobs.len());
-            for Attaching { number, spec, file_policy, unit, lost_before } in jobs {
+            for AttachRequest { number, spec, file_policy, unit, lost_before } in jobs {
                 let name = spec.name.clone();
                 let attached = attach_on_core(&local, number, spec, file_policy).await;
                 if let (Ok(_), Some(volume)) = (&attached, local.engine.find(&name)) {
@@ -86,15 +86,15 @@ impl Cores {
     }
 
     /// Closes the backing of a volume that is not attached; returns the failure.
-    pub async fn close(&self, opened: &Opened, why: Failure) -> Failure {
+    pub async fn close(&self, opened: &OpenedBacking, reason: Failure) -> Failure {
         let number = opened.number;
-        let close = async move |local: Rc<Local>| drop(local.opened.borrow_mut().remove(&number));
-        self[opened.core].call(close).await.map_or_else(core_ended, |()| why)
+        let close = async move |local: Rc<CoreLocal>| drop(local.opened.borrow_mut().remove(&number));
+        self[opened.core].call(close).await.map_or_else(core_ended, |()| reason)
     }
 }
 
 /// Creates the volume's vhost-user socket, where vhost-user is configured.
-pub(super) async fn add_socket(local: &Local, volume: Volume<RealSeam>, lost_before: u64) {
+pub(super) async fn add_socket(local: &CoreLocal, volume: Volume<RealSeam>, lost_before: u64) {
     if let Some(vhost_user) = &local.vhost_user {
         vhost_user.add(&local.seam, volume, lost_before).await;
     }
@@ -102,12 +102,12 @@ pub(super) async fn add_socket(local: &Local, volume: Volume<RealSeam>, lost_bef
 
 /// Opens backings concurrently, so that an unresponsive one delays no other; returns each one's key and facts. Of two
 /// volumes on the same storage the first gets it.
-async fn open_on_core(local: &Local, plans: Vec<OpenPlan>) -> Vec<OpenResult> {
+async fn open_on_core(local: &CoreLocal, plans: Vec<OpenPlan>) -> Vec<OpenResult> {
     let mut by_storage: BTreeMap<String, Vec<(usize, OpenPlan)>> = BTreeMap::new();
     for (at, plan) in plans.iter().cloned().enumerate() {
         by_storage.entry(plan.backing.to_string()).or_default().push((at, plan));
     }
-    let is_nbd = |plans: &Vec<(usize, OpenPlan)>| matches!(plans[0].1.backing, OpenBacking::Nbd(_));
+    let is_nbd = |plans: &Vec<(usize, OpenPlan)>| matches!(plans[0].1.backing, BackingTarget::Nbd(_));
     let (exports, others): (Vec<_>, Vec<_>) = by_storage.into_values().partition(is_nbd);
     let exports =
         stream::iter(exports).map(|plans| open_in_turn(local, plans)).buffer_unordered(OPENS_MAX).collect::<Vec<_>>();
@@ -120,7 +120,7 @@ async fn open_on_core(local: &Local, plans: Vec<OpenPlan>) -> Vec<OpenResult> {
 }
 
 /// Opens plans for the same storage one after the other.
-async fn open_in_turn(local: &Local, plans: Vec<(usize, OpenPlan)>) -> Vec<(usize, OpenResult)> {
+async fn open_in_turn(local: &CoreLocal, plans: Vec<(usize, OpenPlan)>) -> Vec<(usize, OpenResult)> {
     let mut opened = Vec::with_capacity(plans.len());
     for (at, plan) in plans {
         opened.push((at, open_with_timeout(local, &plan).await));
@@ -130,10 +130,10 @@ async fn open_in_turn(local: &Local, plans: Vec<(usize, OpenPlan)>) -> Vec<(usiz
 
 /// Gives storage that two volumes share to the first of them. The later volume's path may have been opened sooner; it
 /// is closed again, so that every start decides the same way.
-async fn resolve_shared_storage(local: &Local, plans: &[OpenPlan], opened: &mut [OpenResult]) {
+async fn resolve_shared_storage(local: &CoreLocal, plans: &[OpenPlan], opened: &mut [OpenResult]) {
     for at in 0..plans.len() {
         let Err(DiskError::Shared { path, other, on }) = &opened[at] else { continue };
-        let is_holder = |later: &usize| matches!(&plans[*later].backing, OpenBacking::Path(path) if path == other);
+        let is_holder = |later: &usize| matches!(&plans[*later].backing, BackingTarget::Path(path) if path == other);
         let Some(later) = (at + 1..plans.len()).find(|later| opened[*later].is_ok() && is_holder(later)) else {
             continue;
         };
@@ -145,8 +145,8 @@ async fn resolve_shared_storage(local: &Local, plans: &[OpenPlan], opened: &mut 
     }
 }
 
-async fn open_with_timeout(local: &Local, plan: &OpenPlan) -> OpenResult {
-    let limit = if matches!(plan.backing, OpenBacking::Nbd(_)) { OPEN_TIMEOUT } else { Nanos::MAX };
+async fn open_with_timeout(local: &CoreLocal, plan: &OpenPlan) -> OpenResult {
+    let limit = if matches!(plan.backing, BackingTarget::Nbd(_)) { OPEN_TIMEOUT } else { Nanos::MAX };
     let opening = pin!(open_backing(local, plan));
     let timeout = pin!(local.seam.sleep(limit));
     let (backing, facts) = match select(opening, timeout).await {
@@ -165,18 +165,18 @@ async fn open_with_timeout(local: &Local, plan: &OpenPlan) -> OpenResult {
 /// Attaches a volume; on an error nothing stays attached. Returns true when data of the volume may be in the flash log
 /// because the policy set by command could not be restored.
 async fn attach_on_core(
-    local: &Local,
+    local: &CoreLocal,
     number: u64,
     spec: VolumeSpec,
     file_policy: WritePolicy,
 ) -> Result<bool, String> {
     let backing = local.opened.borrow_mut().remove(&number).ok_or("the backing was closed meanwhile")?;
-    if spec.read_only && !local.images_with_content_of(spec.incarnation).is_empty() {
+    if spec.read_only && !local.images_with_content_of(spec.volume_id).is_empty() {
         let text =
             "a killed daemon left data of it in memory that is not on its backing; serve it without read_only first";
         return Err(text.to_owned());
     }
-    let on_flash = local.engine.unclaimed().contains(&spec.incarnation);
+    let on_flash = local.engine.unclaimed().contains(&spec.volume_id);
     if on_flash && spec.read_only {
         return Err(
             "the flash log holds data of it that is not on its backing; serve it without read_only first".to_owned()

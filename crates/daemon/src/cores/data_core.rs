@@ -20,7 +20,7 @@ use super::super::vhost_user::{VhostUser, VhostUserSpec};
 const MAILBOX_CAPACITY: usize = 256;
 
 /// The objects that live on a data core.
-pub struct Local {
+pub struct CoreLocal {
     /// Its seam: disks, time, tasks.
     pub seam: RealSeam,
     /// Its part of the engine.
@@ -45,7 +45,7 @@ pub struct Local {
     ending: Cell<bool>,
 }
 
-type Job = Box<dyn FnOnce(&Rc<Local>) + Send>;
+type Job = Box<dyn FnOnce(&Rc<CoreLocal>) + Send>;
 
 /// The core's thread has ended.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -94,7 +94,7 @@ impl DataCore {
                 let server = nbd::Server::new(seam.clone(), engine.clone(), spec.nbd);
                 let iscsi = spec.iscsi.map(|spec| server_of(&seam, spec));
                 let vhost_user = spec.vhost_user.map(|spec| VhostUser::new(&seam, spec));
-                let local = Rc::new(Local {
+                let local = Rc::new(CoreLocal {
                     seam,
                     engine,
                     server,
@@ -129,21 +129,21 @@ impl DataCore {
     }
 
     /// Runs `work` on the core and returns its result. The core never waits for the caller.
-    pub async fn call<T, F>(&self, work: impl FnOnce(Rc<Local>) -> F + Send + 'static) -> Result<T, CoreEnded>
+    pub async fn call<T, F>(&self, work: impl FnOnce(Rc<CoreLocal>) -> F + Send + 'static) -> Result<T, CoreEnded>
     where
         T: Send + 'static,
         F: Future<Output = T> + 'static,
     {
-        let (done, is_done) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let job: Job = Box::new(move |local| {
             let work = work(local.clone());
             local.seam.spawn(async move {
                 // The caller may have stopped waiting; the work is completed nevertheless.
-                let _ = done.send(work.await);
+                let _ = sender.send(work.await);
             });
         });
         self.jobs.send(job).await.map_err(|_| CoreEnded(self.index))?;
-        is_done.await.map_err(|_| CoreEnded(self.index))
+        receiver.await.map_err(|_| CoreEnded(self.index))
     }
 
     /// Its number.

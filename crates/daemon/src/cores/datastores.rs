@@ -5,7 +5,7 @@ use std::rc::Rc;
 use engine::DatastoreSpec;
 use messages::Failure;
 
-use super::data_core::Local;
+use super::data_core::CoreLocal;
 use super::{Cores, core_ended};
 
 impl Cores {
@@ -29,7 +29,8 @@ impl Cores {
     pub async fn set_datastores(&self, datastores: &[DatastoreSpec]) -> Result<(), Failure> {
         for core in self.iter() {
             let datastores = datastores.to_vec();
-            let set = async move |local: Rc<Local>| datastores.iter().for_each(|spec| local.engine.set_datastore(spec));
+            let set =
+                async move |local: Rc<CoreLocal>| datastores.iter().for_each(|spec| local.engine.set_datastore(spec));
             core.call(set).await.map_err(core_ended)?;
         }
         Ok(())
@@ -41,7 +42,7 @@ impl Cores {
         let removed: Vec<String> = removed.map(|spec| spec.name.clone()).collect();
         for core in self.iter().filter(|_| !removed.is_empty()) {
             let removed = removed.clone();
-            let remove = async move |local: Rc<Local>| {
+            let remove = async move |local: Rc<CoreLocal>| {
                 removed.iter().for_each(|name| local.engine.remove_datastore(name));
             };
             // The call fails only if the core has ended.

@@ -4,12 +4,12 @@ use std::rc::Rc;
 
 use control::ProgressSender;
 use messages::{ErrorKind, Failure};
-use scsi::{Lun, Removed};
+use scsi::{Lun, RemovedUnit};
 use seam::Nanos;
 use seam::real::RealSeam;
 
 use super::attach::add_socket;
-use super::data_core::Local;
+use super::data_core::CoreLocal;
 use super::{Cores, core_ended};
 
 /// Time-out for answering the outstanding requests of clients at a stop or a removal.
@@ -26,7 +26,7 @@ impl Cores {
         progress: &ProgressSender,
     ) -> Result<(), Failure> {
         let volume = name.to_owned();
-        let detach = self[core].call(async move |local: Rc<Local>| {
+        let detach = self[core].call(async move |local: Rc<CoreLocal>| {
             let unit = remove_unit(&local, &volume);
             let lun = unit.as_ref().map(|(lun, _)| *lun);
             let guests = async {
@@ -63,7 +63,7 @@ impl Cores {
 }
 
 /// Removes a volume's unit from the iSCSI target, if there is one.
-fn remove_unit(local: &Local, volume: &str) -> Option<(Lun, Removed<RealSeam>)> {
+fn remove_unit(local: &CoreLocal, volume: &str) -> Option<(Lun, RemovedUnit<RealSeam>)> {
     let target = local.iscsi.as_ref()?.target();
     let lun = target.find(volume)?;
     let removed = target.remove(lun)?;
@@ -73,7 +73,7 @@ fn remove_unit(local: &Local, volume: &str) -> Option<(Lun, Removed<RealSeam>)> 
 }
 
 /// Waits for the outstanding commands of a removed unit.
-async fn wait_for_commands(local: &Local, unit: Option<&(Lun, Removed<RealSeam>)>) {
+async fn wait_for_commands(local: &CoreLocal, unit: Option<&(Lun, RemovedUnit<RealSeam>)>) {
     if let (Some(iscsi), Some((lun, _))) = (&local.iscsi, unit) {
         iscsi.release(*lun, CLIENTS_TIMEOUT).await;
     }

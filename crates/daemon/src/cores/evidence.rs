@@ -16,7 +16,7 @@ use seam::real::RealSeam;
 use seam::{Disk, Nanos, Seam};
 use state::{ContentRecord, Evidence, UndestagedBlocks, end_block, sampled_blocks, show_samples};
 
-use super::data_core::Local;
+use super::data_core::CoreLocal;
 use super::{Cores, core_ended};
 
 /// Volumes that a core examines concurrently.
@@ -28,7 +28,7 @@ const HANG_CHECK_PAUSE: Nanos = Nanos::from_millis(250);
 
 /// Reason why a backing was not examined.
 #[derive(Clone, Debug)]
-pub enum Unexamined {
+pub enum ExaminationError {
     /// It does not answer.
     Hung,
     /// Any other reason.
@@ -36,17 +36,17 @@ pub enum Unexamined {
 }
 
 /// The content of a backing, or why it is not known.
-pub type Examined = Result<Evidence, Unexamined>;
+pub type ExaminationResult = Result<Evidence, ExaminationError>;
 
 /// A volume whose backing is open.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject {
+pub struct ExaminedVolume {
     /// The core that opened it.
     pub core: usize,
     /// Its key in the core's map of open backings.
     pub number: u64,
-    /// The incarnation that the backing has had so far; `None` for a new backing.
-    pub incarnation: Option<VolumeId>,
+    /// The volume ID that the backing has had so far; `None` for a new backing.
+    pub volume_id: Option<VolumeId>,
     /// The backing's size when it was served last, where that is known.
     pub size_before: Option<u64>,
     /// The store's record of destaged blocks is valid: the store was open whenever the volume was served.
@@ -56,47 +56,58 @@ pub struct Subject {
 impl Cores {
     /// Blocks that wait to be destaged, of every volume that is not served yet.
     pub async fn waiting(&self) -> Result<BTreeMap<VolumeId, UndestagedBlocks>, Failure> {
-        let mut all: BTreeMap<VolumeId, UndestagedBlocks> = BTreeMap::new();
+        let mut waiting: BTreeMap<VolumeId, UndestagedBlocks> = BTreeMap::new();
         for core in self.iter() {
-            let collect = async |local: Rc<Local>| {
+            let collect = async |local: Rc<CoreLocal>| {
                 let in_log = local.engine.unclaimed().into_iter();
-                let in_log: Vec<_> =
-                    in_log.map(|one| (one, local.engine.waiting_in_log(one, BlockNo::MAX).blocks)).collect();
+                let in_log: Vec<_> = in_log
+                    .map(|volume_id| (volume_id, local.engine.waiting_in_log(volume_id, BlockNo::MAX).blocks))
+                    .collect();
                 let files = local.memory_images.borrow();
                 let owners = files.iter().flat_map(|file| file.owners());
-                let in_memory: Vec<_> =
-                    owners.map(VolumeId).map(|one| (one, in_memory(&local, one, BlockNo::MAX).blocks)).collect();
+                let in_memory: Vec<_> = owners
+                    .map(VolumeId)
+                    .map(|volume_id| (volume_id, in_memory(&local, volume_id, BlockNo::MAX).blocks))
+                    .collect();
                 (in_log, in_memory)
             };
             let (in_log, in_memory) = core.call(collect).await.map_err(core_ended)?;
-            in_log.into_iter().for_each(|(one, blocks)| all.entry(one).or_default().in_log = blocks);
-            in_memory.into_iter().for_each(|(one, blocks)| all.entry(one).or_default().in_memory = blocks);
+            in_log.into_iter().for_each(|(volume_id, blocks)| waiting.entry(volume_id).or_default().in_log = blocks);
+            in_memory
+                .into_iter()
+                .for_each(|(volume_id, blocks)| waiting.entry(volume_id).or_default().in_memory = blocks);
         }
-        all.retain(|_, waiting| *waiting != UndestagedBlocks::default());
-        Ok(all)
+        waiting.retain(|_, waiting| *waiting != UndestagedBlocks::default());
+        Ok(waiting)
     }
 
     /// Examines the content of these backings, in their order. A backing that leaves a read unanswered for `limit`
     /// counts as hung.
-    pub async fn evidence(&self, subjects: &[Option<Subject>], limit: Duration) -> Vec<Option<Examined>> {
+    pub async fn evidence(
+        &self,
+        volumes: &[Option<ExaminedVolume>],
+        limit: Duration,
+    ) -> Vec<Option<ExaminationResult>> {
         let limit = Nanos(limit.as_nanos() as u64);
-        let mut results: Vec<Option<Examined>> = subjects.iter().map(|_| None).collect();
+        let mut results: Vec<Option<ExaminationResult>> = volumes.iter().map(|_| None).collect();
         for core in self.iter() {
-            let on_core = subjects.iter().enumerate().filter_map(|(at, subject)| Some((at, (*subject)?)));
-            let (places, on_core): (Vec<usize>, Vec<Subject>) =
-                on_core.filter(|(_, subject)| subject.core == core.index()).unzip();
+            let on_core = volumes.iter().enumerate().filter_map(|(at, volume)| Some((at, (*volume)?)));
+            let (places, on_core): (Vec<usize>, Vec<ExaminedVolume>) =
+                on_core.filter(|(_, volume)| volume.core == core.index()).unzip();
             if on_core.is_empty() {
                 continue;
             }
-            let examine_all = async move |local: Rc<Local>| {
-                let each = on_core.into_iter().map(|subject| examine_within(local.clone(), subject, limit));
-                stream::iter(each).buffered(EXAMINED_MAX).collect::<Vec<_>>().await
+            let examine_all = async move |local: Rc<CoreLocal>| {
+                let findings = on_core.into_iter().map(|volume| examine_within(local.clone(), volume, limit));
+                stream::iter(findings).buffered(EXAMINED_MAX).collect::<Vec<_>>().await
             };
             match core.call(examine_all).await {
-                Ok(each) => places.into_iter().zip(each).for_each(|(at, one)| results[at] = Some(one)),
+                Ok(findings) => places.into_iter().zip(findings).for_each(|(at, finding)| results[at] = Some(finding)),
                 Err(error) => {
                     let failure = core_ended(error);
-                    places.into_iter().for_each(|at| results[at] = Some(Err(Unexamined::Failed(failure.clone()))));
+                    places
+                        .into_iter()
+                        .for_each(|at| results[at] = Some(Err(ExaminationError::Failed(failure.clone()))));
                 }
             }
         }
@@ -105,54 +116,53 @@ impl Cores {
 }
 
 /// A volume's blocks in persisted memory, from the oldest file that has any.
-fn in_memory(local: &Local, incarnation: VolumeId, end: BlockNo) -> WaitingBlocks {
+fn in_memory(local: &CoreLocal, volume_id: VolumeId, end: BlockNo) -> WaitingBlocks {
     let files = local.memory_images.borrow();
-    let left = files.iter().find_map(|file| file.image_of(incarnation.0));
-    left.map_or_else(WaitingBlocks::default, |left| waiting_in_memory(&left, end))
+    let image = files.iter().find_map(|file| file.image_of(volume_id.0));
+    image.map_or_else(WaitingBlocks::default, |image| waiting_in_memory(&image, end))
 }
 
-async fn examine_within(local: Rc<Local>, subject: Subject, limit: Nanos) -> Examined {
-    let Some(backing) =
-        local.opened.borrow().get(&subject.number).map(|backing| Backing { disk: backing.disk.clone() })
+async fn examine_within(local: Rc<CoreLocal>, volume: ExaminedVolume, limit: Nanos) -> ExaminationResult {
+    let Some(backing) = local.opened.borrow().get(&volume.number).map(|backing| Backing { disk: backing.disk.clone() })
     else {
         let text = "the backing was closed meanwhile";
-        return Err(Unexamined::Failed(Failure::new(ErrorKind::Failed, text)));
+        return Err(ExaminationError::Failed(Failure::new(ErrorKind::Failed, text)));
     };
     let disk = backing.disk.clone();
-    let examining = pin!(examine(&local, backing, subject));
+    let examining = pin!(examine(&local, backing, volume));
     let waiting = pin!(wait_for_hang(&local, &disk, limit));
     match select(examining, waiting).await {
         Either::Left((evidence, _)) => Ok(evidence),
-        Either::Right((why, _)) => Err(why),
+        Either::Right((reason, _)) => Err(reason),
     }
 }
 
 /// Returns when a request of the disk has been unanswered for `limit`, or [`TIMEOUT`] has passed.
-async fn wait_for_hang(local: &Local, disk: &AnyDisk<RealSeam>, limit: Nanos) -> Unexamined {
+async fn wait_for_hang(local: &CoreLocal, disk: &AnyDisk<RealSeam>, limit: Nanos) -> ExaminationError {
     let started_at = local.seam.now();
     while local.seam.now().since(started_at) < TIMEOUT {
         local.seam.sleep(HANG_CHECK_PAUSE).await;
         if disk.oldest_unanswered().is_some_and(|oldest| local.seam.now().since(oldest) >= limit) {
-            return Unexamined::Hung;
+            return ExaminationError::Hung;
         }
     }
     let text = format!("its backing ({}) could not be examined within {TIMEOUT}", disk.identity());
-    Unexamined::Failed(Failure::new(ErrorKind::Failed, text))
+    ExaminationError::Failed(Failure::new(ErrorKind::Failed, text))
 }
 
-async fn examine(local: &Local, backing: Backing<RealSeam>, subject: Subject) -> Evidence {
+async fn examine(local: &CoreLocal, backing: Backing<RealSeam>, volume: ExaminedVolume) -> Evidence {
     let size_bytes = backing.disk.geometry().size_bytes;
-    let end = end_block(size_bytes, subject.size_before);
-    let (in_log, in_memory) = match subject.incarnation {
-        Some(incarnation) => (local.engine.waiting_in_log(incarnation, end), in_memory(local, incarnation, end)),
+    let end = end_block(size_bytes, volume.size_before);
+    let (in_log, in_memory) = match volume.volume_id {
+        Some(volume_id) => (local.engine.waiting_in_log(volume_id, end), in_memory(local, volume_id, end)),
         None => Default::default(),
     };
     let has_dirty = in_log.blocks + in_memory.blocks > 0;
-    let destaged = match subject.incarnation.filter(|_| has_dirty && subject.trusts_store) {
-        Some(incarnation) => local.engine.compare_destaged(incarnation, &backing).await,
+    let destaged = match volume.volume_id.filter(|_| has_dirty && volume.trusts_store) {
+        Some(volume_id) => local.engine.compare_destaged(volume_id, &backing).await,
         None => DestagedComparison::default(),
     };
-    let size_before = subject.size_before.filter(|before| *before != size_bytes && has_dirty);
+    let size_before = volume.size_before.filter(|before| *before != size_bytes && has_dirty);
     let samples_before = match size_before {
         Some(before) => Some(samples(local, &backing, before).await),
         None => None,
@@ -176,6 +186,6 @@ async fn examine(local: &Local, backing: Backing<RealSeam>, subject: Subject) ->
 }
 
 /// Samples at the places for a backing of `size_bytes`, as the state directory stores them.
-async fn samples(local: &Local, backing: &Backing<RealSeam>, size_bytes: u64) -> String {
+async fn samples(local: &CoreLocal, backing: &Backing<RealSeam>, size_bytes: u64) -> String {
     show_samples(&samples_at(&local.seam, backing, &sampled_blocks(size_bytes)).await)
 }

@@ -16,11 +16,11 @@ use std::time::Duration;
 
 use messages::{ErrorKind, Failure};
 
-pub use self::attach::{Attaching, Opened};
-pub use self::data_core::{CoreEnded, DataCore, DataCoreSpec, Local};
+pub use self::attach::{AttachRequest, OpenedBacking};
+pub use self::data_core::{CoreEnded, CoreLocal, DataCore, DataCoreSpec};
 pub use self::detach::CLIENTS_TIMEOUT;
-pub use self::evidence::{Examined, Subject, Unexamined};
-pub use self::open::{OpenBacking, OpenFacts, OpenPlan};
+pub use self::evidence::{ExaminationError, ExaminationResult, ExaminedVolume};
+pub use self::open::{BackingTarget, OpenFacts, OpenPlan};
 
 /// Time-out for a core's answer to a report; a core that exceeds it is reported as silent.
 pub const CORE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -10,7 +10,7 @@ use seam::model::{ArraySpec, ModelledDisk, SharedArray};
 use seam::real::{NbdUnder, RealDisk, RealSeam};
 use seam::{Disk, DiskError, DiskOpen, Geometry};
 
-use super::data_core::Local;
+use super::data_core::CoreLocal;
 
 /// Time in milliseconds for which a start waits for a lock that a killed predecessor's last I/O still holds.
 const LOCK_WAIT_MS: u64 = 10_000;
@@ -19,7 +19,7 @@ const LOCK_WAIT_MS: u64 = 10_000;
 #[derive(Clone, Debug)]
 pub struct OpenPlan {
     /// The storage to open.
-    pub backing: OpenBacking,
+    pub backing: BackingTarget,
     /// Size in bytes for creating it if it is missing.
     pub size_bytes: Option<u64>,
     /// Open read-only.
@@ -30,7 +30,7 @@ pub struct OpenPlan {
 
 /// The storage to open.
 #[derive(Clone, Debug)]
-pub enum OpenBacking {
+pub enum BackingTarget {
     /// A file or a block device.
     Path(PathBuf),
     /// Another server's export.
@@ -54,12 +54,12 @@ pub enum OpenBacking {
 }
 
 /// The place of the storage: plans with the same place are opened one after the other.
-impl fmt::Display for OpenBacking {
+impl fmt::Display for BackingTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            OpenBacking::Path(path) | OpenBacking::OwnArray { content: path, .. } => path.display().fmt(f),
-            OpenBacking::Nbd(target) => target.fmt(f),
-            OpenBacking::SharedArray { name, .. } => write!(f, "array {name}"),
+            BackingTarget::Path(path) | BackingTarget::OwnArray { content: path, .. } => path.display().fmt(f),
+            BackingTarget::Nbd(target) => target.fmt(f),
+            BackingTarget::SharedArray { name, .. } => write!(f, "array {name}"),
         }
     }
 }
@@ -78,26 +78,26 @@ pub struct OpenFacts {
 }
 
 /// Opens the storage that `plan` describes on this core.
-pub async fn open_backing(local: &Local, plan: &OpenPlan) -> Result<(Backing<RealSeam>, OpenFacts), DiskError> {
+pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing<RealSeam>, OpenFacts), DiskError> {
     let mut nbd_under = Vec::new();
     let backing = match &plan.backing {
-        OpenBacking::Path(path) => {
+        BackingTarget::Path(path) => {
             let disk = open_path(&local.seam, plan, path.clone()).await?;
             nbd_under = disk.nbd_under().to_vec();
             Backing::plain(disk)
         }
-        OpenBacking::Nbd(target) => {
+        BackingTarget::Nbd(target) => {
             let options = NbdOptions { read_only: plan.read_only, ..NbdOptions::default() };
             Backing::nbd(NbdDisk::open(&local.seam, target.clone(), options).await?)
         }
-        OpenBacking::OwnArray { array, content } => {
+        BackingTarget::OwnArray { array, content } => {
             let content = open_path(&local.seam, plan, content.clone()).await?;
             let array = array.fitted(content.geometry().size_bytes);
             let array =
                 SharedArray::new(local.seam.clone(), array).map_err(|error| DiskError::Open(error.to_string()))?;
             on_array(&array, content)?
         }
-        OpenBacking::SharedArray { name, array, content } => {
+        BackingTarget::SharedArray { name, array, content } => {
             let content = open_path(&local.seam, plan, content.clone()).await?;
             let known = local.arrays.borrow().get(name).cloned();
             let array = match known {

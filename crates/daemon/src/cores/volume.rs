@@ -9,7 +9,7 @@ use seam::real::RealSeam;
 
 use super::super::progress::report_while;
 use super::super::volumes::Placement;
-use super::data_core::Local;
+use super::data_core::CoreLocal;
 use super::{CORE_TIMEOUT, Cores, core_ended};
 
 impl Cores {
@@ -21,7 +21,7 @@ impl Cores {
         work: impl FnOnce(Volume<RealSeam>) -> T + Send + 'static,
     ) -> Result<T, Failure> {
         let volume = name.to_owned();
-        let called = self[placement.core].call(async move |local: Rc<Local>| local.engine.find(&volume).map(work));
+        let called = self[placement.core].call(async move |local: Rc<CoreLocal>| local.engine.find(&volume).map(work));
         called.await.map_err(core_ended)?.ok_or_else(|| Failure::no_volume(name))
     }
 
@@ -30,7 +30,7 @@ impl Cores {
         &self,
         name: &str,
         placement: &Placement,
-        what: &str,
+        activity: &str,
         progress: &ProgressSender,
         work: impl FnOnce(Volume<RealSeam>) -> F + Send + 'static,
     ) -> Result<T, Failure>
@@ -39,12 +39,12 @@ impl Cores {
         F: Future<Output = Result<T, RequestError>> + 'static,
     {
         let volume = name.to_owned();
-        let called = self[placement.core].call(async move |local: Rc<Local>| match local.engine.find(&volume) {
+        let called = self[placement.core].call(async move |local: Rc<CoreLocal>| match local.engine.find(&volume) {
             Some(volume) => work(volume).await,
             None => Err(RequestError::ShuttingDown),
         });
-        let result = self.report_while(placement.core, name, what, progress, called).await.map_err(core_ended)?;
-        result.map_err(|error| Failure::new(ErrorKind::Failed, format!("volume {name}: {what} failed: {error}")))
+        let result = self.report_while(placement.core, name, activity, progress, called).await.map_err(core_ended)?;
+        result.map_err(|error| Failure::new(ErrorKind::Failed, format!("volume {name}: {activity} failed: {error}")))
     }
 
     /// Awaits `action` for the volume `name` on `core`, and meanwhile reports the volume's dirty bytes as progress.
@@ -52,16 +52,17 @@ impl Cores {
         &self,
         core: usize,
         name: &str,
-        what: &str,
+        activity: &str,
         progress: &ProgressSender,
         action: impl Future<Output = T>,
     ) -> T {
         let report = async || {
             let volume = name.to_owned();
-            let dirty =
-                async move |local: Rc<Local>| local.engine.find(&volume).map_or(0, |volume| volume.stats().dirty_bytes);
+            let dirty = async move |local: Rc<CoreLocal>| {
+                local.engine.find(&volume).map_or(0, |volume| volume.stats().dirty_bytes)
+            };
             if let Ok(dirty_bytes) = self[core].call(dirty).await {
-                progress.report(what, dirty_bytes);
+                progress.report(activity, dirty_bytes);
             }
         };
         report_while(action, report).await
@@ -76,7 +77,7 @@ impl Cores {
     pub async fn dirty_bytes_of(&self, volume: &str, core: usize) -> u64 {
         let volume = volume.to_owned();
         let dirty =
-            async move |local: Rc<Local>| local.engine.find(&volume).map_or(0, |found| found.stats().dirty_bytes);
+            async move |local: Rc<CoreLocal>| local.engine.find(&volume).map_or(0, |volume| volume.stats().dirty_bytes);
         let dirty_bytes = tokio::time::timeout(CORE_TIMEOUT, self[core].call(dirty)).await;
         dirty_bytes.ok().and_then(Result::ok).unwrap_or(0)
     }
@@ -86,8 +87,8 @@ impl Cores {
         let mut dirty_bytes = 0;
         for core in self.iter() {
             let sum =
-                |local: &Local| local.engine.volumes().iter().map(|volume| volume.stats().dirty_bytes).sum::<u64>();
-            dirty_bytes += core.call(async move |local: Rc<Local>| sum(&local)).await.ok()?;
+                |local: &CoreLocal| local.engine.volumes().iter().map(|volume| volume.stats().dirty_bytes).sum::<u64>();
+            dirty_bytes += core.call(async move |local: Rc<CoreLocal>| sum(&local)).await.ok()?;
         }
         Some(dirty_bytes)
     }
@@ -95,7 +96,7 @@ impl Cores {
     /// Reports a volume's new size to guests.
     pub async fn notify_guests_of_size(&self, name: &str, placement: &Placement) -> Result<(), Failure> {
         let name = name.to_owned();
-        let notify = async move |local: Rc<Local>| {
+        let notify = async move |local: Rc<CoreLocal>| {
             if let Some(vhost_user) = &local.vhost_user {
                 vhost_user.server.resized(&name);
             }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use seam::{Nanos, Seam};
 
 use super::Cores;
-use super::data_core::Local;
+use super::data_core::CoreLocal;
 use systemd::Notifier;
 
 /// Interval at which a slow start extends its time-out.
@@ -24,9 +24,9 @@ const ROUNDS: u32 = 4;
 
 /// Threads that have made a round since the watchdog was last fed: every data core, and the control thread as the last
 /// entry.
-struct Rounds(Vec<AtomicBool>);
+struct ThreadRounds(Vec<AtomicBool>);
 
-impl Rounds {
+impl ThreadRounds {
     /// Records a round of one thread; the round that completes the set feeds the watchdog.
     fn complete(&self, index: usize, notifier: &Notifier) {
         self.0[index].store(true, Ordering::Relaxed);
@@ -43,10 +43,11 @@ impl Cores {
         let Some(time) = Notifier::watchdog_timeout() else { return };
         let pause = time / ROUNDS;
         let core_pause = Nanos::from_micros(u64::try_from(pause.as_micros()).unwrap_or(u64::MAX));
-        let rounds: Arc<Rounds> = Arc::new(Rounds((0..=self.count()).map(|_| AtomicBool::new(false)).collect()));
+        let rounds: Arc<ThreadRounds> =
+            Arc::new(ThreadRounds((0..=self.count()).map(|_| AtomicBool::new(false)).collect()));
         for core in self.iter() {
             let (rounds, index) = (rounds.clone(), core.index());
-            let begin = async move |local: Rc<Local>| {
+            let begin = async move |local: Rc<CoreLocal>| {
                 let (seam, notifier) = (local.seam.clone(), Notifier::nonblocking());
                 local.seam.spawn(async move {
                     loop {

@@ -11,7 +11,7 @@ use messages::{Answer, ErrorKind, Failure};
 use seam::real::RealSeam;
 use seam::{Nanos, Seam};
 
-use super::super::cores::Local;
+use super::super::cores::CoreLocal;
 use super::super::cores::core_ended;
 use super::super::volume_settings::Changes;
 use super::super::volumes::KnownVolume;
@@ -68,13 +68,13 @@ impl Daemon {
     pub async fn slow(&self, name: &str) -> Result<Answer, Failure> {
         let placement = self.volumes.placement(name)?;
         let volume = name.to_owned();
-        let called = self.cores[placement.core].call(async move |local: Rc<Local>| {
+        let called = self.cores[placement.core].call(async move |local: Rc<CoreLocal>| {
             let now = local.seam.now();
-            let found = local.engine.find(&volume);
-            found.map(|volume| volume.slow_requests().iter().map(|slow| slow_report(slow, now)).collect())
+            let slow_requests = local.engine.find(&volume);
+            slow_requests.map(|volume| volume.slow_requests().iter().map(|slow| slow_report(slow, now)).collect())
         });
-        let found: Option<Vec<SlowReport>> = called.await.map_err(core_ended)?;
-        found.map(Answer::Slow).ok_or_else(|| Failure::no_volume(name))
+        let slow_requests: Option<Vec<SlowReport>> = called.await.map_err(core_ended)?;
+        slow_requests.map(Answer::Slow).ok_or_else(|| Failure::no_volume(name))
     }
 
     /// `volume resize`.
@@ -95,7 +95,7 @@ impl Daemon {
         let placement = self.volumes.placement(name)?;
         let work = async move |volume: Volume<RealSeam>| volume.resize(size_bytes, discard_dirty).await;
         let size = self.cores.on_volume(name, &placement, "resizing", progress, work).await?;
-        self.records.change(|state| state.record_size(placement.incarnation, size))?;
+        self.records.change(|state| state.record_size(placement.volume_id, size))?;
         self.units.notify_size(name, &placement).await?;
         self.cores.notify_guests_of_size(name, &placement).await?;
         log::info!(target: VOLUME, volume = name, "volume {name}: {} by command", show_bytes(size));
@@ -124,7 +124,7 @@ fn slow_report(slow: &SlowRequest, now: Nanos) -> SlowReport {
         operation: slow.op.name().to_owned(),
         offset_bytes: slow.at,
         length_bytes: slow.len,
-        took_us: slow.took.as_micros(),
+        took_us: slow.latency.as_micros(),
         step: slow.step.name().to_owned(),
         waited_us: slow.waited.as_micros(),
     }

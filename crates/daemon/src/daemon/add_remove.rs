@@ -40,7 +40,7 @@ impl Daemon {
         let config = VolumeConfig { policy, size_bytes, read_only, ..VolumeConfig::new(name, spec) };
         let config = config.with_rules(&self.settings.current().qos);
         warn_of_conflicts(&config);
-        let before: Vec<_> = self.records.view().volumes.iter().map(|record| record.incarnation).collect();
+        let before: Vec<_> = self.records.view().volumes.iter().map(|record| record.volume_id).collect();
         let path = match &config.backing {
             BackingSpec::Path(path) => Some(path.clone()),
             _ => None,
@@ -62,7 +62,7 @@ impl Daemon {
             if !in_file {
                 state.removed.remove(name);
             }
-            if let Some(record) = state.by_incarnation_mut(placement.incarnation) {
+            if let Some(record) = state.by_id_mut(placement.volume_id) {
                 record.added = Some(added);
             }
         });
@@ -84,7 +84,7 @@ impl Daemon {
     async fn undo_add(&self, name: &str, before: &[VolumeId], file: NewFile) {
         let lun = self.units.remove_absent(name).await;
         self.volumes.remove(name);
-        let made = self.records.view().by_name(name).map(|record| record.incarnation);
+        let made = self.records.view().by_name(name).map(|record| record.volume_id);
         let forgotten = match made.filter(|made| !before.contains(made)) {
             Some(made) => self.records.change(|state| state.forget(made)),
             None => Ok(()),
@@ -120,12 +120,12 @@ impl Daemon {
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
-        let left = self.memory.persisted_images_of(name).await?;
-        if !left.is_empty() {
+        let images = self.memory.persisted_images_of(name).await?;
+        if !images.is_empty() {
             let text = format!(
                 "volume {name} is not served, and a killed daemon left data of it in memory that is not on its \
                  backing; serve the volume again, or discard that data: stop hotset, remove {} and start it again",
-                left.join(" and ")
+                images.join(" and ")
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
@@ -139,10 +139,10 @@ impl Daemon {
         self.units.remove_absent(name).await?;
         self.volumes.remove(name);
         self.records.change(|state| {
-            let (record, serving) = (state.by_name(name).map(|record| record.incarnation), &known.status);
+            let (record, serving) = (state.by_name(name).map(|record| record.volume_id), &known.status);
             match (serving, record) {
-                (VolumeStatus::Serving(placement), _) => state.forget(placement.incarnation),
-                (_, Some(incarnation)) => state.forget(incarnation),
+                (VolumeStatus::Serving(placement), _) => state.forget(placement.volume_id),
+                (_, Some(volume_id)) => state.forget(volume_id),
                 _ => {}
             }
             state.forget_displaced(name);

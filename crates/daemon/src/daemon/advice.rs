@@ -71,17 +71,19 @@ impl Daemon {
 
 /// The volumes of a page, and the name after which the next page begins.
 fn page_of(
-    mut all: Vec<VolumeReport>,
+    mut reports: Vec<VolumeReport>,
     limit: usize,
     after: Option<&str>,
     only: Option<&str>,
 ) -> (Vec<VolumeReport>, Option<String>) {
-    all.retain(|report| only.is_none_or(|only| report.name == only) && after.is_none_or(|after| *report.name > *after));
-    all.sort_by(|one, other| one.name.cmp(&other.name));
-    let is_last = all.len() <= limit;
-    all.truncate(limit);
-    let next = all.last().filter(|_| !is_last).map(|report| report.name.clone());
-    (all, next)
+    reports.retain(|report| {
+        only.is_none_or(|only| report.name == only) && after.is_none_or(|after| *report.name > *after)
+    });
+    reports.sort_by(|first, second| first.name.cmp(&second.name));
+    let is_last = reports.len() <= limit;
+    reports.truncate(limit);
+    let next = reports.last().filter(|_| !is_last).map(|report| report.name.clone());
+    (reports, next)
 }
 
 #[cfg(test)]
@@ -90,12 +92,12 @@ mod tests {
 
     #[test]
     fn pages_hold_each_volume_once_and_one_volume_can_be_selected() {
-        let all =
+        let reports =
             || ["b", "d", "a", "c"].map(|name| VolumeReport::idle(name, VolumeState::Active, "none", "/x")).to_vec();
         for limit in 1..6 {
             let (mut seen, mut after) = (Vec::new(), None);
             loop {
-                let (page, next) = page_of(all(), limit, after.as_deref(), None);
+                let (page, next) = page_of(reports(), limit, after.as_deref(), None);
                 assert!(page.len() <= limit);
                 seen.extend(page.into_iter().map(|report| report.name));
                 after = next;
@@ -105,7 +107,7 @@ mod tests {
             }
             assert_eq!(seen, ["a", "b", "c", "d"], "{limit} a page");
         }
-        let (page, next) = page_of(all(), 1, None, Some("c"));
+        let (page, next) = page_of(reports(), 1, None, Some("c"));
         assert_eq!((page.len(), page[0].name.as_str(), next), (1, "c", None));
     }
 }

@@ -14,7 +14,7 @@ use config::written::default_of;
 const REQUIRED: &str = "required";
 
 /// Values of a volume, by key.
-type Values = BTreeMap<String, (String, KeySource)>;
+type SettingValues = BTreeMap<String, (String, KeySource)>;
 
 impl Daemon {
     /// `configuration`.
@@ -66,8 +66,8 @@ impl Daemon {
     }
 
     /// Values of the volumes that are not defaults, by volume name.
-    fn volume_values(&self) -> BTreeMap<String, Values> {
-        let mut volumes = BTreeMap::<String, Values>::new();
+    fn volume_values(&self) -> BTreeMap<String, SettingValues> {
+        let mut volumes = BTreeMap::<String, SettingValues>::new();
         let config = self.settings.current();
         for known in self.volumes.map(KnownVolume::clone) {
             let name = &known.config.name;

@@ -7,7 +7,7 @@ use messages::report::{HeatReport, HeatRow};
 use messages::{Answer, Failure, unix_time};
 use seam::{Nanos, Seam};
 
-use super::super::cores::Local;
+use super::super::cores::CoreLocal;
 use super::super::cores::core_ended;
 use super::Daemon;
 
@@ -16,7 +16,7 @@ impl Daemon {
     pub(super) async fn heat(&self, name: &str) -> Result<Answer, Failure> {
         let placement = self.volumes.placement(name)?;
         let volume = name.to_owned();
-        let called = self.cores[placement.core].call(async move |local: Rc<Local>| {
+        let called = self.cores[placement.core].call(async move |local: Rc<CoreLocal>| {
             local.engine.find(&volume).map(|volume| (volume.heat(), volume.size_bytes(), local.seam.now()))
         });
         let (heat, size_bytes, now) = called.await.map_err(core_ended)?.ok_or_else(|| Failure::no_volume(name))?;

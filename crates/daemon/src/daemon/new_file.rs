@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::OFlags;
-use seam::real::{Call, PathCall};
+use seam::real::{CallState, PathCall};
 
 /// Time limit for each access to the file's directory, which may hang.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -37,7 +37,7 @@ impl NewFile {
 }
 
 /// Removes the file under its lock, which a served volume holds.
-fn remove_if_unused(path: &Path, call: &Call) -> std::io::Result<()> {
+fn remove_if_unused(path: &Path, call: &CallState) -> std::io::Result<()> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
     let file = OpenOptions::new().read(true).custom_flags(flags as i32).open(path)?;
     file.try_lock()?;

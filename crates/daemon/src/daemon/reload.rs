@@ -97,7 +97,7 @@ impl Daemon {
                 return ReloadOutcome::Failed(name.to_owned(), failure);
             }
             // The volume's record stays: the entry may return.
-            if let Err(error) = self.records.change(|state| state.mark_clean(placement.incarnation)) {
+            if let Err(error) = self.records.change(|state| state.mark_clean(placement.volume_id)) {
                 log::error!(target: CONFIG, "{error}");
             }
         }
@@ -105,7 +105,7 @@ impl Daemon {
             return ReloadOutcome::Failed(name.to_owned(), failure);
         }
         self.volumes.remove(name);
-        if self.memory.persisted_images_of(name).await.is_ok_and(|left| !left.is_empty()) {
+        if self.memory.persisted_images_of(name).await.is_ok_and(|images| !images.is_empty()) {
             return of_volume(
                 "removed from the file, but its dirty data exists only in persisted memory and is lost at a reboot",
             );
@@ -260,9 +260,9 @@ mod tests {
     fn live_changes_are_not_reported_as_needing_a_restart() {
         let tls = |name| config(&format!("[api]\ntls_certificate = \"/{name}.crt\"\ntls_key = \"/{name}.key\""));
         assert_eq!(restart_messages(&tls("a"), &tls("b")), Vec::<String>::new());
-        let nbd = |name, rest| {
+        let nbd = |name, extra_keys| {
             config(&format!(
-                "[nbd]\ntls = \"allowed\"\ntls_certificate = \"/{name}.crt\"\ntls_key = \"/{name}.key\"\n{rest}"
+                "[nbd]\ntls = \"allowed\"\ntls_certificate = \"/{name}.crt\"\ntls_key = \"/{name}.key\"\n{extra_keys}"
             ))
         };
         assert_eq!(restart_messages(&nbd("a", ""), &nbd("b", "")), Vec::<String>::new());

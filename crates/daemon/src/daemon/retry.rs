@@ -25,15 +25,15 @@ impl Daemon {
         if due.is_empty() || self.stop.is_stopping() {
             return;
         }
-        let (mut guards, mut wanted, mut before) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut guards, mut requested, mut before) = (Vec::new(), Vec::new(), Vec::new());
         for known in due {
             // A change of this volume that is in progress supersedes the retry.
             let Ok(guard) = self.volumes.lock_for_change(&known.config.name) else { continue };
             guards.push(guard);
             before.push((known.config.name.clone(), known.refusal().cloned()));
-            wanted.push((known.config, known.from_file));
+            requested.push((known.config, known.from_file));
         }
-        let results = self.attachments.attach_all(wanted, state::Acceptance::default(), PATH_TIMEOUT).await;
+        let results = self.attachments.attach_all(requested, state::Acceptance::default(), PATH_TIMEOUT).await;
         for ((name, refusal), result) in before.into_iter().zip(results) {
             match result {
                 Ok(()) => log::info!(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use history::Subject;
-use messages::{ErrorKind, Failure, Sampled, unix_time};
+use messages::{ErrorKind, Failure, StatusSample, unix_time};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::super::descriptor_shortage::DescriptorShortage;
@@ -32,7 +32,7 @@ impl Daemon {
             self.journal.process_sample(at_unix_ms, &status, &self.settings.alert_limits(self.cores.count()));
             self.journal.add_alerts(&mut status);
             let events = self.journal.newest();
-            let sampled = Arc::new(Sampled { at_unix_ms, status, events });
+            let sampled = Arc::new(StatusSample { at_unix_ms, status, events });
             self.telemetry.publish(sampled);
         }
     }

@@ -86,10 +86,10 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
         daemon.certificates.set_nbd(certificate);
     }
     tokio::task::spawn_local(daemon.units.clone().save_reservations(reservations));
-    let wanted = wanted_volumes(&daemon);
+    let requested = requested_volumes(&daemon);
     // Before the control socket listens: a reload would open the volumes a second time.
     let starting: Vec<_> =
-        wanted.iter().filter_map(|(config, _)| daemon.volumes.lock_for_change(&config.name).ok()).collect();
+        requested.iter().filter_map(|(config, _)| daemon.volumes.lock_for_change(&config.name).ok()).collect();
     tokio::task::spawn_local(handle_signals(daemon.clone()));
     let (quit, quitting) = watch::channel(false);
     let stopped = quitting.clone();
@@ -107,8 +107,10 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
     daemon.telemetry.start_history(daemon.records.folder(), daemon.settings.current().history.size_bytes);
     tokio::task::spawn_local(daemon.clone().sample());
     daemon.http.clone().start(daemon.clone(), daemon.telemetry.subscribe(), stopped);
-    let started =
-        daemon.cores.extending_start_timeout(&daemon.notifier, start_serving(&daemon, wanted, starting, clients)).await;
+    let started = daemon
+        .cores
+        .extending_start_timeout(&daemon.notifier, start_serving(&daemon, requested, starting, clients))
+        .await;
     if started.is_ok() {
         ready();
         daemon.cores.feed_watchdog().await;
@@ -194,7 +196,7 @@ fn load_tls(config: &TlsConfig) -> Result<(nbd::Tls, ListenerCertificate), Failu
 /// served.
 async fn start_serving(
     daemon: &Rc<Daemon>,
-    wanted: Vec<(VolumeConfig, bool)>,
+    requested: Vec<(VolumeConfig, bool)>,
     starting: Vec<ChangeGuard<'_>>,
     clients: Vec<handover::StoredClient>,
 ) -> Result<(), Failure> {
@@ -204,9 +206,9 @@ async fn start_serving(
     daemon.flash.open().await.map_err(|failure| Failure::failed(failure.message))?;
     let datastores = daemon.settings.current().datastores.clone();
     daemon.cores.set_datastores(&datastores).await.map_err(|failure| Failure::failed(failure.message))?;
-    daemon.notifier.status(&format!("opening volumes: {}", wanted.len()));
-    let names: Vec<String> = wanted.iter().map(|(config, _)| config.name.clone()).collect();
-    let attached = daemon.attachments.attach_all(wanted, Acceptance::default(), START_LIMIT).await;
+    daemon.notifier.status(&format!("opening volumes: {}", requested.len()));
+    let names: Vec<String> = requested.iter().map(|(config, _)| config.name.clone()).collect();
+    let attached = daemon.attachments.attach_all(requested, Acceptance::default(), START_LIMIT).await;
     drop(starting);
     let mut failed_count = 0;
     for (name, failure) in names.into_iter().zip(attached).filter_map(|(name, result)| Some((name, result.err()?))) {
@@ -234,17 +236,17 @@ async fn start_serving(
 
 /// The volumes to serve: the file's without the ones removed by command, and the ones added by command. An added volume
 /// supersedes an entry of the same name with another backing, because clients have written to the added one.
-fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
+fn requested_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
     let (config, state) = (daemon.settings.current(), daemon.records.view());
     let removed = |volume: &VolumeConfig| state.removed.get(&volume.name) == Some(&volume.entry());
-    let mut wanted: Vec<_> =
+    let mut requested: Vec<_> =
         config.volumes.iter().filter(|volume| !removed(volume)).map(|volume| (volume.clone(), true)).collect();
     for record in &state.volumes {
         let Some(added) = &record.added else { continue };
         let backing = BackingSpec::parse(&added.backing, Path::new("/"));
-        let same_name = wanted.iter().position(|(volume, _)| volume.name == record.name);
+        let same_name = requested.iter().position(|(volume, _)| volume.name == record.name);
         if let Some(index) = same_name {
-            let entry = &wanted[index].0.backing;
+            let entry = &requested[index].0.backing;
             if backing.as_ref().is_ok_and(|backing| backing == entry) {
                 log::warn!(
                     target: VOLUME, volume = record.name,
@@ -262,14 +264,14 @@ fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
                 added.backing,
                 record.name
             );
-            wanted.remove(index);
+            requested.remove(index);
         }
         match (backing, added.policy.parse()) {
             (Ok(backing), Ok(policy)) => {
                 let (size_bytes, read_only) = (added.size_bytes, added.read_only);
                 let volume = VolumeConfig { policy, size_bytes, read_only, ..VolumeConfig::new(&record.name, backing) };
                 let volume = volume.with_rules(&config.qos);
-                wanted.push((volume, false));
+                requested.push((volume, false));
             }
             (Err(error), _) | (_, Err(error)) => log::error!(
                 target: VOLUME, volume = record.name,
@@ -278,5 +280,5 @@ fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
             ),
         }
     }
-    wanted
+    requested
 }

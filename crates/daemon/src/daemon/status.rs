@@ -9,7 +9,7 @@ use messages::report::{AlertKind, CoreReport, DatastoreReport, LostRange, MissRa
 use messages::{Answer, Failure, StatusReport, VolumeReport, VolumeState};
 use seam::{Nanos, Seam};
 
-use super::super::cores::{CORE_TIMEOUT, Local};
+use super::super::cores::{CORE_TIMEOUT, CoreLocal};
 use super::super::engine_reports::{add_qos, add_volume_stats, miss_ratio_curve};
 use super::super::volume_settings::qos_of;
 use super::super::volumes::{KnownVolume, VolumeStatus};
@@ -137,9 +137,11 @@ impl Daemon {
         let (mut cores, mut datastores) = (Vec::new(), Vec::new());
         let mut counted = BTreeMap::new();
         for core in self.cores.iter() {
-            let counters =
-                tokio::time::timeout(CORE_TIMEOUT, core.call(async |local: Rc<Local>| collect_counters(&local).await))
-                    .await;
+            let counters = tokio::time::timeout(
+                CORE_TIMEOUT,
+                core.call(async |local: Rc<CoreLocal>| collect_counters(&local).await),
+            )
+            .await;
             if let Ok(Ok(CoreCounters { mut report, volumes, datastores: seen, now })) = counters {
                 report.core = core.index();
                 cores.push(report);
@@ -180,9 +182,9 @@ fn report_quotas(known: &KnownVolume, record: Option<&VolumeRecord>, report: &mu
 
 /// Adds an alert to a volume that runs as write-through for lack of a second copy on flash.
 fn add_policy_notice(known: &KnownVolume, record: Option<&VolumeRecord>, report: &mut VolumeReport) {
-    let wanted = effective_policy(record, known.config.policy);
+    let policy = effective_policy(record, known.config.policy);
     let is_write_through = report.policy == WritePolicy::WriteThrough.to_string();
-    if is_write_through && wanted == WritePolicy::WriteBack {
+    if is_write_through && policy == WritePolicy::WriteBack {
         report.alerts.push(Notice::new(
             AlertKind::PolicyReduced,
             "runs as write-through: fewer than two flash devices are in service",
@@ -222,7 +224,7 @@ fn difference(volume: &str, key: &str, value: &str, file: &str) -> OverrideRepor
 }
 
 /// Collects the counters in short slices, and serves requests in between.
-async fn collect_counters(local: &Local) -> CoreCounters {
+async fn collect_counters(local: &CoreLocal) -> CoreCounters {
     let stats = local.engine.stats();
     let volumes = local.engine.volumes();
     let report = CoreReport {
@@ -242,8 +244,8 @@ async fn collect_counters(local: &Local) -> CoreCounters {
             since = local.seam.now();
         }
         volume.advance_heat();
-        let own = lost.iter().filter(|owner| owner.incarnation == volume.spec().incarnation);
-        let mut lost: Vec<BlockNo> = own.map(|owner| owner.block).collect();
+        let own = lost.iter().filter(|address| address.volume_id == volume.spec().volume_id);
+        let mut lost: Vec<BlockNo> = own.map(|address| address.block).collect();
         lost.sort_unstable();
         let (policy, mode, size_bytes) = (volume.policy().to_string(), volume.mode(), volume.size_bytes());
         counted
@@ -269,7 +271,7 @@ fn report(known: &KnownVolume, counted: Option<VolumeCounters>) -> VolumeReport 
             return report;
         }
     };
-    report.incarnation = format!("{:016x}", placement.incarnation);
+    report.volume_id = format!("{:016x}", placement.volume_id);
     report.backing_identity = placement.identity.clone();
     report.core = placement.core;
     report.size_bytes = placement.geometry.size_bytes;
@@ -307,7 +309,7 @@ const LOST_RANGES_MAX: usize = 100;
 /// Merges adjacent blocks into ranges.
 fn lost_ranges(blocks: &[BlockNo]) -> Vec<LostRange> {
     let block = seam::BLOCK_BYTES as u64;
-    let runs = blocks.chunk_by(|one, next| one.next() == *next);
+    let runs = blocks.chunk_by(|block, next| block.next() == *next);
     let range = |run: &[BlockNo]| LostRange { at_bytes: run[0].offset(), length_bytes: run.len() as u64 * block };
     runs.take(LOST_RANGES_MAX).map(range).collect()
 }

@@ -6,7 +6,7 @@ use control::ProgressSender;
 use messages::{Answer, ErrorKind, Failure};
 
 use super::super::handover::store_clients;
-use super::super::stop::{Clients, Drain, Drained, Fault, PROGRESS_PAUSE, Phase};
+use super::super::stop::{Clients, Drain, DrainFault, DrainResult, PROGRESS_PAUSE, Phase};
 use super::Daemon;
 use logging::{self as log, DAEMON};
 use units::show_bytes;
@@ -51,7 +51,7 @@ impl Daemon {
         let (flash, notifier) = (self.flash.clone(), self.notifier.clone());
         let drain = Rc::new(Drain::new(records, cores, flash, notifier, self.memory.survives_restart()));
         let stored = drain.disconnect_clients(self.stop.clients()).await;
-        let Drained { fault, is_recorded, left } = drain.run(uses_flash_log).await;
+        let DrainResult { fault, is_recorded, left } = drain.run(uses_flash_log).await;
         if !left.is_empty() {
             self.stop.set_message(left_on_flash(&left));
         }
@@ -67,8 +67,8 @@ impl Daemon {
                 }
                 store_clients(&self.notifier, stored).await;
             }
-            Some(Fault::CoreEnded) => self.stop.set_message(INCOMPLETE_MESSAGE.to_owned()),
-            Some(Fault::BackingHung) => self.stop.set_message(HUNG_MESSAGE.to_owned()),
+            Some(DrainFault::CoreEnded) => self.stop.set_message(INCOMPLETE_MESSAGE.to_owned()),
+            Some(DrainFault::BackingHung) => self.stop.set_message(HUNG_MESSAGE.to_owned()),
         }
         self.stop.finish(fault.is_none());
         fault.is_none()
@@ -81,9 +81,9 @@ impl Daemon {
 }
 
 /// Message of a stop that leaves data in the flash log.
-fn left_on_flash(left: &[(String, u64)]) -> String {
-    let bytes = left.iter().map(|(_, bytes)| bytes).sum();
-    let names: Vec<_> = left.iter().map(|(name, _)| name.as_str()).collect();
+fn left_on_flash(volumes: &[(String, u64)]) -> String {
+    let bytes = volumes.iter().map(|(_, bytes)| bytes).sum();
+    let names: Vec<_> = volumes.iter().map(|(name, _)| name.as_str()).collect();
     format!(
         "stopped; {} of {} are in the flash log and not on the backing; the next start recovers them from there. \
          `hotset stop --destage` destages everything first",

@@ -53,7 +53,7 @@ impl Daemon {
 }
 
 fn traced(taken: &TappedBatch) -> Traced {
-    let one = |tapped: &TappedRequest| {
+    let to_traced = |tapped: &TappedRequest| {
         let op = match tapped.op {
             OpKind::Read => Op::Read,
             OpKind::Write => Op::Write,
@@ -62,5 +62,5 @@ fn traced(taken: &TappedBatch) -> Traced {
         };
         (tapped.time.0, op as u8, tapped.at, tapped.len)
     };
-    Traced { requests: taken.requests.iter().map(one).collect(), lost: taken.lost, more: taken.has_more }
+    Traced { requests: taken.requests.iter().map(to_traced).collect(), lost: taken.lost, more: taken.has_more }
 }

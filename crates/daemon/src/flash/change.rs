@@ -13,10 +13,10 @@ use messages::{ErrorKind, Failure};
 use seam::Disk;
 use seam::real::{PATH_TIMEOUT, PathCall, RealSeam};
 
-use super::super::cores::{Local, core_ended};
+use super::super::cores::{CoreLocal, core_ended};
 use super::super::overlap::OwnVolumes;
 use super::super::progress::report_while;
-use super::open::{Opened, open_device};
+use super::open::{OpenedStore, open_device};
 use super::{Flash, FlashLog};
 use config::FlashConfig;
 use logging::{self as log, FLASH};
@@ -102,12 +102,12 @@ impl FlashLog {
         devices.into_iter().zip(is_same).filter(|(_, is_same)| *is_same).map(|(device, _)| device).collect()
     }
 
-    fn opened_flash(&self) -> Result<(Opened, FlashConfig), Failure> {
+    fn opened_flash(&self) -> Result<(OpenedStore, FlashConfig), Failure> {
         let flash = self.state.borrow();
         match (&*flash, self.settings.current().flash.clone()) {
             (Flash::Open(opened), Some(config)) => Ok((opened.clone(), config)),
-            (Flash::Unused(unused), _) => {
-                Err(Failure::new(ErrorKind::Conflict, format!("flash is not used: {}", unused.why)))
+            (Flash::UnusedFlash(unused), _) => {
+                Err(Failure::new(ErrorKind::Conflict, format!("flash is not used: {}", unused.reason)))
             }
             _ => Err(Failure::new(ErrorKind::Conflict, "[flash] is not configured")),
         }
@@ -156,7 +156,7 @@ impl FlashLog {
         let (opened, config) = self.opened_flash()?;
         let (member, path) = self.member_of(which).await?;
         let allow = config.allow_single_copy;
-        let remove = async move |local: Rc<Local>| match local.engine.log() {
+        let remove = async move |local: Rc<CoreLocal>| match local.engine.log() {
             Some(store) => store.remove(member, allow).await,
             None => Err(StoreError::Failed("the flash log is not open".to_owned())),
         };
@@ -174,7 +174,7 @@ impl FlashLog {
     /// `flash pause`, `resume`, `cancel`.
     pub async fn control_job(&self, action: fn(&Store<RealSeam>) -> bool) -> Result<(), Failure> {
         self.opened_flash()?;
-        let call = async move |local: Rc<Local>| local.engine.log().is_some_and(|store| action(&store));
+        let call = async move |local: Rc<CoreLocal>| local.engine.log().is_some_and(|store| action(&store));
         match self.core().call(call).await.map_err(core_ended)? {
             true => self.save_generation().await,
             false => Err(Failure::new(ErrorKind::Conflict, "no change of the flash devices is in progress")),
@@ -183,7 +183,7 @@ impl FlashLog {
 
     /// Saves the membership generation that the log has now.
     async fn save_generation(&self) -> Result<(), Failure> {
-        let generation = async |local: Rc<Local>| local.engine.log().map(|log| log.generation());
+        let generation = async |local: Rc<CoreLocal>| local.engine.log().map(|log| log.generation());
         match (self.store(), self.core().call(generation).await) {
             (Some(store), Ok(Some(generation))) => self.records.record_generation(&store, generation),
             _ => Ok(()),
@@ -193,7 +193,7 @@ impl FlashLog {
     /// Finds a member by its path, or by its number if its device is absent.
     async fn member_of(&self, which: &str) -> Result<(u32, Option<PathBuf>), Failure> {
         let (opened, _) = self.opened_flash()?;
-        let read = async |local: Rc<Local>| local.engine.log().map(|log| log.members()).unwrap_or_default();
+        let read = async |local: Rc<CoreLocal>| local.engine.log().map(|log| log.members()).unwrap_or_default();
         let members = self.core().call(read).await.map_err(core_ended)?;
         let path_of = |member: &MemberReport| Some(PathBuf::from(opened.names.show(member.device.as_deref()?)));
         let paths: Vec<Option<PathBuf>> = members.iter().map(path_of).collect();
@@ -216,7 +216,7 @@ impl FlashLog {
         &self,
         path: &Path,
         kind: JobKind,
-        what: &str,
+        activity: &str,
         change: impl FnOnce(Store<RealSeam>, <RealSeam as seam::Seam>::Disk) -> F + Send + 'static,
         progress: &ProgressSender,
     ) -> Result<(), Failure>
@@ -225,7 +225,7 @@ impl FlashLog {
     {
         let (opened, config) = self.opened_flash()?;
         let (device, own) = (path.to_owned(), OwnVolumes::new(&self.records.view()));
-        let call = async move |local: Rc<Local>| {
+        let call = async move |local: Rc<CoreLocal>| {
             // A device that cannot be opened is an error in the request.
             let opened = open_device(&local, &config, device, &own).await;
             let disk = match opened {
@@ -240,7 +240,7 @@ impl FlashLog {
             (Some(identity), changed)
         };
         let called = self.core().call(call);
-        let (identity, result) = self.report_job_while(what, progress, called).await.map_err(core_ended)?;
+        let (identity, result) = self.report_job_while(activity, progress, called).await.map_err(core_ended)?;
         let (mut names, shown) = (opened.names, path.display().to_string());
         identity.iter().for_each(|identity| names.add(identity.clone(), path));
         self.record_end(kind, &shown, result, |text| names.show(text))?;
@@ -278,11 +278,16 @@ impl FlashLog {
     }
 
     /// Awaits `action`, and meanwhile reports the progress of the change.
-    async fn report_job_while<T>(&self, what: &str, progress: &ProgressSender, action: impl Future<Output = T>) -> T {
+    async fn report_job_while<T>(
+        &self,
+        activity: &str,
+        progress: &ProgressSender,
+        action: impl Future<Output = T>,
+    ) -> T {
         let report = async || {
-            let read = async |local: Rc<Local>| local.engine.log().and_then(|log| log.job());
+            let read = async |local: Rc<CoreLocal>| local.engine.log().and_then(|log| log.job());
             if let Ok(Some(job)) = self.core().call(read).await {
-                progress.report_copied(what, job.done_bytes, job.total_bytes);
+                progress.report_copied(activity, job.done_bytes, job.total_bytes);
             }
         };
         report_while(action, report).await
@@ -300,7 +305,7 @@ fn reported_kind(kind: JobKind) -> report::JobKind {
 }
 
 /// Report of a change that is under way.
-pub fn job_report(job: JobReport, members: &[MemberReport], opened: &Opened) -> FlashJobReport {
+pub fn job_report(job: JobReport, members: &[MemberReport], opened: &OpenedStore) -> FlashJobReport {
     let known = members.iter().find(|member| Some(member.member) == job.member);
     let device = match known.and_then(|member| member.device.as_deref()) {
         Some(device) => opened.names.show(device),

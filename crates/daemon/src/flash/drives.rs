@@ -43,7 +43,7 @@ pub struct Drives {
 
 impl Drives {
     /// Health of the drive under a device; `None` for a file.
-    pub fn of(&self, device: &str) -> Option<DriveReport> {
+    pub fn report_of(&self, device: &str) -> Option<DriveReport> {
         self.by_device.borrow().get(Path::new(device)).cloned()
     }
 
@@ -161,15 +161,15 @@ mod tests {
     fn failed_query_keeps_earlier_figures_and_adds_reason() {
         let (drives, device) = (Drives::default(), Path::new("/dev/x1"));
         drives.record_result(device, "/dev/x", Err("smartctl did not answer within 10 s".to_owned()));
-        let unread = drives.of("/dev/x1").expect("the device is known");
+        let unread = drives.report_of("/dev/x1").expect("the device is known");
         assert_eq!((unread.drive.as_str(), unread.read_unix_seconds), ("/dev/x", 0));
         let read = DriveReport { read_unix_seconds: 7, media_errors: Some(3), ..DriveReport::default() };
         drives.record_result(device, "/dev/x", Ok(read));
         drives.record_result(device, "/dev/x", Err("the drive reports no health".to_owned()));
-        let stale = drives.of("/dev/x1").expect("the device is known");
+        let stale = drives.report_of("/dev/x1").expect("the device is known");
         assert_eq!((stale.read_unix_seconds, stale.media_errors), (7, Some(3)));
         assert_eq!(stale.unread, "the drive reports no health");
-        assert_eq!(drives.of("/dev/x2"), None);
+        assert_eq!(drives.report_of("/dev/x2"), None);
     }
 
     #[test]

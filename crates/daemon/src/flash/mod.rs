@@ -5,7 +5,7 @@
 //!    the store.
 //! 2. The mark is removed after the volume was drained: tombstones in the log are durable by then.
 //! 3. A volume with the mark of a store that is not open is not served. Accepting the loss gives the volume a new
-//!    incarnation, so that a store that returns later never brings back old data.
+//!    volume ID, so that a store that returns later never brings back old data.
 
 mod change;
 mod drives;
@@ -25,10 +25,10 @@ use messages::Failure;
 use tokio::sync::mpsc;
 
 use self::drives::Drives;
-use self::open::{Grant, Opened};
+use self::open::{OpenParameters, OpenedStore};
 pub use self::watch::LastCheck;
 use self::wear::Wear;
-use super::cores::{Cores, DataCore, Local, core_ended};
+use super::cores::{CoreLocal, Cores, DataCore, core_ended};
 use super::jobs::Jobs;
 use super::overlap::OwnVolumes;
 use super::records::Records;
@@ -46,29 +46,29 @@ enum Flash {
     #[default]
     Off,
     /// In use: it answers flushes.
-    Open(Opened),
+    Open(OpenedStore),
     /// Configured and not in use.
-    Unused(Unused),
+    UnusedFlash(UnusedFlash),
 }
 
 /// Why the flash log is not in use.
 #[derive(Clone, Debug, Default)]
-struct Unused {
+struct UnusedFlash {
     /// The reason as text.
-    pub why: String,
+    pub reason: String,
     /// Code of the refusal, if the reason is one.
     pub refusal: Option<&'static str>,
 }
 
-impl From<String> for Unused {
-    fn from(why: String) -> Unused {
-        Unused { why, refusal: None }
+impl From<String> for UnusedFlash {
+    fn from(reason: String) -> UnusedFlash {
+        UnusedFlash { reason, refusal: None }
     }
 }
 
-impl From<&Refusal> for Unused {
-    fn from(refusal: &Refusal) -> Unused {
-        Unused { why: refusal.to_string(), refusal: Some(refusal.code()) }
+impl From<&Refusal> for UnusedFlash {
+    fn from(refusal: &Refusal) -> UnusedFlash {
+        UnusedFlash { reason: refusal.to_string(), refusal: Some(refusal.code()) }
     }
 }
 
@@ -79,7 +79,7 @@ pub struct FlashLog {
     cores: Rc<Cores>,
     jobs: Rc<Jobs>,
     state: RefCell<Flash>,
-    /// Incarnations whose old clean pages are being dropped from the flash store named; the completion is not saved
+    /// Volume IDs whose old clean pages are being dropped from the flash store named; the completion is not saved
     /// yet.
     drops: RefCell<BTreeMap<VolumeId, String>>,
     wear: Wear,
@@ -106,19 +106,19 @@ impl FlashLog {
         let flash = match self.find_and_open(config).await? {
             Ok(opened) => {
                 let created = if opened.formatted { ", newly created on empty devices" } else { "" };
-                let content = match opened.owners {
+                let content = match opened.unclaimed_volumes {
                     0 => String::new(),
                     owners => format!(", with data of {}", show_counted(owners as u64, "volume")),
                 };
                 log::info!(target: FLASH, "flash log {} is in use{created}{content}", opened.store);
                 self.records.rename_devices(&opened.renamed)?;
-                opened.absent.iter().for_each(|absent| log::error!(target: FLASH, "flash: {}", absent.why));
+                opened.absent.iter().for_each(|absent| log::error!(target: FLASH, "flash: {}", absent.reason));
                 self.wear.load(&self.records.view());
                 Flash::Open(opened)
             }
             Err(unused) => {
-                log::error!(target: FLASH, "flash is not used: {}", unused.why);
-                Flash::Unused(unused)
+                log::error!(target: FLASH, "flash is not used: {}", unused.reason);
+                Flash::UnusedFlash(unused)
             }
         };
         *self.state.borrow_mut() = flash;
@@ -126,49 +126,50 @@ impl FlashLog {
     }
 
     /// Finds the store, checks it against the records, saves its new ownership, and only then opens it.
-    async fn find_and_open(&self, config: FlashConfig) -> Result<Result<Opened, Unused>, Failure> {
+    async fn find_and_open(&self, config: FlashConfig) -> Result<Result<OpenedStore, UnusedFlash>, Failure> {
         let (device_config, own) = (config.clone(), OwnVolumes::new(&self.records.view()));
-        let find = async move |local: Rc<Local>| open::find(&local, device_config, &own).await;
-        let found = self.core().call(find).await;
-        let found = match found.map_err(core_ended)? {
-            Ok(found) => found,
+        let find = async move |local: Rc<CoreLocal>| open::find(&local, device_config, &own).await;
+        let found_store = self.core().call(find).await;
+        let found_store = match found_store.map_err(core_ended)? {
+            Ok(found_store) => found_store,
             Err(unused) => return Ok(Err(unused)),
         };
         let mut store = StoreFound {
-            store: show_uuid(&found.identity.store),
-            ownership: found.identity.ownership,
-            devices: found.owners(),
+            store: show_uuid(&found_store.identity.store),
+            ownership: found_store.identity.ownership,
+            devices: found_store.owners(),
             holds_data: true,
         };
         let mut verdict = self.records.view().check_store(&store);
         if matches!(verdict, Err(Refusal::StoreForeign { .. } | Refusal::StoreOlder { .. })) {
-            let read = async |local: Rc<Local>| open::holds_data(&local).await;
+            let read = async |local: Rc<CoreLocal>| open::holds_data(&local).await;
             store.holds_data = self.core().call(read).await.map_err(core_ended)?;
             verdict = self.records.view().check_store(&store);
         }
-        if let (Ok(StoreUse::Known), Some(manifest)) = (&verdict, &found.manifest) {
+        if let (Ok(StoreUse::Known), Some(manifest)) = (&verdict, &found_store.manifest) {
             verdict = self.records.view().check_manifest(&store, manifest).map(|()| StoreUse::Known);
         }
         let used = match verdict {
             Ok(used) => used,
             Err(refusal) => {
                 // Closing the devices releases their locks.
-                let close = async |local: Rc<Local>| local.flash_devices.borrow_mut().clear();
+                let close = async |local: Rc<CoreLocal>| local.flash_devices.borrow_mut().clear();
                 self.core().call(close).await.map_err(core_ended)?;
-                return self.records.record_refusal(&refusal).map(|()| Err(Unused::from(&refusal)));
+                return self.records.record_refusal(&refusal).map(|()| Err(UnusedFlash::from(&refusal)));
             }
         };
-        let grant = self.records.change(|state| {
+        let parameters = self.records.change(|state| {
             state.record_store_use(&store, used);
             let record = state.store_mut(&store.store);
             let (generation, sequence_min, map_void) = (record.generation, record.sequence, record.map_void);
-            Grant { ownership: state.ownership(), generation, sequence_min, map_void }
+            OpenParameters { ownership: state.ownership(), generation, sequence_min, map_void }
         })?;
         let (generations, requests) = mpsc::unbounded_channel();
-        let open = async move |local: Rc<Local>| open::open(&local, config, found, grant, generations).await;
+        let open =
+            async move |local: Rc<CoreLocal>| open::open(&local, config, found_store, parameters, generations).await;
         match self.core().call(open).await.map_err(core_ended)? {
             Ok(opened) => {
-                let unclaimed = self.core().call(async |local: Rc<Local>| local.engine.unclaimed());
+                let unclaimed = self.core().call(async |local: Rc<CoreLocal>| local.engine.unclaimed());
                 let unclaimed = unclaimed.await.map_err(core_ended)?;
                 self.records.change(|state| {
                     state.store_opened(&opened.store, opened.generation);
@@ -199,19 +200,20 @@ impl FlashLog {
         if waiting.is_empty() {
             return;
         }
-        let read = async |local: Rc<Local>| {
+        let read = async |local: Rc<CoreLocal>| {
             let checked = local.engine.volumes().into_iter().filter(|volume| volume.stats().flash.checked);
-            checked.map(|volume| volume.spec().incarnation).collect::<Vec<_>>()
+            checked.map(|volume| volume.spec().volume_id).collect::<Vec<_>>()
         };
         let Ok(checked) = self.core().call(read).await else { return };
-        let dropped: Vec<_> = waiting.into_iter().filter(|(incarnation, _)| checked.contains(incarnation)).collect();
+        let dropped: Vec<_> = waiting.into_iter().filter(|(volume_id, _)| checked.contains(volume_id)).collect();
         let saved = self.records.change(|state| {
-            dropped.iter().for_each(|(incarnation, store)| state.record_pages_dropped(*incarnation, store));
+            dropped.iter().for_each(|(volume_id, store)| state.record_pages_dropped(*volume_id, store));
         });
         match saved {
-            Ok(()) => {
-                self.drops.borrow_mut().retain(|incarnation, _| !dropped.iter().any(|(one, _)| one == incarnation))
-            }
+            Ok(()) => self
+                .drops
+                .borrow_mut()
+                .retain(|volume_id, _| !dropped.iter().any(|(dropped_id, _)| dropped_id == volume_id)),
             // The next round tries again. A start before that drops the pages once more.
             Err(error) => log::error!(target: FLASH, "{error}"),
         }
@@ -229,7 +231,7 @@ impl FlashLog {
                  directory"
             );
         };
-        let save = async move |local: Rc<Local>| match local.engine.log() {
+        let save = async move |local: Rc<CoreLocal>| match local.engine.log() {
             Some(store) => store.save_manifest(payload).await,
             None => Ok(()),
         };
@@ -239,15 +241,15 @@ impl FlashLog {
     }
 
     /// Records that the old clean pages of a volume have to be dropped from a store.
-    pub fn plan_drop(&self, incarnation: VolumeId, store: String) {
-        self.drops.borrow_mut().insert(incarnation, store);
+    pub fn plan_drop(&self, volume_id: VolumeId, store: String) {
+        self.drops.borrow_mut().insert(volume_id, store);
     }
 
     /// The identity of the store in use.
     pub fn store(&self) -> Option<String> {
         match &*self.state.borrow() {
             Flash::Open(opened) => Some(opened.store.clone()),
-            Flash::Off | Flash::Unused(_) => None,
+            Flash::Off | Flash::UnusedFlash(_) => None,
         }
     }
 
@@ -255,7 +257,7 @@ impl FlashLog {
     pub fn why_unused(&self, store: &str) -> String {
         match &*self.state.borrow() {
             Flash::Off => "[flash] is not configured".to_owned(),
-            Flash::Unused(unused) => unused.why.clone(),
+            Flash::UnusedFlash(unused) => unused.reason.clone(),
             Flash::Open(opened) => format!("the volume needs store {store}, but store {} is in use", opened.store),
         }
     }
@@ -270,7 +272,7 @@ impl FlashLog {
     ) -> Result<(), Failure> {
         let Some(store) = self.store() else { return Ok(()) };
         let store = (policy == WritePolicy::WriteBack && !read_only).then_some(store);
-        self.records.change(|state| state.mark_on_flash(placement.incarnation, store.as_deref()))
+        self.records.change(|state| state.mark_on_flash(placement.volume_id, store.as_deref()))
     }
 
     /// Closes the log; true when the log is intact and holds no needed data.
@@ -279,7 +281,7 @@ impl FlashLog {
             return false;
         }
         self.save_wear().await;
-        let close = async |local: Rc<Local>| {
+        let close = async |local: Rc<CoreLocal>| {
             let unclaimed = local.engine.unclaimed().is_empty();
             let has_dirty = local.engine.volumes().iter().any(|volume| volume.stats().flash_dirty_bytes > 0);
             match local.engine.log() {
@@ -319,8 +321,8 @@ async fn record_generations(
     while let Some((generation, done)) = requests.recv().await {
         let Some(records) = records.upgrade() else { return };
         let saved = records.record_generation(&store, generation).map_err(|failure| failure.message);
-        if let Err(why) = &saved {
-            log::error!(target: FLASH, "flushes wait: the loss of a flash device could not be recorded: {why}");
+        if let Err(reason) = &saved {
+            log::error!(target: FLASH, "flushes wait: the loss of a flash device could not be recorded: {reason}");
         }
         // The store may have stopped waiting.
         let _ = done.send(saved);

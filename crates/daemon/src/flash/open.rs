@@ -8,9 +8,9 @@ use seam::real::{PATH_TIMEOUT, PathCall, RealDisk, RealSeam};
 use seam::{Disk, DiskOpen, Nanos, Seam};
 use tokio::sync::{mpsc, oneshot};
 
-use super::super::cores::Local;
+use super::super::cores::CoreLocal;
 use super::super::overlap::OwnVolumes;
-use super::Unused;
+use super::UnusedFlash;
 use config::FlashConfig;
 use state::{Refusal, show_uuid};
 
@@ -22,7 +22,7 @@ pub type GenerationToRecord = (StoreGeneration, oneshot::Sender<Result<(), Strin
 
 /// A flash log that was opened.
 #[derive(Clone, Debug)]
-pub struct Opened {
+pub struct OpenedStore {
     /// The store's identity, 32 hexadecimal digits.
     pub store: String,
     /// Its membership generation.
@@ -34,9 +34,9 @@ pub struct Opened {
     /// The store was created now, on empty devices.
     pub formatted: bool,
     /// Configured devices that are not part of the store, and the reasons.
-    pub absent: Vec<Absent>,
+    pub absent: Vec<AbsentDevice>,
     /// Number of volumes with data in the log.
-    pub owners: usize,
+    pub unclaimed_volumes: usize,
 }
 
 /// Identities of devices, with their paths.
@@ -58,16 +58,16 @@ impl DeviceNames {
 
 /// A configured device that is not part of the store.
 #[derive(Clone, Debug)]
-pub struct Absent {
+pub struct AbsentDevice {
     /// Its path.
     pub path: String,
     /// Why it is not part of the store; names the path itself.
-    pub why: String,
+    pub reason: String,
 }
 
 /// The reasons of several devices in one text.
-fn reasons(absent: &[Absent]) -> String {
-    absent.iter().map(|absent| absent.why.as_str()).collect::<Vec<_>>().join("; ")
+fn reasons(absent: &[AbsentDevice]) -> String {
+    absent.iter().map(|absent| absent.reason.as_str()).collect::<Vec<_>>().join("; ")
 }
 
 /// A store that was found and is not open; nothing was written to it yet.
@@ -84,7 +84,7 @@ pub struct FoundStore {
     /// The store was created now, on empty devices.
     formatted: bool,
     /// Configured devices that are not part of the store, and the reasons.
-    absent: Vec<Absent>,
+    absent: Vec<AbsentDevice>,
     device_bytes: u128,
     /// The configuration names one device of a store of two: the administrator's way to say that the other one will not
     /// return.
@@ -101,7 +101,7 @@ impl FoundStore {
 
 /// Parameters for opening a store that was found.
 #[derive(Clone, Debug)]
-pub struct Grant {
+pub struct OpenParameters {
     /// The owner to write into its superblocks.
     pub ownership: Ownership,
     /// The membership generation that was last saved.
@@ -114,7 +114,7 @@ pub struct Grant {
 
 /// Identifies the store on `config`'s devices, or creates one if all devices are present and empty. The error gives the
 /// reason why there is no usable store. The devices stay open for [`open`].
-pub async fn find(local: &Local, config: FlashConfig, own: &OwnVolumes) -> Result<FoundStore, Unused> {
+pub async fn find(local: &CoreLocal, config: FlashConfig, own: &OwnVolumes) -> Result<FoundStore, UnusedFlash> {
     if config.devices.len() < 2 && !config.allow_single_copy {
         return Err("[flash] names one device, and allow_single_copy is not set; name a second device, or set it"
             .to_owned()
@@ -130,7 +130,7 @@ pub async fn find(local: &Local, config: FlashConfig, own: &OwnVolumes) -> Resul
                 device_bytes += u128::from(disk.geometry().size_bytes);
                 disks.push(disk);
             }
-            Err(why) => absent.push(Absent { path: path.display().to_string(), why }),
+            Err(reason) => absent.push(AbsentDevice { path: path.display().to_string(), reason }),
         }
     }
     if disks.is_empty() {
@@ -139,13 +139,13 @@ pub async fn find(local: &Local, config: FlashConfig, own: &OwnVolumes) -> Resul
     let accept_missing = config.devices.len() == 1;
     let (identity, formatted) = identify_store(&local.seam, &mut disks, accept_missing, &names, &mut absent).await?;
     let manifest = flash::read_manifest(&local.seam, &disks, identity.store).await;
-    let manifest = manifest.map_err(|error| unused(&error, &names, &absent))?.map(|found| found.payload);
+    let manifest = manifest.map_err(|error| unused(&error, &names, &absent))?.map(|manifest| manifest.payload);
     *local.flash_devices.borrow_mut() = disks;
     Ok(FoundStore { identity, manifest, names, renamed, formatted, absent, device_bytes, accept_missing })
 }
 
 /// True when the log of the found store holds data, or cannot be read.
-pub async fn holds_data(local: &Local) -> bool {
+pub async fn holds_data(local: &CoreLocal) -> bool {
     let disks = local.flash_devices.borrow().clone();
     match flash::inspect(&local.seam, &disks).await.1 {
         Ok(found) => !found.dirty.is_empty() || !found.lost_batches.is_empty(),
@@ -155,48 +155,49 @@ pub async fn holds_data(local: &Local) -> bool {
 
 /// Opens the store that was found. The error gives the reason why it is not in use.
 pub async fn open(
-    local: &Local,
+    local: &CoreLocal,
     config: FlashConfig,
-    found: FoundStore,
-    grant: Grant,
+    found_store: FoundStore,
+    parameters: OpenParameters,
     generations: mpsc::UnboundedSender<GenerationToRecord>,
-) -> Result<Opened, Unused> {
+) -> Result<OpenedStore, UnusedFlash> {
     let disks = std::mem::take(&mut *local.flash_devices.borrow_mut());
-    let FoundStore { identity, manifest: _, names, renamed, formatted, absent, device_bytes, accept_missing } = found;
+    let FoundStore { identity, manifest: _, names, renamed, formatted, absent, device_bytes, accept_missing } =
+        found_store;
     let options = OpenOptions {
         accept_missing,
-        known_generation: Some((identity.store, grant.generation)),
-        ownership: Some(grant.ownership),
-        sequence_min: grant.sequence_min,
+        known_generation: Some((identity.store, parameters.generation)),
+        ownership: Some(parameters.ownership),
+        sequence_min: parameters.sequence_min,
         #[cfg(feature = "sabotage")]
         sabotage: super::super::sabotage::flash_fault(),
         #[cfg(not(feature = "sabotage"))]
         sabotage: flash::Sabotage::None,
     };
     let opened = Store::open(&local.seam, &disks, options).await;
-    let (store, found) = opened.map_err(|error| unused(&error, &names, &absent))?;
+    let (store, recovered) = opened.map_err(|error| unused(&error, &names, &absent))?;
     let (generation, uuid) = (store.generation(), show_uuid(&store.uuid()));
-    let opened = Opened { generation, store: uuid, names, renamed, formatted, absent, owners: 0 };
-    if grant.map_void {
+    let opened = OpenedStore { generation, store: uuid, names, renamed, formatted, absent, unclaimed_volumes: 0 };
+    if parameters.map_void {
         store.pages().ignore_persisted_map();
     }
     store.set_scrub(config.scrub);
     store.set_generation_recorder(move |generation| {
         let generations = generations.clone();
         Box::pin(async move {
-            let (done, is_done) = oneshot::channel();
+            let (sender, receiver) = oneshot::channel();
             let stopping = || "the daemon is stopping".to_owned();
-            generations.send((generation, done)).map_err(|_| stopping())?;
-            is_done.await.unwrap_or_else(|_| Err(stopping()))
+            generations.send((generation, sender)).map_err(|_| stopping())?;
+            receiver.await.unwrap_or_else(|_| Err(stopping()))
         })
     });
-    local.engine.open_log(store, found);
+    local.engine.open_log(store, recovered);
     local.engine.limit_promotion((device_bytes * u128::from(config.endurance_milli_dwpd) / 1000) as u64);
-    Ok(Opened { owners: local.engine.unclaimed().len(), ..opened })
+    Ok(OpenedStore { unclaimed_volumes: local.engine.unclaimed().len(), ..opened })
 }
 
 pub async fn open_device(
-    local: &Local,
+    local: &CoreLocal,
     config: &FlashConfig,
     path: PathBuf,
     own: &OwnVolumes,
@@ -236,7 +237,7 @@ pub async fn open_device(
 }
 
 /// Waits for a call on a device's path.
-async fn answer<T: Send + 'static>(local: &Local, call: PathCall<T>) -> Result<T, String> {
+async fn answer<T: Send + 'static>(local: &CoreLocal, call: PathCall<T>) -> Result<T, String> {
     let sleep = async |time: Duration| local.seam.sleep(Nanos(time.as_nanos() as u64)).await;
     call.answer(PATH_TIMEOUT, sleep).await.map_err(|hung| hung.to_string())
 }
@@ -248,8 +249,8 @@ async fn identify_store(
     disks: &mut Vec<RealDisk>,
     accept_missing: bool,
     names: &DeviceNames,
-    absent: &mut Vec<Absent>,
-) -> Result<(StoreIdentity, bool), Unused> {
+    absent: &mut Vec<AbsentDevice>,
+) -> Result<(StoreIdentity, bool), UnusedFlash> {
     let options = OpenOptions { accept_missing, ..OpenOptions::default() };
     let mut not_empty = None;
     if absent.is_empty() {
@@ -271,9 +272,10 @@ async fn identify_store(
     loop {
         match flash::identify(seam, disks, options).await {
             Ok(identity) => return Ok((identity, false)),
-            Err(StoreError::NoStore { device, why }) if disks.len() > 1 => {
+            Err(StoreError::NoStore { device, reason }) if disks.len() > 1 => {
                 let path = names.show(&device);
-                absent.push(Absent { why: format!("{path} is not a member of a flash store ({why})"), path });
+                absent
+                    .push(AbsentDevice { reason: format!("{path} is not a member of a flash store ({reason})"), path });
                 disks.retain(|disk| disk.identity() != device);
             }
             Err(error @ StoreError::NoStore { .. }) => {
@@ -285,16 +287,16 @@ async fn identify_store(
 }
 
 /// The reason why a store cannot be used, with a refusal code if there is one.
-fn unused(error: &StoreError, names: &DeviceNames, absent: &[Absent]) -> Unused {
+fn unused(error: &StoreError, names: &DeviceNames, absent: &[AbsentDevice]) -> UnusedFlash {
     match error {
         StoreError::Newer { device, newer } => {
-            Unused::from(&Refusal::StoreNewer { device: names.show(device), newer: *newer })
+            UnusedFlash::from(&Refusal::StoreNewer { device: names.show(device), newer: *newer })
         }
         error => describe(error, names, absent).into(),
     }
 }
 
-fn describe(error: &StoreError, names: &DeviceNames, absent: &[Absent]) -> String {
+fn describe(error: &StoreError, names: &DeviceNames, absent: &[AbsentDevice]) -> String {
     let absent = if absent.is_empty() { String::new() } else { format!(" ({})", reasons(absent)) };
     match error {
         StoreError::MemberMissing { member } => format!(

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use flash::{JobReport, MemberReport, MemberStatus, Owner, PageMember, Role, ScrubStats};
+use flash::{BlockAddress, JobReport, MemberReport, MemberStatus, PageMember, Role, ScrubStats};
 use messages::report::{AlertKind, FlashDeviceReport, FlashReport, LostBlockReport, Notice, PagesReport, ScrubReport};
 use seam::Nanos;
 
 use super::super::cores::CORE_TIMEOUT;
-use super::super::cores::Local;
+use super::super::cores::CoreLocal;
 use super::super::volumes::Volumes;
-use super::open::Opened;
+use super::open::OpenedStore;
 use super::{Flash, FlashLog, ONE_COPY, change, wear};
 use config::FlashConfig;
 use units::show_counted;
@@ -37,7 +37,7 @@ struct LogView {
     job: Option<JobReport>,
     scrub: ScrubStats,
     /// Blocks without a good copy.
-    lost: Vec<Owner>,
+    lost: Vec<BlockAddress>,
     /// Why a membership generation could not be saved, if so.
     unnoted: Option<String>,
     /// Age of the oldest unanswered request, by member.
@@ -53,15 +53,16 @@ impl FlashLog {
         let mut report = FlashReport { allow_single_copy: config.allow_single_copy, ..FlashReport::default() };
         let opened = match flash {
             Flash::Off => return None,
-            Flash::Unused(unused) => {
-                report.alerts = vec![Notice::new(AlertKind::FlashUnused, format!("flash is not used: {}", unused.why))];
+            Flash::UnusedFlash(unused) => {
+                report.alerts =
+                    vec![Notice::new(AlertKind::FlashUnused, format!("flash is not used: {}", unused.reason))];
                 report.refusal = unused.refusal.map(str::to_owned);
                 return Some(report);
             }
             Flash::Open(opened) => opened,
         };
         (report.in_use, report.store) = (true, opened.store.clone());
-        let view = self.core().call(async |local: Rc<Local>| log_view(&local));
+        let view = self.core().call(async |local: Rc<CoreLocal>| log_view(&local));
         match tokio::time::timeout(CORE_TIMEOUT, view).await {
             Ok(Ok(Some(view))) => self.fill(&mut report, view, &opened, config, volumes),
             _ => report.alerts.push(Notice::new(AlertKind::CoreSilent, "its data core does not answer")),
@@ -69,7 +70,14 @@ impl FlashLog {
         Some(report)
     }
 
-    fn fill(&self, report: &mut FlashReport, view: LogView, opened: &Opened, config: &FlashConfig, volumes: &Volumes) {
+    fn fill(
+        &self,
+        report: &mut FlashReport,
+        view: LogView,
+        opened: &OpenedStore,
+        config: &FlashConfig,
+        volumes: &Volumes,
+    ) {
         report.alerts.extend(unrecorded_alert(view.unnoted.as_deref()));
         report.alerts.extend(dropped_alert(&view.pages));
         let bytes = |member: &PageMember| member.promotion_bytes + member.journal_bytes + member.log_bytes;
@@ -85,7 +93,7 @@ impl FlashLog {
         report.job = view.job.map(|job| change::job_report(job, &view.members, opened));
         report.scrub = scrub_report(&view.scrub);
         report.alerts.extend(scrub_alert(&view.scrub));
-        report.lost = view.lost.into_iter().map(|owner| lost_block(owner, volumes)).collect();
+        report.lost = view.lost.into_iter().map(|address| lost_block(address, volumes)).collect();
         report.alerts.extend(report.lost.iter().take(LOST_ALERTS_MAX).map(lost_alert));
         for member in view.members {
             let written = view.written.iter().find(|written| written.member == member.member).copied();
@@ -94,13 +102,13 @@ impl FlashLog {
             report.alerts.extend(device_alert(&device));
             report.devices.push(device);
         }
-        report.alerts.extend(opened.absent.iter().map(|absent| Notice::new(AlertKind::FlashDegraded, &absent.why)));
-        report.absent = opened.absent.iter().map(|absent| absent.why.clone()).collect();
+        report.alerts.extend(opened.absent.iter().map(|absent| Notice::new(AlertKind::FlashDegraded, &absent.reason)));
+        report.absent = opened.absent.iter().map(|absent| absent.reason.clone()).collect();
         report.alerts.extend(copies_alert(report.copies, report.allow_single_copy));
         if report.unclaimed > 0 {
-            let owners = show_counted(report.unclaimed as u64, "volume");
+            let addresses = show_counted(report.unclaimed as u64, "volume");
             let verb = if report.unclaimed == 1 { "is" } else { "are" };
-            let text = format!("the flash log holds data of {owners} that {verb} not served");
+            let text = format!("the flash log holds data of {addresses} that {verb} not served");
             report.alerts.push(Notice::new(AlertKind::FlashUnclaimed, text));
         }
     }
@@ -110,7 +118,7 @@ impl FlashLog {
         member: MemberReport,
         written: PageMember,
         unanswered: Option<Nanos>,
-        opened: &Opened,
+        opened: &OpenedStore,
         config: &FlashConfig,
     ) -> FlashDeviceReport {
         let (state, reason) = match member.status {
@@ -122,11 +130,11 @@ impl FlashLog {
             Role::Log => "log",
             Role::Pages => "pages",
         };
-        let before = member.device.as_ref().and_then(|device| self.wear.of(device));
+        let before = member.device.as_ref().and_then(|device| self.wear.wear_of(device));
         let device = member.device.map(|device| opened.names.show(&device)).unwrap_or_default();
         let mut report = FlashDeviceReport {
             number: member.member,
-            drive: self.drives.of(&device),
+            drive: self.drives.report_of(&device),
             device,
             size_bytes: member.size_bytes.unwrap_or(0),
             role: role.to_owned(),
@@ -147,7 +155,7 @@ impl FlashLog {
 const IN_SERVICE: &str = "in-service";
 
 /// Reads the state of the log on its core; `None` when it is closed.
-fn log_view(local: &Local) -> Option<LogView> {
+fn log_view(local: &CoreLocal) -> Option<LogView> {
     let log = local.engine.log()?;
     let volumes = local.engine.volumes();
     let stats: Vec<_> = volumes.iter().map(|volume| (volume.name(), volume.stats())).collect();
@@ -175,7 +183,7 @@ fn log_view(local: &Local) -> Option<LogView> {
 }
 
 /// Report of the clean pages, and the bytes written to each member.
-fn pages_report(local: &Local) -> (PagesReport, Vec<PageMember>) {
+fn pages_report(local: &CoreLocal) -> (PagesReport, Vec<PageMember>) {
     let Some(stats) = local.engine.pages().map(|pages| pages.stats()) else {
         return (PagesReport::default(), Vec::new());
     };
@@ -207,11 +215,11 @@ fn scrub_report(scrub: &ScrubStats) -> ScrubReport {
 }
 
 /// Report of a lost block, with its volume's name.
-fn lost_block(owner: Owner, volumes: &Volumes) -> LostBlockReport {
+fn lost_block(address: BlockAddress, volumes: &Volumes) -> LostBlockReport {
     LostBlockReport {
-        volume: volumes.name_of(owner.incarnation).unwrap_or_default(),
-        incarnation: format!("{:016x}", owner.incarnation),
-        at_bytes: owner.block.offset(),
+        volume: volumes.name_of(address.volume_id).unwrap_or_default(),
+        volume_id: format!("{:016x}", address.volume_id),
+        at_bytes: address.block.offset(),
     }
 }
 
@@ -241,7 +249,7 @@ fn lost_alert(lost: &LostBlockReport) -> Notice {
     let text = format!(
         "volume {} ({}): no flash device has a good copy of the 4 KiB at byte {}; reads fail until they are written \
          again",
-        lost.volume, lost.incarnation, lost.at_bytes
+        lost.volume, lost.volume_id, lost.at_bytes
     );
     Notice::new(AlertKind::FlashDataLost, text)
 }

@@ -7,7 +7,7 @@ use engine::WritePolicy;
 use flash::{MemberReport, MemberStatus, StoreGeneration};
 use seam::Seam;
 
-use super::super::cores::Local;
+use super::super::cores::CoreLocal;
 use super::{Flash, FlashLog};
 use logging::{self as log, FLASH};
 
@@ -38,7 +38,7 @@ impl FlashLog {
         if self.store().is_none() || self.settings.allows_single_copy() {
             return 0;
         }
-        let change = async |local: Rc<Local>| {
+        let change = async |local: Rc<CoreLocal>| {
             if local.engine.log().is_none_or(|log| log.copies() != 1) {
                 return 0;
             }
@@ -68,7 +68,7 @@ impl FlashLog {
 
     /// The volumes that run as write-through, if enough copies are in service for write-back.
     pub async fn write_through_volumes(&self) -> Vec<String> {
-        let read = async |local: Rc<Local>| {
+        let read = async |local: Rc<CoreLocal>| {
             let copies = local.engine.log().map_or(0, |log| log.copies());
             let volumes = local.engine.volumes();
             let write_through = volumes.iter().filter(|volume| volume.policy() == WritePolicy::WriteThrough);
@@ -87,7 +87,7 @@ impl FlashLog {
         match self.record_map_void(true) {
             Ok(()) => {
                 let abandon =
-                    async |local: Rc<Local>| local.engine.pages().into_iter().for_each(|pages| pages.abandon());
+                    async |local: Rc<CoreLocal>| local.engine.pages().into_iter().for_each(|pages| pages.abandon());
                 // The call fails only if the core has ended, and then it writes nothing.
                 let _ = self.core().call(abandon).await;
             }
@@ -104,7 +104,7 @@ impl FlashLog {
         if self.store().is_none() || self.settings.allows_single_copy() {
             return false;
         }
-        let is_single = async |local: Rc<Local>| local.engine.log().is_some_and(|log| log.copies() < 2);
+        let is_single = async |local: Rc<CoreLocal>| local.engine.log().is_some_and(|log| log.copies() < 2);
         self.core().call(is_single).await.unwrap_or(false)
     }
 
@@ -112,7 +112,9 @@ impl FlashLog {
     pub async fn check(&self, last: &mut LastCheck) -> bool {
         // The devices may have changed since the last check.
         let Flash::Open(opened) = self.state.borrow().clone() else { return false };
-        let Ok(Some(now)) = self.core().call(async |local: Rc<Local>| log_status(&local)).await else { return false };
+        let Ok(Some(now)) = self.core().call(async |local: Rc<CoreLocal>| log_status(&local)).await else {
+            return false;
+        };
         if let Some(reason) = now.map_failed {
             self.abandon_map(&reason).await;
         } else if now.has_new_map
@@ -140,7 +142,7 @@ impl FlashLog {
     }
 }
 
-fn log_status(local: &Local) -> Option<LogStatus> {
+fn log_status(local: &CoreLocal) -> Option<LogStatus> {
     let log = local.engine.log()?;
     // Only if no copy is in service: a closed store reports its map as failed, too.
     let map_failed = local.engine.pages().and_then(|pages| pages.void_reason()).filter(|_| log.copies() == 0);

@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use flash::{MemberReport, PageMember};
 use messages::report::{FlashDeviceReport, WrittenReport};
 
-use super::super::cores::Local;
+use super::super::cores::CoreLocal;
 use super::FlashLog;
 use logging::{self as log, FLASH};
 use state::{DeviceWear, State};
@@ -22,7 +22,7 @@ const DAY_SECONDS: u64 = 86_400;
 const FORECAST_SECONDS: u64 = 3_600;
 
 /// Bytes written to each device before the store was opened, by device identity.
-type Before = BTreeMap<String, DeviceWear>;
+type EarlierWear = BTreeMap<String, DeviceWear>;
 
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
@@ -41,20 +41,20 @@ fn total(before: Option<&DeviceWear>, since: &PageMember) -> DeviceWear {
 
 /// Adds the bytes written to a device's report, and the rated life used, where `milli_dwpd` gives a rating.
 pub(super) fn report(device: &mut FlashDeviceReport, before: Option<&DeviceWear>, since: &PageMember, milli_dwpd: u32) {
-    let all = total(before, since);
-    let bytes = all.promotion_bytes + all.dirty_bytes + all.journal_bytes;
+    let total_wear = total(before, since);
+    let bytes = total_wear.promotion_bytes + total_wear.dirty_bytes + total_wear.journal_bytes;
     device.written = WrittenReport {
-        promotion_bytes: all.promotion_bytes,
-        dirty_bytes: all.dirty_bytes,
-        journal_bytes: all.journal_bytes,
-        since_unix_seconds: all.since,
+        promotion_bytes: total_wear.promotion_bytes,
+        dirty_bytes: total_wear.dirty_bytes,
+        journal_bytes: total_wear.journal_bytes,
+        since_unix_seconds: total_wear.since,
     };
     let rated = u128::from(device.size_bytes) * u128::from(milli_dwpd) * u128::from(RATED_DAYS) / 1000;
     if rated == 0 {
         return;
     }
     device.endurance_used_ratio = Some(bytes as f64 / rated as f64);
-    let age = now().saturating_sub(all.since);
+    let age = now().saturating_sub(total_wear.since);
     if age >= FORECAST_SECONDS && bytes > 0 {
         let remaining_bytes = rated.saturating_sub(u128::from(bytes));
         device.endurance_left_days =
@@ -64,7 +64,7 @@ pub(super) fn report(device: &mut FlashDeviceReport, before: Option<&DeviceWear>
 
 /// Bytes written to each device before the store was opened.
 #[derive(Default)]
-pub struct Wear(RefCell<Before>);
+pub struct Wear(RefCell<EarlierWear>);
 
 impl Wear {
     /// Loads the totals from before this start. To be called once, after the store was opened.
@@ -73,34 +73,34 @@ impl Wear {
     }
 
     /// The bytes written to a device before the store was opened.
-    pub fn of(&self, device: &str) -> Option<DeviceWear> {
+    pub fn wear_of(&self, device: &str) -> Option<DeviceWear> {
         self.0.borrow().get(device).cloned()
     }
 
     /// The totals of `members`, of which `written` counts the bytes since the store was opened.
-    fn totals(&self, members: Vec<MemberReport>, written: &[PageMember]) -> Before {
-        let mut all = self.0.borrow().clone();
+    fn totals(&self, members: Vec<MemberReport>, written: &[PageMember]) -> EarlierWear {
+        let mut wear = self.0.borrow().clone();
         for member in members {
             let Some(device) = member.device else { continue };
             let since = written.iter().find(|written| written.member == member.member).copied().unwrap_or_default();
-            let sum = total(all.get(&device), &since);
-            all.insert(device, sum);
+            let sum = total(wear.get(&device), &since);
+            wear.insert(device, sum);
         }
-        all
+        wear
     }
 }
 
 impl FlashLog {
     /// Saves the totals up to now.
     pub async fn save_wear(&self) {
-        let read = async |local: Rc<Local>| {
+        let read = async |local: Rc<CoreLocal>| {
             let members = local.engine.log().map(|log| log.members()).unwrap_or_default();
             let written = local.engine.pages().map(|pages| pages.stats().members).unwrap_or_default();
             (members, written)
         };
         let Ok((members, written)) = self.core().call(read).await else { return };
-        let all = self.wear.totals(members, &written);
-        let saved = self.records.change(|state| state.wear = all);
+        let totals = self.wear.totals(members, &written);
+        let saved = self.records.change(|state| state.wear = totals);
         if let Err(error) = saved {
             log::error!(target: FLASH, "the write counters of the flash devices could not be saved: {error}");
         }

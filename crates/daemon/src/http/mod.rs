@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::Handler;
-use messages::Sampled;
+use messages::StatusSample;
 use tls::{Identity, ServerConfig};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -25,7 +25,7 @@ use logging::{self as log, API};
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// A listening socket, and the TLS configuration of its connections, if any.
-type Listening = (TcpListener, Option<watch::Receiver<Arc<ServerConfig>>>);
+type HttpListener = (TcpListener, Option<watch::Receiver<Arc<ServerConfig>>>);
 
 /// The HTTP interface: its listener, its tokens and its sessions.
 pub struct HttpInterface {
@@ -55,7 +55,7 @@ impl HttpInterface {
     pub fn start<H: Handler>(
         self: Rc<Self>,
         handler: Rc<H>,
-        samples: watch::Receiver<Arc<Sampled>>,
+        samples: watch::Receiver<Arc<StatusSample>>,
         stop: watch::Receiver<bool>,
     ) {
         self.update_tokens();
@@ -78,7 +78,7 @@ impl HttpInterface {
     }
 
     /// Binds the socket and reads the certificate; the error names the reason.
-    fn listen(&self, address: SocketAddr) -> Result<Listening, String> {
+    fn listen(&self, address: SocketAddr) -> Result<HttpListener, String> {
         // An unreadable certificate or key is an error: the interface must not fall back to plain HTTP.
         let files = self.settings.current().api.tls.clone();
         let identity = files.map(|files| files.read().map(|identity| (files, identity))).transpose();
@@ -113,7 +113,7 @@ impl HttpInterface {
         Ok((listener, tls))
     }
 
-    async fn retry_listening(&self, address: SocketAddr, mut reason: String) -> Listening {
+    async fn retry_listening(&self, address: SocketAddr, mut reason: String) -> HttpListener {
         log::error!(target: API, "{reason}; retrying, volumes are served without the HTTP interface");
         loop {
             tokio::time::sleep(RETRY_PAUSE).await;

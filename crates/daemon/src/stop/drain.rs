@@ -7,7 +7,7 @@ use control::ProgressSender;
 use engine::VolumeId;
 use tokio::task::JoinSet;
 
-use super::super::cores::{CLIENTS_TIMEOUT, Cores, Local};
+use super::super::cores::{CLIENTS_TIMEOUT, CoreLocal, Cores};
 use super::super::flash::FlashLog;
 use super::super::handover::{StoredClient, to_stored_clients};
 use super::super::records::Records;
@@ -27,7 +27,7 @@ const HUNG_TIMEOUT_DIRTY_MS: u64 = 600_000;
 
 /// The reason why a drain left a volume incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum DrainFault {
     /// A data core had ended.
     CoreEnded,
     /// A backing did not answer.
@@ -35,9 +35,9 @@ pub enum Fault {
 }
 
 /// Result of a drain.
-pub struct Drained {
+pub struct DrainResult {
     /// The fault that left a volume incomplete, if any.
-    pub fault: Option<Fault>,
+    pub fault: Option<DrainFault>,
     /// All volumes are recorded as they ended.
     pub is_recorded: bool,
     /// Volumes with dirty bytes in the flash log, by name.
@@ -48,7 +48,7 @@ pub struct Drained {
 enum DrainOutcome {
     /// Its backing is complete, and its record needs no change.
     Complete,
-    /// Its backing is complete, which is to be recorded for its incarnation.
+    /// Its backing is complete, which is to be recorded for its volume ID.
     Clean(VolumeId),
     /// The data that its backing lacks is in the flash log.
     LeftOnFlash(LeftOnFlash),
@@ -60,7 +60,7 @@ enum DrainOutcome {
 
 /// A volume that was left in the flash log.
 struct LeftOnFlash {
-    incarnation: VolumeId,
+    volume_id: VolumeId,
     name: String,
     /// Its dirty bytes in the flash log.
     bytes: u64,
@@ -81,7 +81,7 @@ pub struct Drain {
 /// Outcomes so far.
 #[derive(Default)]
 struct DrainTotals {
-    fault: Option<Fault>,
+    fault: Option<DrainFault>,
     /// Volumes whose backings are complete and that are not recorded as clean yet.
     clean: Vec<VolumeId>,
     /// Volumes left in the flash log, with their numbers of recorded destaged blocks.
@@ -94,13 +94,13 @@ impl DrainTotals {
     fn add(&mut self, ended: DrainOutcome) {
         match ended {
             DrainOutcome::Complete => {}
-            DrainOutcome::Clean(incarnation) => self.clean.push(incarnation),
-            DrainOutcome::LeftOnFlash(LeftOnFlash { incarnation, name, bytes, destaged }) => {
-                self.on_flash.push((incarnation, destaged));
+            DrainOutcome::Clean(volume_id) => self.clean.push(volume_id),
+            DrainOutcome::LeftOnFlash(LeftOnFlash { volume_id, name, bytes, destaged }) => {
+                self.on_flash.push((volume_id, destaged));
                 self.left.extend((bytes > 0).then_some((name, bytes)));
             }
-            DrainOutcome::Hung => self.fault = Some(Fault::BackingHung),
-            DrainOutcome::Failed => self.fault = self.fault.or(Some(Fault::CoreEnded)),
+            DrainOutcome::Hung => self.fault = Some(DrainFault::BackingHung),
+            DrainOutcome::Failed => self.fault = self.fault.or(Some(DrainFault::CoreEnded)),
         }
     }
 }
@@ -122,15 +122,16 @@ impl Drain {
         let mut stored = Vec::new();
         for core in self.cores.iter() {
             // A core that has ended has no clients left.
-            let left = core.call(async move |local: Rc<Local>| disconnect_clients(&local, clients).await).await;
-            stored.extend(left.unwrap_or_default());
+            let disconnected =
+                core.call(async move |local: Rc<CoreLocal>| disconnect_clients(&local, clients).await).await;
+            stored.extend(disconnected.unwrap_or_default());
         }
         stored
     }
 
     /// Leaves the dirty data of all volumes in the flash log if `uses_flash_log`, destages it otherwise, and closes the
     /// log.
-    pub async fn run(self: &Rc<Self>, uses_flash_log: bool) -> Drained {
+    pub async fn run(self: &Rc<Self>, uses_flash_log: bool) -> DrainResult {
         let mut totals = DrainTotals::default();
         let mut volumes = self.start(uses_flash_log, &mut totals).await;
         let mut tick = tokio::time::interval(PROGRESS_PAUSE);
@@ -148,11 +149,11 @@ impl Drain {
         if self.flash.close().await && fault.is_none() {
             // The log holds no needed data: a recovery would find nothing of these volumes.
             self.records.change_or_log(|state| {
-                on_flash.iter().for_each(|(incarnation, _)| state.mark_clean(*incarnation));
+                on_flash.iter().for_each(|(volume_id, _)| state.mark_clean(*volume_id));
             });
         }
         left.sort();
-        Drained { fault, is_recorded, left }
+        DrainResult { fault, is_recorded, left }
     }
 
     /// Starts to drain the volumes of all cores.
@@ -160,21 +161,21 @@ impl Drain {
         let mut volumes = JoinSet::new();
         for core in self.cores.iter() {
             // The engine's own list: every volume that it serves is drained, whatever the daemon's records say.
-            let list = |local: &Local| -> Vec<_> {
-                let named = |volume: &engine::Volume<_>| (volume.name().to_owned(), volume.spec().incarnation);
+            let list = |local: &CoreLocal| -> Vec<_> {
+                let named = |volume: &engine::Volume<_>| (volume.name().to_owned(), volume.spec().volume_id);
                 local.engine.volumes().iter().map(named).collect()
             };
-            let Ok(served) = core.call(async move |local: Rc<Local>| list(&local)).await else {
+            let Ok(served) = core.call(async move |local: Rc<CoreLocal>| list(&local)).await else {
                 totals.add(DrainOutcome::Failed);
                 continue;
             };
-            for (name, incarnation) in served {
+            for (name, volume_id) in served {
                 let (drain, core) = (self.clone(), core.index());
                 volumes.spawn_local(async move {
                     let finish = async {
                         match uses_flash_log {
-                            true => drain.leave_on_flash(&name, core, incarnation).await,
-                            false => drain.drain_volume(&name, core, incarnation).await,
+                            true => drain.leave_on_flash(&name, core, volume_id).await,
+                            false => drain.drain_volume(&name, core, volume_id).await,
                         }
                     };
                     tokio::select! {
@@ -192,7 +193,7 @@ impl Drain {
         loop {
             tokio::time::sleep(PROGRESS_PAUSE).await;
             let volume = name.to_owned();
-            let stats = async move |local: Rc<Local>| local.engine.find(&volume).map(|volume| volume.stats());
+            let stats = async move |local: Rc<CoreLocal>| local.engine.find(&volume).map(|volume| volume.stats());
             let Ok(Some(stats)) = self.cores[core].call(stats).await else { continue };
             let is_safe = self.memory_survives || stats.dirty_bytes + stats.written_bytes == 0;
             let timeout_ms = if is_safe { HUNG_TIMEOUT_MS } else { HUNG_TIMEOUT_DIRTY_MS };
@@ -219,33 +220,34 @@ impl Drain {
     }
 
     /// Leaves a volume's dirty data in the flash log.
-    async fn leave_on_flash(&self, name: &str, core: usize, incarnation: VolumeId) -> DrainOutcome {
+    async fn leave_on_flash(&self, name: &str, core: usize, volume_id: VolumeId) -> DrainOutcome {
         loop {
             let volume = name.to_owned();
-            let leave_in_log = async move |local: Rc<Local>| {
+            let leave_in_log = async move |local: Rc<CoreLocal>| {
                 let Some(volume) = local.engine.find(&volume) else { return Ok(None) };
-                let result = volume.park().await;
+                let result = volume.leave_in_log().await;
                 let log_failed = local.engine.log().is_none_or(|log| log.copies() == 0);
-                let destaged = local.engine.recorded_writes(incarnation);
-                let result = result.map(|left| left.then(|| (volume.stats().flash_dirty_bytes, destaged)));
+                let destaged = local.engine.recorded_writes(volume_id);
+                let result =
+                    result.map(|has_records| has_records.then(|| (volume.stats().flash_dirty_bytes, destaged)));
                 result.map_err(|error| (error, log_failed))
             };
             match self.cores[core].call(leave_in_log).await {
                 Ok(Ok(Some((bytes, destaged)))) => {
                     return DrainOutcome::LeftOnFlash(LeftOnFlash {
-                        incarnation,
+                        volume_id,
                         name: name.to_owned(),
                         bytes,
                         destaged,
                     });
                 }
-                Ok(Ok(None)) => return DrainOutcome::Clean(incarnation),
+                Ok(Ok(None)) => return DrainOutcome::Clean(volume_id),
                 Ok(Err((error, true))) => {
                     log::error!(
                         target: VOLUME, volume = name,
                         "volume {name}: the flash log is out of service ({error}); destaging instead"
                     );
-                    return self.drain_without_log(name, core, incarnation).await;
+                    return self.drain_without_log(name, core, volume_id).await;
                 }
                 Ok(Err((error, false))) => {
                     self.retry(name, &format!("volume {name} could not be left in the flash log ({error})")).await;
@@ -256,12 +258,12 @@ impl Drain {
     }
 
     /// Destages a volume although the log, which cannot be written any more, holds data of it. The volume gets another
-    /// incarnation, so that the old data in the log never comes back.
-    async fn drain_without_log(&self, name: &str, core: usize, incarnation: VolumeId) -> DrainOutcome {
+    /// volume ID, so that the old data in the log never comes back.
+    async fn drain_without_log(&self, name: &str, core: usize, volume_id: VolumeId) -> DrainOutcome {
         self.flash.abandon_map("no flash device is left in service").await;
         loop {
             let volume = name.to_owned();
-            let destage = async move |local: Rc<Local>| match local.engine.find(&volume) {
+            let destage = async move |local: Rc<CoreLocal>| match local.engine.find(&volume) {
                 Some(volume) => volume.destage_without_log().await,
                 None => Ok(()),
             };
@@ -270,7 +272,7 @@ impl Drain {
                 (Ok(Ok(())), Ok(drawn)) => {
                     let drawn = VolumeId(drawn);
                     self.records.change_or_log(|state| {
-                        state.discard_flash_data(incarnation, drawn);
+                        state.discard_flash_data(volume_id, drawn);
                         state.mark_clean(drawn);
                     });
                     return DrainOutcome::Complete;
@@ -296,8 +298,8 @@ impl Drain {
     /// volumes left in the flash log. True when the write succeeded.
     fn record_outcomes(&self, clean: &mut Vec<VolumeId>, on_flash: &[(VolumeId, u64)]) -> bool {
         let recorded = self.records.change_or_log(|state| {
-            clean.iter().for_each(|incarnation| state.mark_clean(*incarnation));
-            on_flash.iter().for_each(|(incarnation, destaged)| state.mark_parked(*incarnation, *destaged));
+            clean.iter().for_each(|volume_id| state.mark_clean(*volume_id));
+            on_flash.iter().for_each(|(volume_id, destaged)| state.mark_left_on_flash(*volume_id, *destaged));
         });
         if recorded {
             clean.clear();
@@ -306,12 +308,12 @@ impl Drain {
     }
 
     /// Destages and detaches a volume.
-    async fn drain_volume(&self, name: &str, core: usize, incarnation: VolumeId) -> DrainOutcome {
+    async fn drain_volume(&self, name: &str, core: usize, volume_id: VolumeId) -> DrainOutcome {
         let (progress, _) = ProgressSender::new();
         loop {
             let result = self.cores.detach(name, core, self.records.lost_before(name), &progress).await;
             let volume = name.to_owned();
-            let log_state = async move |local: Rc<Local>| {
+            let log_state = async move |local: Rc<CoreLocal>| {
                 let log_failed = local.engine.log().is_some_and(|log| log.copies() == 0);
                 local.engine.find(&volume).map(|_| log_failed)
             };
@@ -320,16 +322,16 @@ impl Drain {
                 (Err(_), Err(_)) => return core_has_ended(name),
                 // The volume was removed meanwhile.
                 (Err(_), Ok(None)) => return DrainOutcome::Complete,
-                (Err(_), Ok(Some(true))) => return self.drain_without_log(name, core, incarnation).await,
+                (Err(_), Ok(Some(true))) => return self.drain_without_log(name, core, volume_id).await,
                 (Err(failure), Ok(Some(false))) => self.retry(name, &failure.message).await,
             }
         }
-        DrainOutcome::Clean(incarnation)
+        DrainOutcome::Clean(volume_id)
     }
 }
 
 /// Disconnects the clients of all front ends concurrently; returns the connections that the next daemon can continue.
-async fn disconnect_clients(local: &Local, clients: Clients) -> Vec<StoredClient> {
+async fn disconnect_clients(local: &CoreLocal, clients: Clients) -> Vec<StoredClient> {
     local.engine.volumes().iter().for_each(|volume| volume.lift_limits());
     let initiators = async {
         if let Some(iscsi) = &local.iscsi {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-pub use self::drain::{Drain, Drained, Fault};
+pub use self::drain::{Drain, DrainFault, DrainResult};
 
 /// Interval of progress reports.
 pub const PROGRESS_PAUSE: Duration = Duration::from_secs(1);

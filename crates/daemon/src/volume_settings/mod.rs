@@ -116,13 +116,13 @@ impl VolumeSettings {
         let file = self.volumes.setting(name, POLICY).unwrap_or_default();
         let before = self.records.view().clone();
         self.records.change(|state| {
-            state.set_override(placement.incarnation, POLICY, &policy.to_string(), &file);
+            state.set_override(placement.volume_id, POLICY, &policy.to_string(), &file);
         })?;
         if let Err(failure) = self.change_policy(name, placement, policy, progress).await {
             self.records.change(|state| {
                 let held = before.by_name(name).and_then(|record| record.overrides.get(POLICY).cloned());
                 let value = held.map_or_else(|| file.clone(), |held| held.value);
-                state.set_override(placement.incarnation, POLICY, &value, &file);
+                state.set_override(placement.volume_id, POLICY, &value, &file);
             })?;
             return Err(failure);
         }
@@ -162,7 +162,7 @@ impl VolumeSettings {
         let work = async move |volume: Volume<RealSeam>| volume.set_mode(mode).await;
         self.cores.on_volume(name, placement, "changing the mode", progress, work).await?;
         self.records.change(|state| {
-            state.set_override(placement.incarnation, MODE, &mode.to_string(), &CacheMode::Active.to_string());
+            state.set_override(placement.volume_id, MODE, &mode.to_string(), &CacheMode::Active.to_string());
         })?;
         log::info!(target: VOLUME, volume = name, "volume {name}: {mode} by command");
         Ok(())
@@ -173,10 +173,11 @@ impl VolumeSettings {
     pub async fn restore_write_back(&self) {
         for name in self.flash.write_through_volumes().await {
             let known = self.volumes.find(&name);
-            let wanted = known.map(|known| effective_policy(self.records.view().by_name(&name), known.config.policy));
+            let policy_in_force =
+                known.map(|known| effective_policy(self.records.view().by_name(&name), known.config.policy));
             // A change of the volume that is under way takes precedence.
             let (Some(WritePolicy::WriteBack), Ok(_guard), Ok(placement)) =
-                (wanted, self.volumes.lock_for_change(&name), self.volumes.placement(&name))
+                (policy_in_force, self.volumes.lock_for_change(&name), self.volumes.placement(&name))
             else {
                 continue;
             };

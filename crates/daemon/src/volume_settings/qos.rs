@@ -6,7 +6,7 @@ use std::rc::Rc;
 use engine::ReservationError;
 use messages::{ErrorKind, Failure};
 
-use super::super::cores::{Cores, Local, core_ended};
+use super::super::cores::{CoreLocal, Cores, core_ended};
 use super::super::volumes::Placement;
 use super::{VolumeSettings, requested};
 use config::VolumeConfig;
@@ -34,8 +34,8 @@ impl VolumeSettings {
         placement: &Placement,
         settings: &BTreeMap<String, String>,
     ) -> Result<(), Failure> {
-        let wanted = requested(&KEYS, settings);
-        if wanted.is_empty() {
+        let changes = requested(&KEYS, settings);
+        if changes.is_empty() {
             return Ok(());
         }
         let config = self.volumes.config_of(name)?;
@@ -43,14 +43,14 @@ impl VolumeSettings {
         let mut qos = qos_of(state.by_name(name), config.qos);
         let has_datastore = !config.datastore.is_empty();
         let before = qos.fault(has_datastore, false);
-        for (key, value) in &wanted {
+        for (key, value) in &changes {
             qos.set(key, value).map_err(|text| Failure::new(ErrorKind::Invalid, text))?;
             let (value, file) = (qos.setting(key).unwrap_or_default(), config.setting(key));
-            state.set_override(placement.incarnation, key, &value, &file);
+            state.set_override(placement.volume_id, key, &value, &file);
         }
-        let bursts = wanted.iter().any(|(key, _)| [BURST_IOPS, BURST_BYTES].contains(key));
+        let bursts = changes.iter().any(|(key, _)| [BURST_IOPS, BURST_BYTES].contains(key));
         // A contradiction that a rule or the file causes does not block a change of other keys.
-        let by_this = |key: &str| before.is_none() || wanted.iter().any(|(other, _)| *other == key);
+        let by_this = |key: &str| before.is_none() || changes.iter().any(|(other, _)| *other == key);
         if let Some((_, fault, remedy)) = qos.fault(has_datastore, bursts).filter(|(key, ..)| by_this(key)) {
             return Err(Failure::new(ErrorKind::Invalid, format!("volume {name}: {fault}; {remedy}")));
         }
@@ -68,7 +68,7 @@ impl VolumeSettings {
     pub(super) async fn reload_qos(&self, placement: &Placement, now: &VolumeConfig) -> Result<(), Failure> {
         let mut state = self.records.view().clone();
         for key in KEYS {
-            state.expire_override(placement.incarnation, key, &now.setting(key));
+            state.expire_override(placement.volume_id, key, &now.setting(key));
         }
         apply(&self.cores, now, placement, &state).await?;
         self.records.save_overrides(placement, &state, &KEYS)
@@ -90,12 +90,12 @@ pub fn warn_of_conflicts(config: &VolumeConfig) {
 async fn apply(cores: &Cores, config: &VolumeConfig, placement: &Placement, state: &State) -> Result<(), Failure> {
     let qos = qos_of(state.by_name(&config.name), config.qos).of_engine();
     let volume = config.name.clone();
-    let call = async move |local: Rc<Local>| match local.engine.find(&volume) {
+    let call = async move |local: Rc<CoreLocal>| match local.engine.find(&volume) {
         Some(volume) => volume.set_qos(qos),
         None => Ok(()),
     };
-    let done: Result<(), ReservationError> = cores[placement.core].call(call).await.map_err(core_ended)?;
-    done.map_err(|error| {
+    let result: Result<(), ReservationError> = cores[placement.core].call(call).await.map_err(core_ended)?;
+    result.map_err(|error| {
         let text = format!("volume {} keeps its quality of service: {error}", config.name);
         Failure::new(ErrorKind::Conflict, text)
     })

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use control::ProgressSender;
 use messages::{ErrorKind, Failure};
 
-use super::super::cores::Local;
+use super::super::cores::CoreLocal;
 use super::super::reload_outcome::ReloadOutcome;
 use super::super::volumes::KnownVolume;
 use super::VolumeSettings;
@@ -72,7 +72,7 @@ impl VolumeSettings {
         let failed = |reason: &str| Failure::new(ErrorKind::Failed, format!("volume {name}: {reason}"));
         let placement = self.volumes.placement(name).map_err(|_| failed("not served"))?;
         let saved = self.records.change(|state| {
-            state.expire_override(placement.incarnation, state::POLICY, &policy.to_string());
+            state.expire_override(placement.volume_id, state::POLICY, &policy.to_string());
         });
         let (progress, _) = ProgressSender::new();
         let changed = self.change_policy(name, &placement, policy, &progress).await;
@@ -83,7 +83,7 @@ impl VolumeSettings {
     async fn reload_datastore(&self, now: &VolumeConfig) -> Result<(), Failure> {
         let (name, datastore) = (now.name.clone(), now.datastore.clone());
         let placement = self.volumes.placement(&name)?;
-        let call = async move |local: Rc<Local>| {
+        let call = async move |local: Rc<CoreLocal>| {
             if let Some(volume) = local.engine.find(&name) {
                 volume.set_datastore(&datastore);
             }

@@ -17,7 +17,7 @@ use config::volume_qos::VolumeQos;
 use config::{BackingSpec, VolumeConfig, is_device};
 
 /// A volume's configuration, and whether it comes from the file.
-pub type WantedVolume = (VolumeConfig, bool);
+pub type RequestedVolume = (VolumeConfig, bool);
 
 /// Status of a volume.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ pub enum VolumeStatus {
 #[derive(Clone, Debug)]
 pub struct Placement {
     /// The persistent identity of the volume.
-    pub incarnation: VolumeId,
+    pub volume_id: VolumeId,
     /// Identity of its backing, as the backing reports it.
     pub identity: String,
     /// The data core that serves it.
@@ -165,10 +165,10 @@ impl Volumes {
     }
 
     /// Name of the served volume with that identity.
-    pub fn name_of(&self, incarnation: VolumeId) -> Option<String> {
+    pub fn name_of(&self, volume_id: VolumeId) -> Option<String> {
         let known = self.known.borrow();
         let is_match =
-            |known: &KnownVolume| known.placement().is_some_and(|placement| placement.incarnation == incarnation);
+            |known: &KnownVolume| known.placement().is_some_and(|placement| placement.volume_id == volume_id);
         known.iter().find(|(_, known)| is_match(known)).map(|(name, _)| name.clone())
     }
 
@@ -182,7 +182,7 @@ impl Volumes {
 
     /// Chooses each wanted volume's home among `cores` data cores: the one with the fewest volumes. Volumes of one
     /// array share a core because they share its spindles.
-    pub fn choose_cores(&self, wanted: &[WantedVolume], cores: usize) -> Vec<usize> {
+    pub fn choose_cores(&self, requested: &[RequestedVolume], cores: usize) -> Vec<usize> {
         let known = self.known.borrow();
         let served = known.values().filter_map(|known| Some((&known.config.backing, known.placement()?.core)));
         let (mut load, mut arrays) = (vec![0; cores], Vec::new());
@@ -190,8 +190,8 @@ impl Volumes {
             load[core] += 1;
             arrays.extend(matches!(backing, BackingSpec::SimArray(_)).then_some((backing, core)));
         }
-        let mut homes = Vec::with_capacity(wanted.len());
-        for (config, _) in wanted {
+        let mut homes = Vec::with_capacity(requested.len());
+        for (config, _) in requested {
             let neighbour = arrays.iter().find(|(backing, _)| **backing == config.backing).map(|(_, core)| *core);
             let fewest = || (0..load.len()).min_by_key(|core| load[*core]).expect("a daemon has a data core");
             let core = neighbour.unwrap_or_else(fewest);
@@ -210,7 +210,7 @@ impl Volumes {
     }
 
     /// Records the result of attaching a volume. A volume whose backing cannot be opened is tried again.
-    pub fn record_attached(&self, (config, from_file): WantedVolume, attached: Result<Placement, Failure>) {
+    pub fn record_attached(&self, (config, from_file): RequestedVolume, attached: Result<Placement, Failure>) {
         let name = config.name.clone();
         match &attached {
             Err(failure) if matches!(failure.kind, ErrorKind::Unavailable | ErrorKind::Failed) => {

@@ -109,7 +109,7 @@ impl Side {
         let seconds = (now - std::mem::replace(&mut self.sampled_at, now)).as_secs_f64();
         let sum = |value: fn(&messages::VolumeReport) -> u64| report.volumes.iter().map(value).sum::<u64>();
         let reads = Reads {
-            all: sum(|volume| volume.reads),
+            total: sum(|volume| volume.reads),
             memory: sum(|volume| volume.memory_hits),
             flash: sum(|volume| volume.flash_hits),
         };

@@ -17,7 +17,7 @@ use qos::{Cost, DiskClock, Entitlement, Priority, Scheduler, TICK_EVERY, Window}
 use seam::{Nanos, Seam};
 
 use crate::spec::DatastoreSpec;
-use crate::wait::Grant;
+use crate::wait::OneShotEvent;
 
 /// A volume without requests for this long is inactive: its shares no longer count.
 const INACTIVE_AFTER: Nanos = Nanos::from_secs(2);
@@ -181,7 +181,7 @@ pub struct Datastore<S: Seam> {
 
 /// A waiting request and its grant.
 struct QueuedRequest {
-    grant: Grant,
+    admitted: OneShotEvent,
     /// The request bypassed the full window.
     bypasses_window: Cell<bool>,
     /// Priority; it rises when a client begins to wait for background work.
@@ -302,7 +302,7 @@ impl<S: Seam> Datastore<S> {
             waiting.iter().for_each(|(cost, queued)| inner.window.begin(*cost, queued.priority.get(), disk_time));
             (waiting, inner.admit(now))
         };
-        waiting.into_iter().map(|(_, queued)| queued).chain(granted).for_each(|queued| queued.grant.give());
+        waiting.into_iter().map(|(_, queued)| queued).chain(granted).for_each(|queued| queued.admitted.set());
     }
 
     /// Moves the waiting background work of a volume among the client requests, because a client waits for it.
@@ -320,7 +320,7 @@ impl<S: Seam> Datastore<S> {
             }
             inner.admit(now)
         };
-        granted.iter().for_each(|queued| queued.grant.give());
+        granted.iter().for_each(|queued| queued.admitted.set());
     }
 
     /// Waits for an I/O slot for a request of this cost.
@@ -332,7 +332,7 @@ impl<S: Seam> Datastore<S> {
             return IoSlot { datastore, number, cost, priority, bypasses_window: false, began, waited: Nanos::ZERO };
         };
         let entry = QueueEntry { datastore, number, cost, queued, is_claimed: Cell::new(false) };
-        entry.queued.grant.wait().await;
+        entry.queued.admitted.wait().await;
         entry.is_claimed.set(true);
         let waited = self.seam.now().since(now);
         if waited > Nanos::ZERO
@@ -366,7 +366,7 @@ impl<S: Seam> Datastore<S> {
             return None;
         }
         let queued = Rc::new(QueuedRequest {
-            grant: Grant::default(),
+            admitted: OneShotEvent::default(),
             bypasses_window: Cell::new(false),
             priority: Cell::new(priority),
         });
@@ -377,7 +377,7 @@ impl<S: Seam> Datastore<S> {
         waiting.push(number, cost, Rc::clone(&queued), now);
         let granted = inner.admit(now);
         drop(inner);
-        granted.iter().for_each(|queued| queued.grant.give());
+        granted.iter().for_each(|queued| queued.admitted.set());
         Some(queued)
     }
 
@@ -404,7 +404,7 @@ impl<S: Seam> Datastore<S> {
                 }
                 granted
             };
-            granted.iter().for_each(|queued| queued.grant.give());
+            granted.iter().for_each(|queued| queued.admitted.set());
             if !self.inner.borrow().ticking {
                 return;
             }
@@ -436,7 +436,7 @@ impl<S: Seam> Datastore<S> {
             inner.update_congestion(was_congested, now);
             inner.admit(now)
         };
-        granted.iter().for_each(|queued| queued.grant.give());
+        granted.iter().for_each(|queued| queued.admitted.set());
     }
 
     /// The present state.
@@ -608,8 +608,8 @@ impl Inner {
     /// The part of the datastore that a volume is entitled to beside the active volumes.
     fn entitled_ratio(&self, member: &Member, active_shares: u64) -> f64 {
         let own = u64::from(member.entitlement.shares);
-        let all = if member.active { active_shares } else { active_shares + own };
-        let by_shares = own as f64 / all.max(1) as f64;
+        let total_shares = if member.active { active_shares } else { active_shares + own };
+        let by_shares = own as f64 / total_shares.max(1) as f64;
         let reserved = self.measured_rate.map_or(0.0, |rate| member.entitlement.reservation as f64 / rate.max(1.0));
         by_shares.max(reserved).min(1.0)
     }
@@ -631,9 +631,10 @@ impl Inner {
         }
         let active: Vec<&Member> = self.members.values().filter(|member| member.active).collect();
         let used = |member: &Member| (member.used_before + member.used).0 as f64;
-        let (all, shares) = (active.iter().map(|member| used(member)).sum::<f64>().max(1.0), self.active_shares());
-        let above = |member: &Member| used(member) / all - self.entitled_ratio(member, shares);
-        let cause = active.iter().max_by(|a, b| above(a).total_cmp(&above(b)));
+        let (total_used, shares) =
+            (active.iter().map(|member| used(member)).sum::<f64>().max(1.0), self.active_shares());
+        let excess = |member: &Member| used(member) / total_used - self.entitled_ratio(member, shares);
+        let cause = active.iter().max_by(|a, b| excess(a).total_cmp(&excess(b)));
         let episode = Episode {
             began: now,
             ended: None,
@@ -660,7 +661,7 @@ impl<S: Seam> Drop for QueueEntry<S> {
             return;
         }
         let QueueEntry { datastore, number, cost, queued, .. } = &*self;
-        if queued.grant.is_given() {
+        if queued.admitted.is_set() {
             datastore.end(*number, *cost, queued.priority.get(), queued.bypasses_window.get(), None);
         } else {
             let mut inner = datastore.inner.borrow_mut();

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use seam::Nanos;
 
-use crate::wait::Grant;
+use crate::wait::OneShotEvent;
 
 /// Time after a client read during which another one is expected.
 const READ_EXPECTED_FOR: Nanos = Nanos::from_millis(100);
@@ -62,27 +62,27 @@ impl Op {
 }
 
 #[derive(Default)]
-struct Class {
+struct CauseClass {
     in_flight: Cell<u32>,
     limit: Cell<u32>,
-    queue: RefCell<VecDeque<Rc<Grant>>>,
+    queue: RefCell<VecDeque<Rc<OneShotEvent>>>,
 }
 
-impl Class {
+impl CauseClass {
     /// Grants all free places to the longest waiting requests. A returned place is not free if the limit has fallen
     /// since, and a raised limit frees several.
     fn admit(&self) {
         while self.in_flight.get() < self.limit.get() {
             let Some(next) = self.queue.borrow_mut().pop_front() else { return };
             self.in_flight.set(self.in_flight.get() + 1);
-            next.give();
+            next.set();
         }
     }
 }
 
 struct Inner {
     depth: u32,
-    classes: [Class; Cause::ALL.len()],
+    classes: [CauseClass; Cause::ALL.len()],
     /// When a client read was last seen in flight.
     last_read: Cell<Option<Nanos>>,
 }
@@ -114,7 +114,7 @@ impl Dispatch {
         if let Some(permit) = self.try_enter(cause) {
             return permit;
         }
-        let place = Rc::<Grant>::default();
+        let place = Rc::<OneShotEvent>::default();
         self.class(cause).queue.borrow_mut().push_back(Rc::clone(&place));
         place.wait().await;
         Permit { dispatch: self.clone(), cause }
@@ -174,7 +174,7 @@ impl Dispatch {
         destage.admit();
     }
 
-    fn class(&self, cause: Cause) -> &Class {
+    fn class(&self, cause: Cause) -> &CauseClass {
         &self.0.classes[cause as usize]
     }
 }

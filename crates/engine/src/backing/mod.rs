@@ -88,8 +88,8 @@ impl<S: Seam> Disk<S> for AnyDisk<S> {
         each!(self, disk => disk.former_identities())
     }
 
-    fn incarnation(&self) -> u64 {
-        each!(self, disk => disk.incarnation())
+    fn connection_epoch(&self) -> u64 {
+        each!(self, disk => disk.connection_epoch())
     }
 
     fn oldest_unanswered(&self) -> Option<Nanos> {

@@ -55,15 +55,15 @@ impl DirtyOrder {
         blocks.skip_while(move |block| *block < from)
     }
 
-    /// The first run from `from` on that starts with a block accepted by `wanted`, extended over neighbours accepted by
-    /// `joins`, up to the next multiple of `boundary` blocks. Examines at most `look_max` blocks; `Err` holds the block
-    /// at which to continue.
+    /// The first run from `from` on that starts with a block accepted by `is_eligible`, extended over neighbours that
+    /// `joins` accepts, up to the next multiple of `boundary` blocks. Examines at most `look_max` blocks; `Err` holds
+    /// the block at which to continue.
     pub fn next_run(
         &self,
         from: BlockNo,
         boundary: u64,
         look_max: usize,
-        mut wanted: impl FnMut(BlockNo) -> bool,
+        mut is_eligible: impl FnMut(BlockNo) -> bool,
         mut joins: impl FnMut(BlockNo) -> bool,
     ) -> Result<Option<Range<BlockNo>>, BlockNo> {
         assert!(boundary > 0, "a run has a longest length");
@@ -71,7 +71,7 @@ impl DirtyOrder {
             if looked >= look_max {
                 return Err(first);
             }
-            if !wanted(first) {
+            if !is_eligible(first) {
                 continue;
             }
             // Extends backwards as well: a block that becomes wanted in the middle of a dirty run takes its whole

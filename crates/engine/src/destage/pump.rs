@@ -293,16 +293,15 @@ impl<S: Seam> Shard<S> {
         }
         let boundary = self.run_boundary();
         for from in [*cursor, BlockNo(0)] {
-            let wanted = |block: BlockNo| {
+            let is_eligible = |block: BlockNo| {
                 let id = memory.find(self.number, block).expect("a dirty block has a slot");
                 let slot = memory.slot(id);
                 let chosen = slot.dirty.is_some_and(|epoch| selection.selects(epoch, slot.dirty_since));
                 chosen && self.is_writable(state, memory, block)
             };
-            match state
-                .order
-                .next_run(from, boundary, EXAMINED_BLOCKS_MAX, wanted, |next| self.is_writable(state, memory, next))
-            {
+            match state.order.next_run(from, boundary, EXAMINED_BLOCKS_MAX, is_eligible, |next| {
+                self.is_writable(state, memory, next)
+            }) {
                 Ok(Some(run)) => {
                     *cursor = run.end;
                     let first = run.start;
@@ -326,8 +325,11 @@ impl<S: Seam> Shard<S> {
         memory: &mut Memory<S>,
         selection: &Selection,
     ) -> ReloadChoice<S::Block, S::BlockMut> {
-        let wanted = selection.all_blocks || selection.closed.is_some() || selection.older_than.is_some();
-        if !wanted || state.log_tracker.spilled_blocks() == 0 || self.core.log().is_none_or(|log| log.copies() == 0) {
+        let needs_reload = selection.all_blocks || selection.closed.is_some() || selection.older_than.is_some();
+        if !needs_reload
+            || state.log_tracker.spilled_blocks() == 0
+            || self.core.log().is_none_or(|log| log.copies() == 0)
+        {
             return ReloadChoice::Nothing;
         }
         if !self.may_destage(selection.closed.is_none(), state.not_clean_blocks()) {
@@ -401,7 +403,7 @@ impl<S: Seam> Shard<S> {
         let range = state.zeroes.get_mut(start).expect("the chosen range exists");
         range.state = ZeroState::InFlight(operation);
         let may_unmap = range.may_unmap;
-        let waits = state.waits.take(blocks.clone());
+        let waits = state.waits.take_waits(blocks.clone());
         Some(Job::Zero(ZeroJob { operation, blocks, may_unmap, waits }, permit))
     }
 
@@ -440,7 +442,7 @@ impl<S: Seam> Shard<S> {
             let data = slot.data.clone().expect("a slot in use has content");
             targets.push(Target { sent, data, present: slot.present });
         }
-        let waits = BlockNo::each(&run).map(|block| state.waits.take(block.single())).collect();
+        let waits = BlockNo::each(&run).map(|block| state.waits.take_waits(block.single())).collect();
         Some(Job::Write(WriteJob { operation, first: run.start, targets, waits }, permit))
     }
 

@@ -41,7 +41,7 @@ pub struct Throttle {
     next_number: Cell<u64>,
     serving: Cell<u64>,
     /// Units that reached the backing; time and count at the last measurement.
-    done: Cell<u64>,
+    completed_units: Cell<u64>,
     measured: Cell<(Nanos, u64)>,
     /// Recent duration of a unit in nanoseconds; 0: unknown.
     unit_ns: Cell<u64>,
@@ -55,17 +55,17 @@ pub struct Throttle {
 impl Throttle {
     /// Records that `units` more have reached the backing.
     pub fn record_progress(&self, units: u64) {
-        self.done.set(self.done.get() + units);
+        self.completed_units.set(self.completed_units.get() + units);
     }
 
     /// Measures the pace of destage, at most ten times a second.
     pub fn measure(&self, now: Nanos) {
-        let (then, done) = self.measured.get();
-        let (elapsed, units) = (now.since(then).0, self.done.get() - done);
+        let (measured_at, measured_units) = self.measured.get();
+        let (elapsed, units) = (now.since(measured_at).0, self.completed_units.get() - measured_units);
         if elapsed < 100_000_000 {
             return;
         }
-        self.measured.set((now, self.done.get()));
+        self.measured.set((now, self.completed_units.get()));
         // An interval without destage gives no measurement of the pace.
         if units > 0 && elapsed < 2_000_000_000 {
             let latest_ns = elapsed / units;

@@ -8,7 +8,7 @@ use seam::{BLOCK_BYTES, Disk, DiskError, Nanos, Piece, Seam};
 
 use crate::backing::{Cause, Op, Permit, Priority};
 use crate::memory::{BlockNo, Sectors};
-use crate::shard::state::{Sent, State};
+use crate::shard::state::{InFlightBlock, State};
 use crate::shard::wait::WriteWait;
 use crate::shard::{Shard, ShardRef};
 
@@ -20,7 +20,7 @@ const MARKED_BLOCKS: u64 = 16 * flash::REGION_BLOCKS;
 /// A block to write.
 pub struct Target<B> {
     /// State of the block when its write began.
-    pub sent: Sent,
+    pub sent: InFlightBlock,
     /// Its content, frozen (R1, docs/rules.md).
     pub data: B,
     /// Its valid sectors.
@@ -115,7 +115,7 @@ impl<S: Seam> Shard<S> {
     /// Writes a run. If it fails as a whole, each block is tried alone, so that a bad sector fails only its own block.
     pub async fn write_run(self: &ShardRef<S>, job: WriteJob<S::Block>, permit: Permit) {
         let mark = self.begin_write(job.first.run(job.targets.len() as u64)).await;
-        let incarnation = self.disk.incarnation();
+        let connection_epoch = self.disk.connection_epoch();
         let priority = self.priority_of_write(job.waits.iter().any(|waits| !waits.is_empty()));
         let mut results = vec![self.write_targets(job.first, &job.targets, priority).await; 1];
         if job.targets.len() > 1 && results[0].as_ref().is_err_and(|error| !is_backing_gone(error)) {
@@ -129,12 +129,12 @@ impl<S: Seam> Shard<S> {
         }
         drop(permit);
         self.detect_reconnect();
-        if self.disk.incarnation() != incarnation {
+        if self.disk.connection_epoch() != connection_epoch {
             // Writes that completed before the connection broke may be lost: they count as failed.
             let lost = Err(DiskError::Io("the backing reconnected during the write".into()));
             results.iter_mut().for_each(|result| *result = lost.clone());
         }
-        self.finish_write(job, &results, self.disk.incarnation() != incarnation);
+        self.finish_write(job, &results, self.disk.connection_epoch() != connection_epoch);
         self.end_write(mark, results.iter().all(Result::is_ok));
         self.work.notify();
         self.progress.notify();
@@ -169,12 +169,12 @@ impl<S: Seam> Shard<S> {
                 }
             }
         });
-        let done = results.iter().filter(|result| result.is_ok()).count() as u64;
-        self.throttle.record_progress(done);
+        let completed = results.iter().filter(|result| result.is_ok()).count() as u64;
+        self.throttle.record_progress(completed);
         match results.iter().find_map(|result| result.as_ref().err()) {
             Some(error) if !lost => {
                 *self.counters.last_error.borrow_mut() = Some(error.clone());
-                match done {
+                match completed {
                     0 => self.retry.record_failure(error, now),
                     _ => self.retry.record_success(),
                 }
@@ -222,7 +222,7 @@ impl<S: Seam> Shard<S> {
 
     /// Zeroes a range on the backing, by writing zeroes if the backing has no such request.
     pub async fn zero_range(self: &ShardRef<S>, job: ZeroJob, permit: Permit) {
-        let incarnation = self.disk.incarnation();
+        let connection_epoch = self.disk.connection_epoch();
         let mut result = Ok(());
         let mut next = job.blocks.start;
         while result.is_ok() && next < job.blocks.end {
@@ -241,7 +241,7 @@ impl<S: Seam> Shard<S> {
         }
         drop(permit);
         self.detect_reconnect();
-        let lost = self.disk.incarnation() != incarnation;
+        let lost = self.disk.connection_epoch() != connection_epoch;
         if lost {
             result = Err(DiskError::Io("the backing reconnected during the write".into()));
         }
@@ -322,7 +322,7 @@ impl<S: Seam> Shard<S> {
             state.filling.remove(&block);
             if let Err(error) = &result {
                 state.failed.add(block, now);
-                let waits = state.waits.take(block.single());
+                let waits = state.waits.take_waits(block.single());
                 waits.iter().for_each(|wait| wait.finish_one(Err(error)));
             }
         });

@@ -107,11 +107,11 @@ impl FlushBatcher {
     }
 
     /// Records that a run ended, and its duration.
-    pub fn record_run(&self, now: Nanos, took: Nanos) {
+    pub fn record_run(&self, now: Nanos, duration: Nanos) {
         // The cap keeps idle time out of the trial.
-        let since = now.since(self.last_run_end.replace(now)).min(Nanos(took.0 * 3));
+        let since = now.since(self.last_run_end.replace(now)).min(Nanos(duration.0 * 3));
         self.trial.borrow_mut().add(self.last_batch_len.get(), since);
-        self.last_run_time.set(took);
+        self.last_run_time.set(duration);
         self.expected_flushes.set(self.last_batch_len.get() + self.pending_flushes.get());
     }
 }

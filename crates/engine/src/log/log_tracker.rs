@@ -13,7 +13,7 @@ use flash::{BlockNo, CompletionNo, Position};
 
 use super::record_index::RecordIndex;
 use super::zero_records::ZeroRecords;
-use crate::memory::outdated::Outdated;
+use crate::memory::outdated::OutdatedRanges;
 
 /// Maximum number of listed ranges; beyond it the whole volume counts as changed.
 const RANGES_MAX: usize = 1024;
@@ -33,7 +33,7 @@ pub enum WritebackStage {
     Durable,
 }
 
-struct Entry {
+struct BlockEntry {
     /// `None` while the record is being appended.
     position: Option<Position>,
     /// The block's older record, held until the new one is durable.
@@ -63,7 +63,7 @@ pub enum RangeChange {
 
 /// Changes since the last flush.
 #[derive(Clone, Debug, Default)]
-pub struct Changes {
+pub struct ChangeSet {
     /// Blocks whose newest content was written.
     pub blocks: BTreeSet<BlockNo>,
     /// Changed ranges by their first block, with the block past the last; they do not overlap. The content of their
@@ -73,7 +73,7 @@ pub struct Changes {
     pub everything: bool,
 }
 
-impl Changes {
+impl ChangeSet {
     /// True if any of `blocks` has changed.
     fn overlaps(&self, blocks: &Range<BlockNo>) -> bool {
         self.everything || self.blocks.range(blocks.clone()).next().is_some() || self.overlaps_ranges(blocks)
@@ -125,18 +125,18 @@ impl Changes {
     }
 
     fn mark_all(&mut self) {
-        *self = Changes { everything: true, ..Changes::default() };
+        *self = ChangeSet { everything: true, ..ChangeSet::default() };
     }
 
     /// Keeps only changed blocks in `outdated`.
-    fn restrict(&self, outdated: &mut Outdated) {
+    fn restrict(&self, outdated: &mut OutdatedRanges) {
         if !self.everything {
             outdated.keep_only(|blocks| self.parts_of(blocks));
         }
     }
 
     /// Adds `older` changes to these.
-    fn add_older(&mut self, mut older: Changes, blocks_max: usize) {
+    fn add_older(&mut self, mut older: ChangeSet, blocks_max: usize) {
         if older.everything || self.everything {
             return self.mark_all();
         }
@@ -157,15 +157,15 @@ pub struct LogTracker {
     tracks_changes: bool,
     /// True if a recovery may find records of the volume.
     may_have_records: bool,
-    changed: Changes,
+    changed: ChangeSet,
     /// The changes that a flush is making durable.
-    taken: Option<Rc<Changes>>,
+    taken: Option<Rc<ChangeSet>>,
     /// Blocks whose records a recovery must ignore; `Some` only if memory outlives the process.
-    outdated: Option<Outdated>,
+    outdated: Option<OutdatedRanges>,
     blocks_max: usize,
-    entries: BTreeMap<BlockNo, Entry>,
-    /// Records that need no [`Entry`]: durable, without an older one, at stage [`WritebackStage::NotSent`]. No block is
-    /// in both.
+    entries: BTreeMap<BlockNo, BlockEntry>,
+    /// Records that need no [`BlockEntry`]: durable, without an older one, at stage [`WritebackStage::NotSent`]. No
+    /// block is in both.
     record_index: RecordIndex,
     written: VecDeque<(BlockNo, CompletionNo)>,
     zero_records: ZeroRecords,
@@ -178,18 +178,18 @@ impl LogTracker {
     /// process.
     pub fn start_tracking(&mut self, blocks_max: usize, survives_restart: bool) {
         (self.tracks_changes, self.blocks_max, self.outdated) =
-            (true, blocks_max, survives_restart.then(Outdated::default));
+            (true, blocks_max, survives_restart.then(OutdatedRanges::default));
     }
 
     /// The blocks whose records are out of date; `None` unless memory outlives the process.
-    pub fn outdated(&mut self) -> Option<&mut Outdated> {
+    pub fn outdated(&mut self) -> Option<&mut OutdatedRanges> {
         self.outdated.as_mut()
     }
 
     /// Records that the newest content of these blocks is durable on the backing or discarded, and that memory no
     /// longer records it.
     pub fn record_clean(&mut self, blocks: Range<BlockNo>) {
-        let is_pending = |changed: &Changes| changed.overlaps(&blocks);
+        let is_pending = |changed: &ChangeSet| changed.overlaps(&blocks);
         if let Some(outdated) = self.outdated.as_mut().filter(|_| self.may_have_records)
             && (is_pending(&self.changed) || self.taken.as_deref().is_some_and(is_pending))
         {
@@ -238,9 +238,9 @@ impl LogTracker {
         from: BlockNo,
         boundary: u64,
         count: u64,
-        wanted: impl Fn(BlockNo) -> bool,
+        is_eligible: impl Fn(BlockNo) -> bool,
     ) -> Option<Range<BlockNo>> {
-        self.record_index.next_run(from, boundary, count, wanted)
+        self.record_index.next_run(from, boundary, count, is_eligible)
     }
 
     /// True if the block's record is durable, holds its newest content, and no write of it to the backing has begun.
@@ -264,7 +264,8 @@ impl LogTracker {
     pub fn record_reload(&mut self, block: BlockNo) {
         let (position, is_spilled) = self.record_index.remove(block).expect("a reloaded block is spilled");
         assert!(is_spilled, "an old record is not a block's content");
-        self.entries.insert(block, Entry { position: Some(position), older: None, stage: WritebackStage::NotSent });
+        self.entries
+            .insert(block, BlockEntry { position: Some(position), older: None, stage: WritebackStage::NotSent });
     }
 
     /// Records that newer content of these blocks exists. Returns how many of them were spilled.
@@ -290,14 +291,14 @@ impl LogTracker {
     }
 
     /// Takes the list of changes and starts a new one.
-    pub fn take_changes(&mut self) -> Rc<Changes> {
+    pub fn take_changes(&mut self) -> Rc<ChangeSet> {
         let changed = Rc::new(std::mem::take(&mut self.changed));
         self.taken = Some(Rc::clone(&changed));
         changed
     }
 
     /// Ends the flush of the taken changes; if it failed, they count as changed again.
-    pub fn end_log_flush(&mut self, changed: &Changes, durable: bool) {
+    pub fn end_log_flush(&mut self, changed: &ChangeSet, durable: bool) {
         self.taken = None;
         match durable {
             true => self.outdated.iter_mut().for_each(|outdated| self.changed.restrict(outdated)),
@@ -312,7 +313,7 @@ impl LogTracker {
 
     /// True if the changes, or the ranges that are out of date, come close to the limit of what can be listed.
     pub fn has_many_changes(&self) -> bool {
-        let is_crowded = self.outdated.as_ref().is_some_and(Outdated::is_crowded);
+        let is_crowded = self.outdated.as_ref().is_some_and(OutdatedRanges::is_crowded);
         is_crowded || self.changed.blocks.len() > self.blocks_max / 2 || self.changed.ranges.len() > RANGES_MAX / 2
     }
 
@@ -323,7 +324,7 @@ impl LogTracker {
             Some(entry) => entry.position,
             None => self.take_from_index(block),
         };
-        self.entries.insert(block, Entry { position: None, older, stage });
+        self.entries.insert(block, BlockEntry { position: None, older, stage });
         if let WritebackStage::Written(sequence) = stage {
             self.written.push_back((block, sequence));
         }
@@ -420,7 +421,7 @@ impl LogTracker {
         has_unclean: impl Fn(&Range<BlockNo>) -> bool,
         waits_for_backing: impl Fn(&Range<BlockNo>) -> bool,
     ) {
-        let is_pending = |changes: &Changes, blocks: &Range<BlockNo>| match changes.everything {
+        let is_pending = |changes: &ChangeSet, blocks: &Range<BlockNo>| match changes.everything {
             true => has_unclean(blocks),
             false => changes.blocks.range(blocks.clone()).any(|block| is_unclean(*block)),
         };
@@ -465,7 +466,8 @@ impl LogTracker {
     /// Records that the block's newest content is being written to the backing.
     pub fn record_send(&mut self, block: BlockNo) {
         if let Some(position) = self.take_from_index(block) {
-            self.entries.insert(block, Entry { position: Some(position), older: None, stage: WritebackStage::NotSent });
+            self.entries
+                .insert(block, BlockEntry { position: Some(position), older: None, stage: WritebackStage::NotSent });
         }
         if let Some(entry) = self.entries.get_mut(&block) {
             entry.stage = WritebackStage::Sent;
@@ -535,7 +537,7 @@ impl LogTracker {
 
     /// The blocks whose records keep these segments in use, in order.
     pub fn blocks_in_segments(&self, segments: &BTreeSet<u32>) -> Vec<BlockNo> {
-        let holds = |entry: &Entry| {
+        let holds = |entry: &BlockEntry| {
             let mut positions = entry.position.iter().chain(&entry.older);
             positions.any(|position| segments.contains(&position.segment()))
         };
@@ -545,7 +547,7 @@ impl LogTracker {
         blocks
     }
 
-    /// Removes the record of a block that is not spilled from the index, so that an [`Entry`] can follow it.
+    /// Removes the record of a block that is not spilled from the index, so that a [`BlockEntry`] can follow it.
     fn take_from_index(&mut self, block: BlockNo) -> Option<Position> {
         let (position, is_spilled) = self.record_index.remove(block)?;
         assert!(!is_spilled, "a spilled block is neither sent nor appended");
@@ -576,7 +578,7 @@ mod tests {
         tracker.start_tracking(1_000, true);
         tracker.outdated().expect("memory outlives the process").add(BlockNo(5)..BlockNo(9));
         tracker.changed.mark_all();
-        tracker.end_log_flush(&Changes::default(), true);
+        tracker.end_log_flush(&ChangeSet::default(), true);
         let mut tags = Vec::new();
         let write_tag = |tag: seam::RangeTag| {
             tags.push((tag.start, tag.end));
@@ -585,7 +587,7 @@ mod tests {
         tracker.outdated().expect("memory outlives the process").update_tags(VolumeId(1), write_tag);
         assert_eq!(tags, [(5, 9)]);
         tracker.take_changes();
-        tracker.end_log_flush(&Changes::default(), true);
+        tracker.end_log_flush(&ChangeSet::default(), true);
         let outdated = tracker.outdated().expect("memory outlives the process");
         assert_eq!(outdated.update_tags(VolumeId(1), |_| None), [0]);
     }

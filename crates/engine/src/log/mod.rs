@@ -17,7 +17,7 @@ mod zero_records;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use flash::{Content, Owner, Record, Store, StoreError};
+use flash::{BlockAddress, Content, Record, Store, StoreError};
 use seam::{BLOCK_BYTES, DiskError, Nanos, Seam};
 
 use crate::backing::Cause;
@@ -27,7 +27,7 @@ use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 use crate::{CacheMode, RequestError, WritePolicy};
-use log_tracker::{Changes, RangeChange, RecordContent, WritebackStage};
+use log_tracker::{ChangeSet, RangeChange, RecordContent, WritebackStage};
 
 /// Pause after each attempt to free space in a full log.
 const FULL_PAUSE: Nanos = Nanos::from_millis(50);
@@ -52,7 +52,7 @@ pub struct Logging {
 
 /// Where a flush made its blocks durable.
 #[derive(PartialEq, Eq)]
-enum MadeDurable {
+enum DurableScope {
     /// In the log, or on the backing if requested.
     Blocks,
     /// On the backing, with the rest of the volume; the log holds no record of the volume any more.
@@ -61,7 +61,7 @@ enum MadeDurable {
 
 /// The blocks of a record, and what it says of them.
 fn content_of<S: Seam>(record: &Record<S>) -> (Range<BlockNo>, RecordContent) {
-    let run = |blocks: u32| record.owner.block.run(u64::from(blocks));
+    let run = |blocks: u32| record.address.block.run(u64::from(blocks));
     match record.content {
         Content::Data(_) => (run(1), RecordContent::Data),
         Content::Zero { blocks, may_unmap } => (run(blocks), RecordContent::Zeroes { may_unmap }),
@@ -210,7 +210,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    async fn make_durable(self: &ShardRef<S>, changed: &Changes) -> Result<(), RequestError> {
+    async fn make_durable(self: &ShardRef<S>, changed: &ChangeSet) -> Result<(), RequestError> {
         if changed.everything || (!changed.ranges.is_empty() && !self.uses_log()) {
             self.flush_all().await?;
             return self.append_all_tombstones().await;
@@ -223,25 +223,25 @@ impl<S: Seam> Shard<S> {
             let parts = without(*start..*end, &changed.blocks).into_iter();
             parts.flat_map(move |part| self.split_at_end(part, *change))
         });
-        if self.append_ranges(ranges).await? == MadeDurable::Volume {
+        if self.append_ranges(ranges).await? == DurableScope::Volume {
             return Ok(());
         }
         let blocks: Vec<BlockNo> = changed.blocks.iter().copied().collect();
         let batch_max = self.store().map_or(1, |store| store.records_max());
         for chunk in blocks.chunks(batch_max) {
-            if self.log_chunk(chunk).await? == MadeDurable::Volume {
+            if self.log_chunk(chunk).await? == DurableScope::Volume {
                 break;
             }
         }
         Ok(())
     }
 
-    async fn log_chunk(self: &ShardRef<S>, blocks: &[BlockNo]) -> Result<MadeDurable, RequestError> {
+    async fn log_chunk(self: &ShardRef<S>, blocks: &[BlockNo]) -> Result<DurableScope, RequestError> {
         let mut tried = 0;
         loop {
             let had_records = self.state.borrow().log_tracker.has_records();
             let records = match self.with(|state, memory| self.chunk_records(state, memory, blocks)) {
-                Chunk::Records(records) if records.is_empty() => return Ok(MadeDurable::Blocks),
+                Chunk::Records(records) if records.is_empty() => return Ok(DurableScope::Blocks),
                 Chunk::Records(records) => records,
                 // If the fill fails, the present sectors go to the backing.
                 Chunk::Fill(partial) if self.fill_partials(&partial).await.is_ok() => continue,
@@ -259,13 +259,13 @@ impl<S: Seam> Shard<S> {
             if self.sabotage(Sabotage::AckBeforeLog) {
                 drop(records);
                 self.with(|state, _| data_blocks().for_each(|block| state.log_tracker.record_failed_append(block)));
-                return Ok(MadeDurable::Blocks);
+                return Ok(DurableScope::Blocks);
             }
             // A batch whose membership change is not yet recorded must not be acknowledged, but its records are in the
             // log (R10).
             let (result, unrecorded) = match store.append(records).await {
-                Err(StoreError::Unrecorded { why, positions }) => {
-                    (Ok(positions), Some(StoreError::Unrecorded { why, positions: Vec::new() }))
+                Err(StoreError::Unrecorded { reason, positions }) => {
+                    (Ok(positions), Some(StoreError::Unrecorded { reason, positions: Vec::new() }))
                 }
                 result => (result, None),
             };
@@ -284,7 +284,7 @@ impl<S: Seam> Shard<S> {
             });
             self.retire_records();
             match result {
-                Ok(_) => return unrecorded.map_or(Ok(MadeDurable::Blocks), |error| Err(disk_error(&error))),
+                Ok(_) => return unrecorded.map_or(Ok(DurableScope::Blocks), |error| Err(disk_error(&error))),
                 Err(StoreError::Full) if tried < APPEND_TRIES && !self.core.is_log_still_full() => {
                     // Content on the backing needs no space in the log.
                     self.free_log_space(tried > 0).await?;
@@ -322,20 +322,24 @@ impl<S: Seam> Shard<S> {
         }
         let mut records: Vec<Record<S>> = Vec::new();
         for block in blocks {
-            let owner = Owner { incarnation: self.incarnation, block: *block };
+            let address = BlockAddress { volume_id: self.volume_id, block: *block };
             let epoch = state.epochs.current();
             let slot = memory.find(self.number, *block).map(|id| memory.slot(id));
             if slot.is_none()
                 && let Some((_, range)) = state.zeroes.find(*block)
             {
                 state.log_tracker.begin_range_append();
-                records.push(Record { owner, epoch, content: Content::Zero { blocks: 1, may_unmap: range.may_unmap } });
+                records.push(Record {
+                    address,
+                    epoch,
+                    content: Content::Zero { blocks: 1, may_unmap: range.may_unmap },
+                });
                 continue;
             }
             let Some(slot) = slot.filter(|slot| !slot.is_clean()) else {
                 // The newest content is durable on the backing: a tombstone replaces the record.
                 if state.log_tracker.has_records() && !self.sabotage(Sabotage::NoTombstones) {
-                    records.push(Record { owner, epoch, content: Content::Retire { blocks: 1 } });
+                    records.push(Record { address, epoch, content: Content::Retire { blocks: 1 } });
                 }
                 continue;
             };
@@ -348,7 +352,7 @@ impl<S: Seam> Shard<S> {
             };
             let data = slot.data.clone().expect("a slot in use has content");
             state.log_tracker.begin_append(*block, stage);
-            records.push(Record { owner, epoch, content: Content::Data(data) });
+            records.push(Record { address, epoch, content: Content::Data(data) });
         }
         Chunk::Records(records)
     }
@@ -358,7 +362,7 @@ impl<S: Seam> Shard<S> {
     async fn append_tombstones(
         self: &ShardRef<S>,
         ranges: impl IntoIterator<Item = Range<BlockNo>>,
-    ) -> Result<MadeDurable, RequestError> {
+    ) -> Result<DurableScope, RequestError> {
         self.append_ranges(ranges.into_iter().map(|range| (range, RangeChange::Outdated))).await
     }
 
@@ -374,7 +378,7 @@ impl<S: Seam> Shard<S> {
     async fn append_ranges(
         self: &ShardRef<S>,
         ranges: impl IntoIterator<Item = (Range<BlockNo>, RangeChange)>,
-    ) -> Result<MadeDurable, RequestError> {
+    ) -> Result<DurableScope, RequestError> {
         let content_of = |change| match change {
             RangeChange::Zeroed { may_unmap } => RecordContent::Zeroes { may_unmap },
             RangeChange::Outdated => RecordContent::Tombstone,
@@ -385,23 +389,23 @@ impl<S: Seam> Shard<S> {
             .collect();
         let batch_max = self.store().map_or(1, |store| store.records_max());
         for pieces in pieces.chunks(batch_max) {
-            if self.append_range_batch(pieces).await? == MadeDurable::Volume {
-                return Ok(MadeDurable::Volume);
+            if self.append_range_batch(pieces).await? == DurableScope::Volume {
+                return Ok(DurableScope::Volume);
             }
         }
-        Ok(MadeDurable::Blocks)
+        Ok(DurableScope::Blocks)
     }
 
     async fn append_range_batch(
         self: &ShardRef<S>,
         pieces: &[(Range<BlockNo>, RecordContent)],
-    ) -> Result<MadeDurable, RequestError> {
+    ) -> Result<DurableScope, RequestError> {
         let had_records = self.state.borrow().log_tracker.has_records();
         let has_tombstones = had_records && !self.sabotage(Sabotage::NoTombstones);
         let is_needed = |content: &RecordContent| has_tombstones || *content != RecordContent::Tombstone;
         let pieces: Vec<_> = pieces.iter().filter(|(_, content)| is_needed(content)).cloned().collect();
         if pieces.is_empty() {
-            return Ok(MadeDurable::Blocks);
+            return Ok(DurableScope::Blocks);
         }
         self.with(|state, _| state.log_tracker.begin_range_append());
         let mut tried = 0;
@@ -410,8 +414,8 @@ impl<S: Seam> Shard<S> {
             let (positions, unrecorded) = match store.append(self.range_records(&pieces)).await {
                 Ok(positions) => (positions, None),
                 // The records are in the log, but must not be acknowledged (R10).
-                Err(StoreError::Unrecorded { why, positions }) => {
-                    (positions, Some(StoreError::Unrecorded { why, positions: Vec::new() }))
+                Err(StoreError::Unrecorded { reason, positions }) => {
+                    (positions, Some(StoreError::Unrecorded { reason, positions: Vec::new() }))
                 }
                 Err(StoreError::Full) if tried < APPEND_TRIES && !self.core.is_log_still_full() => {
                     self.free_log_space(tried > 0).await?;
@@ -427,18 +431,18 @@ impl<S: Seam> Shard<S> {
                 Err(error) => return Err(disk_error(&error)),
             };
             self.with(|state, _| state.log_tracker.record_appends(&pieces, &positions));
-            return unrecorded.map_or(Ok(MadeDurable::Blocks), |error| Err(disk_error(&error)));
+            return unrecorded.map_or(Ok(DurableScope::Blocks), |error| Err(disk_error(&error)));
         }
     }
 
     /// Bypasses the log: destages the whole volume and appends its tombstones. Other volumes fill the log, perhaps for
     /// long, because their backing does not answer or because they are not attached. Until the log has more room, the
     /// next flushes do not wait for it either.
-    async fn bypass_log(self: &ShardRef<S>) -> Result<MadeDurable, RequestError> {
+    async fn bypass_log(self: &ShardRef<S>) -> Result<DurableScope, RequestError> {
         self.core.record_full_log();
         self.flush_all().await?;
         self.append_all_tombstones().await?;
-        Ok(MadeDurable::Volume)
+        Ok(DurableScope::Volume)
     }
 
     /// Like [`Shard::append_tombstones`] for the whole volume: a recovery then finds none of its records.
@@ -471,14 +475,14 @@ impl<S: Seam> Shard<S> {
     fn range_records(&self, pieces: &[(Range<BlockNo>, RecordContent)]) -> Vec<Record<S>> {
         let epoch = self.state.borrow().epochs.current();
         let record = |(piece, content): &(Range<BlockNo>, RecordContent)| {
-            let owner = Owner { incarnation: self.incarnation, block: piece.start };
+            let address = BlockAddress { volume_id: self.volume_id, block: piece.start };
             let blocks = BlockNo::count(piece) as u32;
             let content = match *content {
                 RecordContent::Data => unreachable!("a range has no data"),
                 RecordContent::Zeroes { may_unmap } => Content::Zero { blocks, may_unmap },
                 RecordContent::Tombstone => Content::Retire { blocks },
             };
-            Record { owner, epoch, content }
+            Record { address, epoch, content }
         };
         pieces.iter().map(record).collect()
     }

@@ -204,24 +204,24 @@ impl RecordIndex {
         inside.map(|(base, entry)| with_lower(base, entry.block))
     }
 
-    /// A run of up to `count` consecutive spilled blocks that `wanted` accepts. It starts at the first such block from
-    /// `from` on and does not cross a multiple of `boundary`.
+    /// A run of up to `count` consecutive spilled blocks that `is_eligible` accepts. It starts at the first such block
+    /// from `from` on and does not cross a multiple of `boundary`.
     pub fn next_run(
         &self,
         from: BlockNo,
         boundary: u64,
         count: u64,
-        wanted: impl Fn(BlockNo) -> bool,
+        is_eligible: impl Fn(BlockNo) -> bool,
     ) -> Option<Range<BlockNo>> {
         let blocks = self.chunks.range(self.first_key(from)..).flat_map(|(key, chunk)| {
             let base = upper(*key);
             chunk.iter().filter(|entry| entry.is_spilled()).map(move |entry| with_lower(base, entry.block))
         });
-        let mut blocks = blocks.skip_while(|block| *block < from).skip_while(|block| !wanted(*block));
+        let mut blocks = blocks.skip_while(|block| *block < from).skip_while(|block| !is_eligible(*block));
         let start = blocks.next()?;
         let end_max = start.align_down(boundary).plus(boundary).min(start.plus(count));
         let mut end = start.next();
-        while end < end_max && blocks.next() == Some(end) && wanted(end) {
+        while end < end_max && blocks.next() == Some(end) && is_eligible(end) {
             end = end.next();
         }
         Some(start..end)

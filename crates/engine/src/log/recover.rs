@@ -13,9 +13,9 @@ use crate::shard::{Shard, ShardRef};
 impl<S: Seam> Shard<S> {
     /// Adopts `records`: the newest records of the volume, in order of block. Records of blocks that persisted memory
     /// lists as out of date do not count. Returns true if there are records past the volume's end.
-    pub fn recover(self: &ShardRef<S>, records: &[Recovered], left: &ShmImage) -> bool {
+    pub fn recover(self: &ShardRef<S>, records: &[Recovered], image: &ShmImage) -> bool {
         let blocks = BlockNo(self.blocks());
-        let outdated = merged(left);
+        let outdated = merged(image);
         let is_valid = |block: BlockNo| {
             let last = outdated.partition_point(|range| range.start <= block).checked_sub(1);
             block < blocks && !last.is_some_and(|last| outdated[last].contains(&block))
@@ -23,7 +23,7 @@ impl<S: Seam> Shard<S> {
         let now = self.seam().now();
         self.with(|state, _| {
             let data = records.iter().filter(|record| record.content == RecoveredContent::Data);
-            state.adopt(data.map(|record| (record.owner.block, record.position)), is_valid);
+            state.adopt(data.map(|record| (record.address.block, record.position)), is_valid);
             for record in records {
                 if let RecoveredContent::Zero { may_unmap, .. } = record.content {
                     let range = record.blocks();

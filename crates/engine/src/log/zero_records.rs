@@ -12,7 +12,7 @@ type RecordId = u64;
 
 /// The part of a record between two newer ones. Its first block is the key.
 #[derive(Clone, Copy)]
-struct Part {
+struct RecordPart {
     end: BlockNo,
     record: RecordId,
 }
@@ -26,7 +26,7 @@ struct Record {
 #[derive(Default)]
 pub struct ZeroRecords {
     /// They do not overlap.
-    parts: BTreeMap<BlockNo, Part>,
+    parts: BTreeMap<BlockNo, RecordPart>,
     records: BTreeMap<RecordId, Record>,
     next_record: RecordId,
     /// Where the next examination begins.
@@ -49,7 +49,7 @@ impl ZeroRecords {
         let record = self.next_record;
         self.next_record += 1;
         self.records.insert(record, Record { position, parts: 1 });
-        self.parts.insert(blocks.start, Part { end: blocks.end, record });
+        self.parts.insert(blocks.start, RecordPart { end: blocks.end, record });
     }
 
     /// Takes `blocks` from all records, because a newer record holds them. Adds the positions of records without
@@ -59,9 +59,9 @@ impl ZeroRecords {
             && part.end > blocks.start
         {
             self.parts.remove(&start);
-            let rest = [(start, blocks.start), (blocks.end, part.end)];
-            for (start, end) in rest.into_iter().filter(|(start, end)| start < end) {
-                self.parts.insert(start, Part { end, ..part });
+            let remainders = [(start, blocks.start), (blocks.end, part.end)];
+            for (start, end) in remainders.into_iter().filter(|(start, end)| start < end) {
+                self.parts.insert(start, RecordPart { end, ..part });
                 self.record(part.record).parts += 1;
             }
             self.release(part.record, retired);
@@ -153,14 +153,14 @@ mod tests {
                     alive.insert(number);
                 }
             }
-            let left: BTreeSet<u32> = newest.iter().flatten().copied().collect();
-            let mut expected: Vec<u32> = alive.difference(&left).copied().collect();
-            let mut found: Vec<u32> = retired.drain(..).map(|position| position.segment()).collect();
+            let live: BTreeSet<u32> = newest.iter().flatten().copied().collect();
+            let mut expected: Vec<u32> = alive.difference(&live).copied().collect();
+            let mut actual: Vec<u32> = retired.drain(..).map(|position| position.segment()).collect();
             expected.sort_unstable();
-            found.sort_unstable();
-            assert_eq!(found, expected, "step {number}");
-            assert!(left.iter().all(|segment| records.are_in_segments(&BTreeSet::from([*segment]))));
-            assert_eq!(records.is_empty(), left.is_empty());
+            actual.sort_unstable();
+            assert_eq!(actual, expected, "step {number}");
+            assert!(live.iter().all(|segment| records.are_in_segments(&BTreeSet::from([*segment]))));
+            assert_eq!(records.is_empty(), live.is_empty());
         }
         let held = newest.iter().flatten().collect::<BTreeSet<_>>().len();
         records.clear(&mut retired);

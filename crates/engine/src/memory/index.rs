@@ -101,9 +101,9 @@ impl Index {
         if self.pages.get(last as usize).is_some_and(|page| page.used > 0 && page.is(volume, number)) {
             return Some(last);
         }
-        let found = *self.table.find(page_hash(volume, number), |at| self.pages[*at as usize].is(volume, number))?;
-        self.last.set(found);
-        Some(found)
+        let page = *self.table.find(page_hash(volume, number), |at| self.pages[*at as usize].is(volume, number))?;
+        self.last.set(page);
+        Some(page)
     }
 
     fn add_page(&mut self, volume: u32, number: PageNo) -> u32 {

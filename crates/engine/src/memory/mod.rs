@@ -13,7 +13,7 @@ pub mod zeroes;
 use seam::{Block, Seam};
 
 pub use flash::{BlockNo, PageNo};
-pub use slot::{BLOCKS_PER_PAGE, Sectors, Slot, SlotRef, Written};
+pub use slot::{BLOCKS_PER_PAGE, Sectors, Slot, SlotRef, UnflushedWrite};
 
 use crate::page_hash::page_hash;
 use crate::policy::{Admit, Clock2Q, Policy};
@@ -125,8 +125,8 @@ impl<S: Seam> Memory<S> {
 
     /// The slot, if it still holds the block of the handle.
     pub fn resolve(&self, slot: SlotRef) -> Option<u32> {
-        let found = &self.slots[slot.id as usize];
-        (found.generation == slot.generation && found.data.is_some()).then_some(slot.id)
+        let current = &self.slots[slot.id as usize];
+        (current.generation == slot.generation && current.data.is_some()).then_some(slot.id)
     }
 
     /// Records a use.

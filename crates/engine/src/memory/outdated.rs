@@ -20,13 +20,13 @@ const RANGES_MAX: usize = 1 << 16;
 
 /// The ranges of a volume whose log records are out of date.
 #[derive(Default)]
-pub struct Outdated {
+pub struct OutdatedRanges {
     /// First block of each range, and the block past its last.
     ranges: BTreeMap<BlockNo, BlockNo>,
     tags: RangeTags,
 }
 
-impl Outdated {
+impl OutdatedRanges {
     /// Adds blocks whose newest content no record holds.
     pub fn add(&mut self, blocks: Range<BlockNo>) {
         let (mut start, mut end) = (blocks.start, blocks.end);
@@ -79,11 +79,11 @@ impl Outdated {
     }
 
     /// See [`RangeTags::update`].
-    pub fn update_tags(&mut self, owner: VolumeId, write_tag: impl FnMut(RangeTag) -> Option<u32>) -> Vec<u32> {
+    pub fn update_tags(&mut self, volume_id: VolumeId, write_tag: impl FnMut(RangeTag) -> Option<u32>) -> Vec<u32> {
         let ranges = &self.ranges;
         let kind = RangeKind::Outdated;
         self.tags.update(
-            |start| ranges.get(&start).map(|end| RangeTag { owner: owner.0, start: start.0, end: end.0, kind }),
+            |start| ranges.get(&start).map(|end| RangeTag { owner: volume_id.0, start: start.0, end: end.0, kind }),
             write_tag,
         )
     }
@@ -106,12 +106,12 @@ mod tests {
         BlockNo(range.start)..BlockNo(range.end)
     }
 
-    fn ranges(outdated: &Outdated) -> Vec<(u64, u64)> {
+    fn ranges(outdated: &OutdatedRanges) -> Vec<(u64, u64)> {
         outdated.ranges.iter().map(|(start, end)| (start.0, end.0)).collect()
     }
 
     /// The blocks covered by the tags, which are stored as the seam stores them.
-    fn follow(outdated: &mut Outdated, places: &mut Vec<Option<RangeTag>>) -> BTreeSet<u64> {
+    fn follow(outdated: &mut OutdatedRanges, places: &mut Vec<Option<RangeTag>>) -> BTreeSet<u64> {
         let gone = outdated.update_tags(VolumeId(1), |tag| {
             places.push(Some(tag));
             Some(places.len() as u32 - 1)
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn adjacent_blocks_merge_and_a_removal_splits_a_range() {
-        let mut outdated = Outdated::default();
+        let mut outdated = OutdatedRanges::default();
         [4..5, 6..7, 5..6, 10..20, 12..14].into_iter().for_each(|blocks| outdated.add(blocks_of(blocks)));
         assert_eq!(ranges(&outdated), [(4, 7), (10, 20)]);
         outdated.remove(blocks_of(6..12));
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn tags_match_blocks_added_and_removed() {
-        let (rng, mut outdated) = (Rng::new(7, 0), Outdated::default());
+        let (rng, mut outdated) = (Rng::new(7, 0), OutdatedRanges::default());
         let (mut model, mut places) = (BTreeSet::new(), Vec::new());
         for _ in 0..2_000 {
             let start = rng.below(60);

@@ -7,7 +7,7 @@ use flash::VolumeId;
 use seam::{BlockTag, Seam};
 
 use super::Memory;
-use super::outdated::Outdated;
+use super::outdated::OutdatedRanges;
 use super::zeroes::ZeroRanges;
 
 /// Pending updates of tags.
@@ -52,8 +52,8 @@ impl<S: Seam> Memory<S> {
         }
     }
 
-    /// Updates the tags of `owner`: its blocks, its zero-ranges, and its ranges with outdated log records.
-    pub fn update_tags(&mut self, owner: VolumeId, zeroes: &mut ZeroRanges, outdated: Option<&mut Outdated>) {
+    /// Updates the tags of `volume_id`: its blocks, its zero-ranges, and its ranges with outdated log records.
+    pub fn update_tags(&mut self, volume_id: VolumeId, zeroes: &mut ZeroRanges, outdated: Option<&mut OutdatedRanges>) {
         if !self.seam.survives_restart() {
             zeroes.discard_tag_changes();
             return;
@@ -61,14 +61,14 @@ impl<S: Seam> Memory<S> {
         for id in self.tag_updates.new.drain(..) {
             let slot = &self.slots[id as usize];
             if let Some(data) = slot.data.as_ref().filter(|_| !slot.is_clean()) {
-                self.seam.tag(data, BlockTag { owner: owner.0, block: slot.block.0, sectors: slot.present.0 });
+                self.seam.tag(data, BlockTag { owner: volume_id.0, block: slot.block.0, sectors: slot.present.0 });
             }
         }
         let seam = &self.seam;
-        let obsolete_ranges = zeroes.update_tags(owner, |tag| seam.tag_range(tag));
+        let obsolete_ranges = zeroes.update_tags(volume_id, |tag| seam.tag_range(tag));
         // Before any content loses its tag: only a log record holds the content of a spilled block.
         if let Some(outdated) = outdated {
-            let obsolete = outdated.update_tags(owner, |tag| seam.tag_range(tag));
+            let obsolete = outdated.update_tags(volume_id, |tag| seam.tag_range(tag));
             obsolete.into_iter().for_each(|place| seam.untag_range(place));
         }
         for (block, number) in self.tag_updates.obsolete.drain(..) {

@@ -34,12 +34,12 @@ impl RangeTags {
     ) -> Vec<u32> {
         let mut obsolete = Vec::new();
         for start in std::mem::take(&mut self.changed) {
-            let wanted = range_at(start);
-            if wanted == self.written.get(&start).map(|(tag, _)| *tag) {
+            let target = range_at(start);
+            if target == self.written.get(&start).map(|(tag, _)| *tag) {
                 continue;
             }
-            let old = match wanted {
-                Some(wanted) => self.written.insert(start, (wanted, write_tag(wanted))),
+            let old = match target {
+                Some(target) => self.written.insert(start, (target, write_tag(target))),
                 None => self.written.remove(&start),
             };
             obsolete.extend(old.and_then(|(_, place)| place));

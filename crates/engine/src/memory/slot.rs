@@ -65,7 +65,7 @@ pub struct SlotRef {
 
 /// Content on the backing that no flush has covered yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct UnflushedWrite {
     /// Oldest epoch of the content.
     pub epoch: Epoch,
     /// Completion number of the write of its newest part.
@@ -104,7 +104,7 @@ pub struct Slot<B> {
     /// Oldest epoch of the content that is in flight to the backing.
     pub in_flight: Option<Epoch>,
     /// Content that is on the backing, not flushed there.
-    pub written: Option<Written>,
+    pub written: Option<UnflushedWrite>,
 }
 
 impl<B> Slot<B> {

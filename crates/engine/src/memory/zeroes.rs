@@ -9,7 +9,7 @@ use flash::{Epoch, VolumeId};
 use seam::{Nanos, RangeKind, RangeTag};
 
 use super::range_tags::RangeTags;
-use super::{BlockNo, Written};
+use super::{BlockNo, UnflushedWrite};
 
 /// Limit of zero-ranges in a shard; at the limit a request that adds one waits for destage.
 pub const RANGES_MAX: usize = 1 << 12;
@@ -26,7 +26,7 @@ pub enum ZeroState {
     /// The operation with this number is writing it to the backing.
     InFlight(u64),
     /// On the backing, not flushed there.
-    Written(Written),
+    Written(UnflushedWrite),
 }
 
 /// A run of blocks that read as zeroes.
@@ -115,13 +115,13 @@ impl ZeroRanges {
     }
 
     /// See [`RangeTags::update`].
-    pub fn update_tags(&mut self, owner: VolumeId, write_tag: impl FnMut(RangeTag) -> Option<u32>) -> Vec<u32> {
+    pub fn update_tags(&mut self, volume_id: VolumeId, write_tag: impl FnMut(RangeTag) -> Option<u32>) -> Vec<u32> {
         let ranges = &self.ranges;
-        let wanted = |start| {
+        let tag_at = |start| {
             let ZeroRange { end, may_unmap, .. } = *ranges.get(&start)?;
-            Some(RangeTag { owner: owner.0, start: start.0, end: end.0, kind: RangeKind::Zeroes { may_unmap } })
+            Some(RangeTag { owner: volume_id.0, start: start.0, end: end.0, kind: RangeKind::Zeroes { may_unmap } })
         };
-        self.tags.update(wanted, write_tag)
+        self.tags.update(tag_at, write_tag)
     }
 
     /// The range before the one at `start`, if the two may be merged.
@@ -160,8 +160,8 @@ impl ZeroRanges {
 
     /// Cuts `blocks` out of all ranges. Returns the ranges as they were and their remainders, so that counts can
     /// follow.
-    pub fn cut(&mut self, blocks: Range<BlockNo>) -> Cut {
-        let mut cut = Cut::default();
+    pub fn cut(&mut self, blocks: Range<BlockNo>) -> CutResult {
+        let mut cut = CutResult::default();
         let starts: Vec<BlockNo> = {
             let before = self.ranges.range(..blocks.start).next_back().filter(|(_, range)| range.end > blocks.start);
             before.into_iter().chain(self.ranges.range(blocks.clone())).map(|(start, _)| *start).collect()
@@ -171,14 +171,14 @@ impl ZeroRanges {
             cut.removed.push((start, range));
             self.tags.mark_changed(start);
             if start < blocks.start {
-                let left = ZeroRange { end: blocks.start, ..range };
-                self.ranges.insert(start, left);
-                cut.left.push((start, left));
+                let part = ZeroRange { end: blocks.start, ..range };
+                self.ranges.insert(start, part);
+                cut.remainders.push((start, part));
             }
             if range.end > blocks.end {
                 self.ranges.insert(blocks.end, range);
                 self.tags.mark_changed(blocks.end);
-                cut.left.push((blocks.end, range));
+                cut.remainders.push((blocks.end, range));
             }
         }
         cut
@@ -187,11 +187,11 @@ impl ZeroRanges {
 
 /// Result of [`ZeroRanges::cut`].
 #[derive(Debug, Default)]
-pub struct Cut {
+pub struct CutResult {
     /// The ranges before the cut.
     pub removed: Vec<(BlockNo, ZeroRange)>,
     /// Their remainders.
-    pub left: Vec<(BlockNo, ZeroRange)>,
+    pub remainders: Vec<(BlockNo, ZeroRange)>,
 }
 
 #[cfg(test)]
@@ -214,7 +214,7 @@ mod tests {
         let mut zeroes = ZeroRanges::default();
         zeroes.insert(BlockNo(10), range(20));
         let cut = zeroes.cut(BlockNo(14).single());
-        assert_eq!((cut.removed.len(), cut.left.len()), (1, 2));
+        assert_eq!((cut.removed.len(), cut.remainders.len()), (1, 2));
         assert!(zeroes.contains(BlockNo(13)) && !zeroes.contains(BlockNo(14)) && zeroes.contains(BlockNo(15)));
         assert!(!zeroes.contains(BlockNo(20)) && !zeroes.contains(BlockNo(9)));
     }
@@ -243,8 +243,8 @@ mod tests {
         zeroes.insert(BlockNo(6), range(8));
         zeroes.insert(BlockNo(9), range(20));
         let cut = zeroes.cut(BlockNo(2)..BlockNo(10));
-        assert_eq!((cut.removed.len(), cut.left.len()), (3, 2));
-        let left: Vec<_> = zeroes.iter().map(|(start, range)| (start.0, range.end.0)).collect();
-        assert_eq!(left, [(0, 2), (10, 20)]);
+        assert_eq!((cut.removed.len(), cut.remainders.len()), (3, 2));
+        let ranges: Vec<_> = zeroes.iter().map(|(start, range)| (start.0, range.end.0)).collect();
+        assert_eq!(ranges, [(0, 2), (10, 20)]);
     }
 }

@@ -23,7 +23,7 @@ const RATE_SHIFT_MAX: u32 = 6;
 pub struct Budget {
     /// Bytes per day; 0: no limit.
     bytes_a_day: Cell<u64>,
-    left: Cell<u64>,
+    bytes_left: Cell<u64>,
     refilled_at: Cell<Option<Nanos>>,
     rate_shift: Cell<u32>,
     eligible: Cell<u64>,
@@ -37,27 +37,27 @@ impl Budget {
     /// A budget of `bytes_a_day`; 0: no limit.
     pub fn new(bytes_a_day: u64) -> Self {
         let (refilled_at, rate_shift, eligible, promotions, hits, evictions) = Default::default();
-        let (bytes_a_day, left) = (Cell::new(bytes_a_day), Cell::new(bytes_a_day));
-        Budget { bytes_a_day, left, refilled_at, rate_shift, eligible, promotions, hits, evictions }
+        let (bytes_a_day, bytes_left) = (Cell::new(bytes_a_day), Cell::new(bytes_a_day));
+        Budget { bytes_a_day, bytes_left, refilled_at, rate_shift, eligible, promotions, hits, evictions }
     }
 
     /// Changes the limit and makes a full day's bytes available at once; 0: no limit.
     pub fn set_bytes_a_day(&self, bytes_a_day: u64) {
         self.bytes_a_day.set(bytes_a_day);
-        self.left.set(bytes_a_day);
+        self.bytes_left.set(bytes_a_day);
     }
 
     /// Bytes that may be written now; `None` without a limit.
-    pub fn left_bytes(&self) -> Option<u64> {
-        (self.bytes_a_day.get() > 0).then(|| self.left.get())
+    pub fn available_bytes(&self) -> Option<u64> {
+        (self.bytes_a_day.get() > 0).then(|| self.bytes_left.get())
     }
 
     /// Price of a promotion: it rises as the day's bytes run out.
     pub fn price(&self) -> Price {
         let day = self.bytes_a_day.get();
-        match self.left.get() {
-            left if left >= day / 2 => Price::One,
-            left if left >= day / 4 => Price::Two,
+        match self.bytes_left.get() {
+            bytes if bytes >= day / 2 => Price::One,
+            bytes if bytes >= day / 4 => Price::Two,
             _ => Price::Three,
         }
     }
@@ -67,24 +67,24 @@ impl Budget {
         1 << self.rate_shift.get()
     }
 
-    /// Requests permission to write a page. `new`: flash holds no block of it. `evictions`: pages evicted for others so
-    /// far; while none is evicted, a promotion costs no hits.
-    pub fn request_write(&self, now: Nanos, new: bool, evictions: u64) -> Result<(), RejectReason> {
+    /// Requests permission to write a page. `is_new`: flash holds no block of it. `evictions`: pages evicted for others
+    /// so far; while none is evicted, a promotion costs no hits.
+    pub fn request_write(&self, now: Nanos, is_new: bool, evictions: u64) -> Result<(), RejectReason> {
         let bytes_a_day = self.bytes_a_day.get();
         if bytes_a_day > 0 {
             let since = now.since(self.refilled_at.replace(Some(now)).unwrap_or(now));
             let refill = u128::from(since.0) * u128::from(bytes_a_day) / DAY_NS;
-            let full = u128::from(self.left.get()) + refill;
-            self.left.set(full.min(u128::from(bytes_a_day)) as u64);
+            let full = u128::from(self.bytes_left.get()) + refill;
+            self.bytes_left.set(full.min(u128::from(bytes_a_day)) as u64);
             if refill == 0 && since > Nanos::ZERO {
                 // The time was too short for a whole byte; it counts next time.
                 self.refilled_at.set(Some(Nanos(now.0 - since.0)));
             }
-            if self.left.get() < PAIR_BYTES {
+            if self.bytes_left.get() < PAIR_BYTES {
                 return Err(RejectReason::Endurance);
             }
         }
-        if new {
+        if is_new {
             self.eligible.set(self.eligible.get() + 1);
             let is_chosen = self.eligible.get().is_multiple_of(self.promote_one_in());
             if !is_chosen && evictions != self.evictions.get() {
@@ -96,9 +96,9 @@ impl Budget {
     }
 
     /// Records that blocks of a page were written.
-    pub fn record_write(&self, new: bool, blocks: u64, evictions: u64) {
-        self.left.set(self.left.get().saturating_sub(blocks.div_ceil(2) * PAIR_BYTES));
-        self.promotions.set(self.promotions.get() + u64::from(new));
+    pub fn record_write(&self, is_new: bool, blocks: u64, evictions: u64) {
+        self.bytes_left.set(self.bytes_left.get().saturating_sub(blocks.div_ceil(2) * PAIR_BYTES));
+        self.promotions.set(self.promotions.get() + u64::from(is_new));
         self.end_round(evictions);
     }
 
@@ -149,16 +149,16 @@ mod tests {
         let budget = Budget::new(0);
         let mut evictions = 0;
         let mut run = |hits: u64, evicts: u64| {
-            let mut done = 0;
+            let mut promotions = 0;
             for _ in 0..10_000 {
                 if budget.request_write(Nanos::ZERO, true, evictions).is_ok() {
                     evictions += evicts;
                     budget.record_write(true, 16, evictions);
-                    done += 1;
+                    promotions += 1;
                     (0..hits).for_each(|_| budget.record_hit());
                 }
             }
-            done
+            promotions
         };
         assert_eq!(run(0, 0), 10_000, "a promotion into free space costs no hits");
         let without_hits = run(0, 1);

@@ -30,7 +30,7 @@ const PAUSE: Nanos = Nanos::from_secs(1);
 
 /// Result of a comparison.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Compared {
+enum ComparisonResult {
     Same,
     Different,
     /// The backing could not be read.
@@ -39,18 +39,18 @@ enum Compared {
 
 /// A unit of comparison with the backing.
 #[derive(Clone, Copy)]
-enum Item {
+enum Candidate {
     /// A block, by its checksum.
     RecentWrite(BlockNo, u32),
     /// Blocks of a page on flash.
     Page(PageNo, u16),
 }
 
-impl Item {
+impl Candidate {
     fn first(self) -> BlockNo {
         match self {
-            Item::RecentWrite(block, _) => block,
-            Item::Page(page, _) => page.first_block(),
+            Candidate::RecentWrite(block, _) => block,
+            Candidate::Page(page, _) => page.first_block(),
         }
     }
 }
@@ -63,15 +63,15 @@ pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
     loop {
         let Some(strong) = shard.upgrade().filter(|shard| !shard.stopping.get()) else { return };
         match strong.compare_with_backing().await {
-            Compared::Same => break strong.flash_tier.checked.set(true),
-            Compared::Different => {
+            ComparisonResult::Same => break strong.flash_tier.checked.set(true),
+            ComparisonResult::Different => {
                 let text = "the backing changed while the volume was not attached: its pages on flash were dropped";
                 *strong.flash_tier.dropped.borrow_mut() = Some(text.to_owned());
                 if strong.drop_pages().await.is_ok() {
                     break strong.flash_tier.checked.set(true);
                 }
             }
-            Compared::Unknown => {}
+            ComparisonResult::Unknown => {}
         }
         drop(strong);
         core.seam().sleep(PAUSE).await;
@@ -87,36 +87,36 @@ pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
 }
 
 impl<S: Seam> Shard<S> {
-    async fn compare_with_backing(self: &ShardRef<S>) -> Compared {
-        let Some(pages) = self.flash_tier.pages.clone() else { return Compared::Same };
+    async fn compare_with_backing(self: &ShardRef<S>) -> ComparisonResult {
+        let Some(pages) = self.flash_tier.pages.clone() else { return ComparisonResult::Same };
         if !self.flash_tier.enabled || self.flash_tier.drops_old_pages {
             // Flash is disabled for the volume, or its pages are not trusted: pages from before are dropped and never
             // read.
-            return if self.drop_pages().await.is_ok() { Compared::Same } else { Compared::Unknown };
+            return if self.drop_pages().await.is_ok() { ComparisonResult::Same } else { ComparisonResult::Unknown };
         }
         let spread = self.core.spec().flash_check_blocks;
         let sample = pages.sample(self.seam().random(), spread);
         let recent_writes = if spread > 0 { pages.recent_writes() } else { Vec::new() };
         if sample.is_empty() && recent_writes.is_empty() {
-            return Compared::Same;
+            return ComparisonResult::Same;
         }
         // The comparison must see content that survives a power cut, since it decides whether pages are trusted.
         if !self.sync().await.is_durable() {
-            return Compared::Unknown;
+            return ComparisonResult::Unknown;
         }
         let each = spread.div_ceil(sample.len().max(1)).min(BLOCKS_PER_PAGE) as u32;
-        let recent_writes = recent_writes.into_iter().map(|(block, checksum)| Item::RecentWrite(block, checksum));
+        let recent_writes = recent_writes.into_iter().map(|(block, checksum)| Candidate::RecentWrite(block, checksum));
         let spread =
-            sample.into_iter().map(|(page, mask)| Item::Page(page, sample_bits(mask, each, self.seam().random())));
-        let mut items: Vec<Item> = recent_writes.chain(spread).collect();
+            sample.into_iter().map(|(page, mask)| Candidate::Page(page, sample_bits(mask, each, self.seam().random())));
+        let mut items: Vec<Candidate> = recent_writes.chain(spread).collect();
         items.sort_by_key(|item| item.first());
-        let worst = Rc::new(Cell::new(Compared::Same));
-        let found = Rc::clone(&worst);
+        let worst = Rc::new(Cell::new(ComparisonResult::Same));
+        let result_so_far = Rc::clone(&worst);
         self.for_each_concurrently(items, async move |shard, item| {
-            if found.get() == Compared::Same && !shard.stopping.get() {
+            if result_so_far.get() == ComparisonResult::Same && !shard.stopping.get() {
                 let result = shard.compare_one(item).await;
-                if result != Compared::Same && found.get() != Compared::Different {
-                    found.set(result);
+                if result != ComparisonResult::Same && result_so_far.get() != ComparisonResult::Different {
+                    result_so_far.set(result);
                 }
             }
         })
@@ -134,16 +134,16 @@ impl<S: Seam> Shard<S> {
         for _ in 0..COMPARISONS_MAX {
             let (shard, shared) = (Rc::clone(self), Rc::clone(&shared));
             self.seam().spawn(async move {
-                let (items, handle, next, left, over) = &*shared;
+                let (items, handle, next, running, finished) = &*shared;
                 while next.get() < items.len() {
                     handle(&shard, items[next.replace(next.get() + 1)]).await;
                 }
-                left.set(left.get() - 1);
-                over.notify();
+                running.set(running.get() - 1);
+                finished.notify();
             });
         }
-        let (_, _, _, left, over) = &*shared;
-        over.wait_for(|| (left.get() == 0).then_some(())).await;
+        let (_, _, _, running, finished) = &*shared;
+        finished.wait_for(|| (running.get() == 0).then_some(())).await;
     }
 
     /// Blocks that the journal lists as recent writes.
@@ -186,8 +186,8 @@ impl<S: Seam> Shard<S> {
         }
         // A block with newer content is listed when that is destaged.
         let guard = self.with(|state, memory| state.issue_fill_guard(memory, self.number, block.single(), false));
-        let found = self.read_backing(block.single()).await;
-        if let Ok([content]) = found.as_deref()
+        let read = self.read_backing(block.single()).await;
+        if let Ok([content]) = read.as_deref()
             && guard.invalidated(block) == Sectors::NONE
         {
             match is_new {
@@ -213,10 +213,10 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Compares one item. A block written since the attach proves nothing and is skipped.
-    async fn compare_one(&self, item: Item) -> Compared {
+    async fn compare_one(&self, item: Candidate) -> ComparisonResult {
         let (blocks, mask) = match item {
-            Item::RecentWrite(block, _) => (block.single(), 1),
-            Item::Page(page, mask) => {
+            Candidate::RecentWrite(block, _) => (block.single(), 1),
+            Candidate::Page(page, mask) => {
                 let first = page.first_block();
                 let end = first.plus(u64::from(16 - mask.leading_zeros()));
                 (first.plus(u64::from(mask.trailing_zeros()))..end, mask >> mask.trailing_zeros())
@@ -228,13 +228,13 @@ impl<S: Seam> Shard<S> {
             if let Some(pages) = &self.flash_tier.pages {
                 pages.invalidate(blocks);
             }
-            return Compared::Same;
+            return ComparisonResult::Same;
         }
         let guard = self.with(|state, memory| state.issue_fill_guard(memory, self.number, blocks.clone(), false));
         let backing = self.read_backing(blocks.clone()).await;
-        let mut result = Compared::Same;
+        let mut result = ComparisonResult::Same;
         match backing {
-            Err(_) => result = Compared::Unknown,
+            Err(_) => result = ComparisonResult::Unknown,
             Ok(backing) => {
                 for (offset, content) in (0..).zip(&backing) {
                     let block = blocks.start.plus(offset);
@@ -242,11 +242,11 @@ impl<S: Seam> Shard<S> {
                         continue;
                     }
                     let same = match item {
-                        Item::RecentWrite(_, checksum) => content.checksum(0) == checksum,
-                        Item::Page(..) => self.matches_flash(block, content).await,
+                        Candidate::RecentWrite(_, checksum) => content.checksum(0) == checksum,
+                        Candidate::Page(..) => self.matches_flash(block, content).await,
                     };
                     if !same && guard.invalidated(block) == Sectors::NONE && self.is_current(item) {
-                        result = Compared::Different;
+                        result = ComparisonResult::Different;
                     }
                 }
             }
@@ -256,12 +256,12 @@ impl<S: Seam> Shard<S> {
     }
 
     /// False if the block was destaged again before the fill guard was issued, so that the ring holds a newer checksum.
-    fn is_current(&self, item: Item) -> bool {
+    fn is_current(&self, item: Candidate) -> bool {
         match item {
-            Item::RecentWrite(block, checksum) => {
+            Candidate::RecentWrite(block, checksum) => {
                 self.flash_tier.pages.as_ref().is_some_and(|pages| pages.recent_writes().contains(&(block, checksum)))
             }
-            Item::Page(..) => true,
+            Candidate::Page(..) => true,
         }
     }
 
@@ -274,7 +274,7 @@ impl<S: Seam> Shard<S> {
         }
         let buffer = self.core.alloc().await;
         match pages.read(page, index..index + 1, vec![buffer]).await.pop() {
-            Some(Ok(found)) => found.same(content),
+            Some(Ok(found)) => found.has_same_content(content),
             _ => true,
         }
     }

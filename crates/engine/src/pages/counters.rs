@@ -105,13 +105,13 @@ impl TierCounters {
     }
 
     /// Counts a page that was not promoted.
-    pub fn count_rejection(&self, why: RejectReason) {
-        self.add(&self.not_promoted[why as usize], 1);
+    pub fn count_rejection(&self, reason: RejectReason) {
+        self.add(&self.not_promoted[reason as usize], 1);
     }
 
     /// Counts a read that was not a hit.
-    pub fn count_miss(&self, why: MissReason) {
-        self.add(&self.not_hit[why as usize], 1);
+    pub fn count_miss(&self, reason: MissReason) {
+        self.add(&self.not_hit[reason as usize], 1);
     }
 
     /// Counts blocks put on flash. `new`: flash held no block of the page before.
@@ -142,13 +142,13 @@ mod tests {
     #[test]
     fn every_reason_is_counted_under_its_own_name() {
         let counters = TierCounters::default();
-        for (times, (_, why)) in (1..).zip(RejectReason::ALL) {
-            (0..times).for_each(|_| counters.count_rejection(why));
+        for (times, (_, reason)) in (1..).zip(RejectReason::ALL) {
+            (0..times).for_each(|_| counters.count_rejection(reason));
         }
         let expected: Vec<_> = RejectReason::ALL.iter().map(|(name, _)| *name).zip(1..).collect();
         assert_eq!(counters.rejections(), expected);
-        for (times, (_, why)) in (1..).zip(MissReason::ALL) {
-            (0..times).for_each(|_| counters.count_miss(why));
+        for (times, (_, reason)) in (1..).zip(MissReason::ALL) {
+            (0..times).for_each(|_| counters.count_miss(reason));
         }
         assert_eq!(counters.miss_reasons(), MissReason::ALL.iter().map(|(name, _)| *name).zip(1..).collect::<Vec<_>>());
     }

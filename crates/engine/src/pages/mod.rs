@@ -25,7 +25,7 @@ use flash::{CompletionNo, QuotaError, VolumePages, WriteIntent};
 use seam::Seam;
 
 use crate::memory::{BlockNo, PageNo};
-use crate::shard::state::{Destaged, PARTIAL_MAX};
+use crate::shard::state::{DestagedBlocks, PARTIAL_MAX};
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 use crate::{CacheMode, FlashQuota, FlashStats, WritePolicy};
@@ -120,7 +120,7 @@ impl<S: Seam> FlashTier<S> {
     }
 
     /// Updates the list of blocks of which only a part was written and destaged, the newest last.
-    fn set_partial_blocks<B>(&self, destaged: &Destaged<B>) {
+    fn set_partial_blocks<B>(&self, destaged: &DestagedBlocks<B>) {
         let mut partial = self.partial_blocks.borrow_mut();
         let is_listed = |block: &BlockNo| destaged.last.iter().any(|(last, _)| last == block);
         partial.retain(|block| !destaged.partial.contains(block) && !is_listed(block));
@@ -234,7 +234,7 @@ impl<S: Seam> Shard<S> {
 
     /// Records that a flush of the backing has covered all completions below `covered`, and that `destaged` is durable
     /// there.
-    pub fn record_backing_flush(&self, covered: CompletionNo, destaged: Destaged<S::Block>) {
+    pub fn record_backing_flush(&self, covered: CompletionNo, destaged: DestagedBlocks<S::Block>) {
         if let Some(pages) = &self.flash_tier.pages {
             pages.record_flush(covered);
             self.queue_refresh(&destaged.blocks);
@@ -279,7 +279,7 @@ impl<S: Seam> Shard<S> {
     pub async fn drop_pages(&self) -> Result<(), crate::RequestError> {
         let Some(pages) = self.core.pages() else { return Ok(()) };
         self.invalidate_flash(self.all_blocks());
-        let forgotten = pages.remove_volume(self.incarnation).await;
+        let forgotten = pages.remove_volume(self.volume_id).await;
         forgotten.map_err(|error| seam::DiskError::Io(format!("the flash cache cannot drop pages: {error}")).into())
     }
 }

@@ -14,7 +14,7 @@ use seam::{DiskError, Nanos, Seam};
 use crate::backing::Cause;
 use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors};
 use crate::policy::Admit;
-use crate::shard::fill::{FillGuard, Filled};
+use crate::shard::fill::{FillGuard, FillResult};
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 
@@ -100,7 +100,7 @@ impl<S: Seam> Shard<S> {
         page: PageNo,
         run: Range<BlockNo>,
         admit: Option<Admit>,
-    ) -> Result<Filled<S>, DiskError> {
+    ) -> Result<FillResult<S>, DiskError> {
         let blocks = self.page_blocks(page);
         let count = BlockNo::count(&blocks) as usize;
         let is_inside = run.end <= blocks.end;
@@ -118,15 +118,15 @@ impl<S: Seam> Shard<S> {
             return self.fill(run, admit, Cause::ClientRead).await;
         };
         let indexes = run.start.since(blocks.start) as usize..run.end.since(blocks.start) as usize;
-        let wanted = content[indexes].to_vec();
+        let run_content = content[indexes].to_vec();
         self.with(|state, memory| {
-            for (block, data) in BlockNo::each(&run).zip(&wanted) {
+            for (block, data) in BlockNo::each(&run).zip(&run_content) {
                 self.install(state, memory, &guard, block, data, admit);
             }
         });
         self.release_fill_guards([&guard]);
         self.queue_page_read(page, PageRead { guard: page_guard, first: blocks.start, blocks: content });
-        let mut filled = Filled::new(run.start, wanted, guard);
+        let mut filled = FillResult::new(run.start, run_content, guard);
         filled.waited = waited;
         Ok(filled)
     }

@@ -41,19 +41,19 @@ pub struct Pins {
 impl Pins {
     /// Number of pinned pages, how many of them are whole on flash, and why the others are not, as text for users.
     pub fn stats(&self) -> (u64, u64, Option<&'static str>) {
-        let (all, whole) = self.pages.get();
-        let name = |why: RejectReason| RejectReason::ALL[why as usize].0;
-        (all, whole, self.wait_reason.get().filter(|_| whole < all).map(name))
+        let (pinned, on_flash) = self.pages.get();
+        let name = |reason: RejectReason| RejectReason::ALL[reason as usize].0;
+        (pinned, on_flash, self.wait_reason.get().filter(|_| on_flash < pinned).map(name))
     }
 
     /// Records why a page could not be put on flash.
-    pub fn set_wait_reason(&self, why: RejectReason) {
-        self.wait_reason.set(Some(why));
+    pub fn set_wait_reason(&self, reason: RejectReason) {
+        self.wait_reason.set(Some(reason));
     }
 }
 
 /// Result of one pass over all pinned pages.
-struct Pass {
+struct PassResult {
     whole_pages: u64,
     filled_pages: u64,
 }
@@ -61,9 +61,9 @@ struct Pass {
 impl<S: Seam> Shard<S> {
     /// Reads the changed pins and starts the task.
     pub fn restart_pinning(&self) {
-        let all = self.flash_tier.quota.borrow().to_page_quota().pinned_pages();
-        self.flash_tier.pins.has_pins.set(all > 0 && self.flash_tier.pages.is_some());
-        self.flash_tier.pins.pages.set((all, 0));
+        let pinned = self.flash_tier.quota.borrow().to_page_quota().pinned_pages();
+        self.flash_tier.pins.has_pins.set(pinned > 0 && self.flash_tier.pages.is_some());
+        self.flash_tier.pins.pages.set((pinned, 0));
         self.flash_tier.pins.changes.set(self.flash_tier.pins.changes.get() + 1);
         self.start_pinning();
     }
@@ -102,9 +102,9 @@ impl<S: Seam> Shard<S> {
 
     /// Checks every pinned page once and fills missing blocks. `None`: no page can be filled now, or the pins have
     /// changed.
-    async fn pass(self: &ShardRef<S>) -> Option<Pass> {
+    async fn pass(self: &ShardRef<S>) -> Option<PassResult> {
         let ranges = self.flash_tier.quota.borrow().pinned.clone();
-        let (mut pass, changes) = (Pass { whole_pages: 0, filled_pages: 0 }, self.flash_tier.pins.changes.get());
+        let (mut pass, changes) = (PassResult { whole_pages: 0, filled_pages: 0 }, self.flash_tier.pins.changes.get());
         let mut checked_pages = 0;
         for page in ranges.iter().flat_map(PageNo::each) {
             let pages: VolumePages<S> = self.growing_pages().cloned()?;
@@ -127,11 +127,11 @@ impl<S: Seam> Shard<S> {
                 return None;
             }
             pass.whole_pages += u64::from(whole);
-            let (all, shown) = self.flash_tier.pins.pages.get();
-            self.flash_tier.pins.pages.set((all, shown.max(pass.whole_pages)));
+            let (pinned, shown_whole) = self.flash_tier.pins.pages.get();
+            self.flash_tier.pins.pages.set((pinned, shown_whole.max(pass.whole_pages)));
         }
-        let (all, _) = self.flash_tier.pins.pages.get();
-        self.flash_tier.pins.pages.set((all, pass.whole_pages));
+        let (pinned, _) = self.flash_tier.pins.pages.get();
+        self.flash_tier.pins.pages.set((pinned, pass.whole_pages));
         Some(pass)
     }
 
@@ -151,8 +151,8 @@ async fn run_pinning<S: Seam>(shard: Weak<Shard<S>>) {
         pins.needs_recheck.set(false);
         pins.wait_reason.set(None);
         let pass = strong.pass().await;
-        let (all, whole) = pins.pages.get();
-        if !pins.has_pins.get() || (pass.is_some() && whole == all && !pins.needs_recheck.get()) {
+        let (pinned, whole) = pins.pages.get();
+        if !pins.has_pins.get() || (pass.is_some() && whole == pinned && !pins.needs_recheck.get()) {
             pins.running.set(false);
             return;
         }

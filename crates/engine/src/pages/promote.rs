@@ -344,8 +344,9 @@ impl<S: Seam> Shard<S> {
             }
             return;
         }
-        if let Err(why) = self.core.promoter().budget.request_write(self.seam().now(), known == 0, self.evictions()) {
-            return counters.count_rejection(why);
+        if let Err(reason) = self.core.promoter().budget.request_write(self.seam().now(), known == 0, self.evictions())
+        {
+            return counters.count_rejection(reason);
         }
         self.put_page(page, content, true).await;
         if pages.valid(page).count_ones() < BlockNo::count(&blocks) as u32 {
@@ -396,7 +397,7 @@ impl<S: Seam> Shard<S> {
                 content.sort_by_key(|(index, _)| *index);
                 self.put_page(page, content, !pinned).await;
             }
-            Err(why) => self.flash_tier.pins.set_wait_reason(why),
+            Err(reason) => self.flash_tier.pins.set_wait_reason(reason),
         }
     }
 
@@ -416,7 +417,7 @@ impl<S: Seam> Shard<S> {
             }
             let Some(buffer) = self.with(|_, memory| memory.alloc()) else { return };
             let read = pages.read_suspect(page, index..index + 1, vec![buffer]).await.pop();
-            if matches!(read, Some(Ok(found)) if found.same(content)) {
+            if matches!(read, Some(Ok(found)) if found.has_same_content(content)) {
                 good |= 1 << index;
             }
         }
@@ -448,16 +449,16 @@ impl<S: Seam> Shard<S> {
                 self.core.promoter().budget.record_write(new && by_use, blocks, self.evictions());
             }
             Err(error) => {
-                let why = match error {
+                let reason = match error {
                     PutError::Busy => RejectReason::Busy,
                     PutError::AllInUse => RejectReason::Hot,
                     PutError::QuotaExhausted => RejectReason::Quota,
                     PutError::Failed(_) => RejectReason::Failed,
                 };
                 if !by_use {
-                    return self.flash_tier.pins.set_wait_reason(why);
+                    return self.flash_tier.pins.set_wait_reason(reason);
                 }
-                counters.count_rejection(why);
+                counters.count_rejection(reason);
                 if new {
                     // The page keeps part of its credit: its second use from now promotes it.
                     self.core.promoter().rule.borrow_mut().prepare(self.page_key(page));

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use flash::{BlockNo, Unread};
+use flash::{BlockNo, PageReadError};
 use seam::{BLOCK_BYTES, Nanos, Seam};
 
 use super::page_and_index;
@@ -10,7 +10,7 @@ use crate::backing::Priority;
 use crate::shard::Shard;
 
 /// Result of reading a range from flash: the blocks found, and buffers for the others.
-pub struct FromFlash<S: Seam> {
+pub struct FlashRead<S: Seam> {
     /// Content, by block.
     pub content: Vec<Option<S::Block>>,
     /// A buffer for each block without content.
@@ -21,7 +21,7 @@ pub struct FromFlash<S: Seam> {
     pub waited: Nanos,
 }
 
-impl<S: Seam> FromFlash<S> {
+impl<S: Seam> FlashRead<S> {
     /// Runs of blocks without content, as indexes into the range.
     pub fn missing(&self) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
@@ -43,14 +43,14 @@ impl<S: Seam> Shard<S> {
         blocks: Range<BlockNo>,
         buffers: Vec<S::BlockMut>,
         priority: Priority,
-    ) -> FromFlash<S> {
-        let mut found = FromFlash {
+    ) -> FlashRead<S> {
+        let mut read_result = FlashRead {
             content: buffers.iter().map(|_| None).collect(),
             buffers: buffers.into_iter().map(Some).collect(),
             unreadable: 0,
             waited: Nanos::ZERO,
         };
-        let Some(pages) = self.readable_pages().cloned() else { return found };
+        let Some(pages) = self.readable_pages().cloned() else { return read_result };
         let has = |block: BlockNo| {
             let (page, index) = page_and_index(block);
             pages.valid(page) >> index & 1 == 1
@@ -65,22 +65,22 @@ impl<S: Seam> Shard<S> {
                 let (page, from) = page_and_index(next);
                 let end = part.end.min(page.next().first_block());
                 let indexes = next.since(blocks.start) as usize..end.since(blocks.start) as usize;
-                let taken = indexes.clone().map(|index| found.buffers[index].take().expect("read once"));
+                let taken = indexes.clone().map(|index| read_result.buffers[index].take().expect("read once"));
                 let taken: Vec<_> = taken.collect();
                 let run = from..from + indexes.len() as u32;
                 let io_slot = self.acquire_flash_slot(end.since(next) * BLOCK_BYTES as u64, priority).await;
-                found.waited += io_slot.waited;
+                read_result.waited += io_slot.waited;
                 let blocks = pages.read(page, run, taken).await;
                 drop(io_slot);
                 for (index, block) in indexes.zip(blocks) {
                     match block {
                         Ok(block) => {
-                            found.content[index] = Some(block);
+                            read_result.content[index] = Some(block);
                             read += 1;
                         }
                         Err(unread) => {
-                            found.unreadable += usize::from(matches!(unread, Unread::Bad(_)));
-                            found.buffers[index] = Some(unread.into_buffer());
+                            read_result.unreadable += usize::from(matches!(unread, PageReadError::Bad(_)));
+                            read_result.buffers[index] = Some(unread.into_buffer());
                         }
                     }
                 }
@@ -89,7 +89,7 @@ impl<S: Seam> Shard<S> {
         }
         let counters = &self.flash_tier.counters;
         counters.add(&counters.read_blocks, read);
-        counters.add(&counters.bad_blocks, found.unreadable as u64);
-        found
+        counters.add(&counters.bad_blocks, read_result.unreadable as u64);
+        read_result
     }
 }

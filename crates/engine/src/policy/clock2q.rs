@@ -11,7 +11,7 @@
 //! that the queues of several owners act as one. Windows, ghost list and measured values are common to all owners.
 
 use super::history::History;
-use super::list::{Links, List};
+use super::list::{LinkedList, Links};
 use super::return_filter::{Origin, ReturnFilter};
 use super::{Admit, Policy};
 
@@ -31,15 +31,15 @@ enum Queue {
 /// The queues of one owner.
 #[derive(Clone, Copy)]
 struct Queues {
-    stream: List,
-    probation: List,
-    main: List,
+    stream: LinkedList,
+    probation: LinkedList,
+    main: LinkedList,
 }
 
 impl Queues {
-    const EMPTY: Queues = Queues { stream: List::EMPTY, probation: List::EMPTY, main: List::EMPTY };
+    const EMPTY: Queues = Queues { stream: LinkedList::EMPTY, probation: LinkedList::EMPTY, main: LinkedList::EMPTY };
 
-    fn list(&mut self, queue: Queue) -> &mut List {
+    fn list(&mut self, queue: Queue) -> &mut LinkedList {
         match queue {
             Queue::Stream => &mut self.stream,
             Queue::Probation => &mut self.probation,
@@ -133,7 +133,7 @@ impl Clock2Q {
     }
 
     /// The oldest block in one queue of any of `owners`.
-    fn oldest(&self, owners: &[u32], list: impl Fn(&Queues) -> &List) -> Option<u32> {
+    fn oldest(&self, owners: &[u32], list: impl Fn(&Queues) -> &LinkedList) -> Option<u32> {
         let tails = owners.iter().filter_map(|owner| list(self.queues.get(*owner as usize)?).tail());
         tails.max_by_key(|slot| self.links_made.wrapping_sub(self.entries[*slot as usize].order))
     }

@@ -12,7 +12,7 @@ pub struct Links {
 
 /// One list's ends.
 #[derive(Clone, Copy)]
-pub struct List {
+pub struct LinkedList {
     head: u32,
     tail: u32,
     len: usize,
@@ -47,7 +47,7 @@ impl Links {
     }
 
     /// Puts `slot`, which is on no list, at the head (young end) of `list`.
-    pub fn push_head(&mut self, list: &mut List, slot: u32) {
+    pub fn push_head(&mut self, list: &mut LinkedList, slot: u32) {
         assert!(!self.is_linked(slot), "a slot is on one list at a time");
         self.next[slot as usize] = list.head;
         self.prev[slot as usize] = NIL;
@@ -60,7 +60,7 @@ impl Links {
     }
 
     /// Takes `slot` out of `list`, which it is on.
-    pub fn unlink(&mut self, list: &mut List, slot: u32) {
+    pub fn unlink(&mut self, list: &mut LinkedList, slot: u32) {
         assert!(self.is_linked(slot) && list.len > 0, "a slot is taken from a list that it is on");
         let (next, prev) = (self.next[slot as usize], self.prev[slot as usize]);
         match prev {
@@ -76,7 +76,7 @@ impl Links {
     }
 
     /// Takes the oldest slot out of `list`.
-    pub fn take_tail(&mut self, list: &mut List) -> Option<u32> {
+    pub fn take_tail(&mut self, list: &mut LinkedList) -> Option<u32> {
         let slot = list.tail()?;
         self.unlink(list, slot);
         Some(slot)
@@ -89,9 +89,9 @@ impl Links {
     }
 }
 
-impl List {
+impl LinkedList {
     /// The empty list.
-    pub const EMPTY: List = List { head: NIL, tail: NIL, len: 0 };
+    pub const EMPTY: LinkedList = LinkedList { head: NIL, tail: NIL, len: 0 };
 
     /// True if the list is empty.
     pub fn is_empty(&self) -> bool {

@@ -1,18 +1,18 @@
 //! Least recently used: the baseline for other policies. It supports one owner.
 
-use super::list::{Links, List};
+use super::list::{LinkedList, Links};
 use super::{Admit, Policy};
 
 /// Least recently used.
 pub struct Lru {
     links: Links,
-    list: List,
+    list: LinkedList,
 }
 
 impl Lru {
     /// A policy for slots below `capacity`.
     pub fn new(capacity: usize) -> Self {
-        Lru { links: Links::new(capacity), list: List::EMPTY }
+        Lru { links: Links::new(capacity), list: LinkedList::EMPTY }
     }
 }
 

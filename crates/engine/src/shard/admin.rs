@@ -10,16 +10,16 @@ use crate::memory::{BlockNo, Sectors};
 use crate::{CacheMode, RequestError, WritePolicy};
 
 /// Guard: no write is sent to the backing while it exists.
-struct Hold<'a, S: Seam>(&'a Shard<S>);
+struct DestageHold<'a, S: Seam>(&'a Shard<S>);
 
-impl<'a, S: Seam> Hold<'a, S> {
+impl<'a, S: Seam> DestageHold<'a, S> {
     fn new(shard: &'a Shard<S>) -> Self {
         shard.destage_held.set(true);
-        Hold(shard)
+        DestageHold(shard)
     }
 }
 
-impl<S: Seam> Drop for Hold<'_, S> {
+impl<S: Seam> Drop for DestageHold<'_, S> {
     fn drop(&mut self) {
         self.0.destage_held.set(false);
         self.0.work.notify();
@@ -112,7 +112,7 @@ impl<S: Seam> Shard<S> {
             if dirty > 0 && !discard_dirty { Err(RequestError::Dirty(dirty * BLOCK_BYTES as u64)) } else { Ok(()) }
         };
         refuse_dirty()?;
-        let _hold = Hold::new(self);
+        let _hold = DestageHold::new(self);
         self.quiesce().await;
         self.flash_tier.suspend();
         let dropped = self.invalidate();
@@ -150,31 +150,31 @@ impl<S: Seam> Shard<S> {
     /// meanwhile.
     pub async fn resize(self: &ShardRef<S>, size: Option<u64>, discard_dirty: bool) -> Result<u64, RequestError> {
         let old = self.size_bytes.get();
-        let wanted = match size {
+        let new_size = match size {
             Some(size) => size,
             None => self.disk.refresh_size().await?,
         };
         let logical = u64::from(self.disk.geometry().logical_block);
-        if wanted == 0 || !wanted.is_multiple_of(logical) {
+        if new_size == 0 || !new_size.is_multiple_of(logical) {
             return Err(DiskError::Open(format!(
-                "the size {wanted} is not a multiple of the backing's block size of {logical} bytes"
+                "the size {new_size} is not a multiple of the backing's block size of {logical} bytes"
             ))
             .into());
         }
-        if wanted < old && discard_dirty && !wanted.is_multiple_of(BLOCK_BYTES as u64) {
+        if new_size < old && discard_dirty && !new_size.is_multiple_of(BLOCK_BYTES as u64) {
             let text =
-                format!("a size that discards dirty data must be a multiple of {BLOCK_BYTES} bytes; {wanted} is not");
+                format!("a size that discards dirty data must be a multiple of {BLOCK_BYTES} bytes; {new_size} is not");
             return Err(DiskError::Open(text).into());
         }
         // A short last block becomes a whole one when the volume grows: cached copies of it have to be read again.
         let drop_from = match () {
-            () if wanted < old => Some(wanted),
-            () if wanted > old => {
+            () if new_size < old => Some(new_size),
+            () if new_size > old => {
                 (!old.is_multiple_of(BLOCK_BYTES as u64)).then_some(old / BLOCK_BYTES as u64 * BLOCK_BYTES as u64)
             }
             () => None,
         };
-        let discards = wanted < old && discard_dirty;
+        let discards = new_size < old && discard_dirty;
         if let Some(from) = drop_from.filter(|_| !discards) {
             // Acknowledged data is cut off only on explicit demand: everything is flushed first.
             self.flush_all().await?;
@@ -183,35 +183,40 @@ impl<S: Seam> Shard<S> {
         }
         // From here on no operation past a moving end is in flight. Dirty data stays until the backing has its new
         // size: if that fails, nothing is lost.
-        let hold = Hold::new(self);
-        self.change_size(wanted, size.is_some(), drop_from).await?;
+        let hold = DestageHold::new(self);
+        self.change_size(new_size, size.is_some(), drop_from).await?;
         // A full log frees space by destage.
         drop(hold);
-        if discards && self.append_tombstones_from(BlockNo(wanted / BLOCK_BYTES as u64)).await.is_err() {
+        if discards && self.append_tombstones_from(BlockNo(new_size / BLOCK_BYTES as u64)).await.is_err() {
             // The size has changed, but the log cannot take the tombstone now: the next flush appends it.
-            self.queue_tombstones_from(BlockNo(wanted / BLOCK_BYTES as u64));
+            self.queue_tombstones_from(BlockNo(new_size / BLOCK_BYTES as u64));
         }
-        Ok(wanted)
+        Ok(new_size)
     }
 
-    async fn change_size(&self, wanted: u64, resize_backing: bool, drop_from: Option<u64>) -> Result<(), RequestError> {
+    async fn change_size(
+        &self,
+        new_size: u64,
+        resize_backing: bool,
+        drop_from: Option<u64>,
+    ) -> Result<(), RequestError> {
         self.quiesce().await;
         let mark = match drop_from {
             Some(from) => {
                 let marked =
-                    self.begin_resize(BlockNo(from / BLOCK_BYTES as u64), wanted < self.size_bytes.get()).await;
+                    self.begin_resize(BlockNo(from / BLOCK_BYTES as u64), new_size < self.size_bytes.get()).await;
                 marked.inspect_err(|_| self.flash_tier.resume())?
             }
             None => None,
         };
-        let changed = if resize_backing { self.disk.set_size(wanted).await } else { Ok(()) };
+        let changed = if resize_backing { self.disk.set_size(new_size).await } else { Ok(()) };
         self.end_write(mark, changed.is_ok());
         self.flash_tier.resume();
         changed?;
         if let Some(from) = drop_from {
             self.drop_past(from);
         }
-        self.size_bytes.set(wanted);
+        self.size_bytes.set(new_size);
         Ok(())
     }
 
@@ -243,7 +248,7 @@ impl<S: Seam> Shard<S> {
             // The zeroes of a partly cut last block stay, and are still to be written.
             let last_block_stays = first < whole && state.zeroes.contains(first);
             let gone = if last_block_stays { whole } else { first };
-            (state.waits.take(gone..BlockNo::MAX), gone)
+            (state.waits.take_waits(gone..BlockNo::MAX), gone)
         });
         // No flush may append a record of zeroes that are gone.
         self.queue_tombstones_from(gone);

@@ -24,7 +24,7 @@ impl<S: Seam> Shard<S> {
         self.state.borrow_mut().release_fill_guard(&guard);
         let backing_extents = answer?;
         assert!(!backing_extents.is_empty(), "a backing reports at least one run");
-        let mut overlaid = Runs::default();
+        let mut overlaid = ExtentRuns::default();
         let (mut position, mut run_end) = (at, first);
         let end = at + len;
         let reports_truth = !self.sabotage(Sabotage::ZeroForDirty);
@@ -49,9 +49,9 @@ impl<S: Seam> Shard<S> {
 
 /// Runs of extents; neighbours with the same status are merged.
 #[derive(Default)]
-struct Runs(Vec<AllocationExtent>);
+struct ExtentRuns(Vec<AllocationExtent>);
 
-impl Runs {
+impl ExtentRuns {
     fn push(&mut self, len_bytes: u64, hole: bool, zero: bool) {
         match self.0.last_mut() {
             Some(last) if last.hole == hole && last.zero == zero => last.len_bytes += len_bytes,

@@ -141,7 +141,7 @@ impl<S: Seam> CoreState<S> {
     pub fn promotion_stats(&self) -> PromotionStats {
         let budget = self.promoter.budget();
         PromotionStats {
-            left_bytes: budget.left_bytes(),
+            left_bytes: budget.available_bytes(),
             promote_one_in: budget.promote_one_in(),
             history_bytes: self.promoter.bytes(),
         }
@@ -182,8 +182,8 @@ impl<S: Seam> CoreState<S> {
     /// True if the log needs records to be retired soon.
     pub fn log_is_crowded(&self) -> bool {
         self.log.borrow().as_ref().is_some_and(|store| {
-            let (free, all) = store.room();
-            free * CROWDED_FREE_DIVISOR < all
+            let (free, total) = store.room();
+            free * CROWDED_FREE_DIVISOR < total
         })
     }
 
@@ -195,9 +195,9 @@ impl<S: Seam> CoreState<S> {
 
     fn measure_log_pressure(&self) {
         let pressure = self.log.borrow().as_ref().map_or(0, |store| {
-            let (free, all) = store.room();
-            let until_crowded = (all - all / CROWDED_FREE_DIVISOR).max(1);
-            ((all - free.min(all)) * 100 / until_crowded).min(100) as u64
+            let (free, total) = store.room();
+            let until_crowded = (total - total / CROWDED_FREE_DIVISOR).max(1);
+            ((total - free.min(total)) * 100 / until_crowded).min(100) as u64
         });
         self.log_pressure.set(pressure);
     }

@@ -116,7 +116,7 @@ impl State {
 }
 
 /// Result of a fill: the content, and its guard with the sectors changed meanwhile.
-pub struct Filled<S: Seam> {
+pub struct FillResult<S: Seam> {
     /// First block.
     pub first: BlockNo,
     /// The blocks, in order.
@@ -130,10 +130,10 @@ pub struct Filled<S: Seam> {
     guard: Rc<FillGuard>,
 }
 
-impl<S: Seam> Filled<S> {
+impl<S: Seam> FillResult<S> {
     /// Blocks from `first` on, read under `guard`.
     pub fn new(first: BlockNo, blocks: Vec<S::Block>, guard: Rc<FillGuard>) -> Self {
-        Filled { first, blocks, guard, from_flash: 0, unreadable: 0, waited: Nanos::ZERO }
+        FillResult { first, blocks, guard, from_flash: 0, unreadable: 0, waited: Nanos::ZERO }
     }
 
     /// The content of a block, if all of `sectors` were still valid when the fill ended.
@@ -150,7 +150,7 @@ impl<S: Seam> Shard<S> {
         blocks: Range<BlockNo>,
         admit: Option<Admit>,
         cause: Cause,
-    ) -> Result<Filled<S>, DiskError> {
+    ) -> Result<FillResult<S>, DiskError> {
         let guard = self.with(|state, memory| match self.sabotage(Sabotage::FillOverSpilled) {
             true => state.issue_reload_guard(blocks.clone()),
             false => state.issue_fill_guard(memory, self.number, blocks.clone(), true),
@@ -166,7 +166,7 @@ impl<S: Seam> Shard<S> {
         blocks: Range<BlockNo>,
         admit: Option<Admit>,
         cause: Cause,
-    ) -> Result<Filled<S>, DiskError> {
+    ) -> Result<FillResult<S>, DiskError> {
         // Readahead does not wait for buffers, because clients wait for theirs. The place in the backing's queue is
         // taken with the buffers in hand: otherwise fills that wait for buffers could occupy all places, and keep out
         // the writes that free buffers.
@@ -174,19 +174,20 @@ impl<S: Seam> Shard<S> {
         let Some(buffers) = self.core.alloc_all(BlockNo::count(&blocks) as usize, may_wait).await else {
             return Err(DiskError::Io("no buffers are free for readahead".into()));
         };
-        let mut found = self.read_from_flash(blocks.clone(), buffers, self.priority_of_read(cause)).await;
-        let missing = found.missing();
+        let mut flash_read = self.read_from_flash(blocks.clone(), buffers, self.priority_of_read(cause)).await;
+        let missing = flash_read.missing();
         let from_backing: usize = missing.iter().map(Range::len).sum();
-        let is_from_backing: Vec<bool> = found.content.iter().map(Option::is_none).collect();
+        let is_from_backing: Vec<bool> = flash_read.content.iter().map(Option::is_none).collect();
         for run in missing {
             let first = blocks.start.plus(run.start as u64);
-            let taken =
-                run.clone().map(|index| found.buffers[index].take().expect("a block without content has a buffer"));
+            let taken = run
+                .clone()
+                .map(|index| flash_read.buffers[index].take().expect("a block without content has a buffer"));
             let (read, waited) = self.read_blocks(first, taken.collect(), cause).await?;
-            found.waited += waited;
-            run.zip(read).for_each(|(index, block)| found.content[index] = Some(block));
+            flash_read.waited += waited;
+            run.zip(read).for_each(|(index, block)| flash_read.content[index] = Some(block));
         }
-        let content: Vec<_> = found
+        let content: Vec<_> = flash_read
             .content
             .into_iter()
             .map(|block| block.expect("every block was read from flash or from the backing"))
@@ -200,8 +201,8 @@ impl<S: Seam> Shard<S> {
             }
         });
         let from_flash = content.len() - from_backing;
-        let (unreadable, waited) = (found.unreadable, found.waited);
-        Ok(Filled { first: blocks.start, blocks: content, from_flash, unreadable, waited, guard: Rc::clone(guard) })
+        let (unreadable, waited) = (flash_read.unreadable, flash_read.waited);
+        Ok(FillResult { first: blocks.start, blocks: content, from_flash, unreadable, waited, guard: Rc::clone(guard) })
     }
 
     /// Reads blocks of the backing from `first` on, a buffer each; bytes past the volume's end are zeroes. Also returns
@@ -241,7 +242,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Reads only some sectors of a block, for a request whose block cannot be read whole; admits nothing.
-    pub async fn fill_span(&self, span: &Span) -> Result<Filled<S>, DiskError> {
+    pub async fn fill_span(&self, span: &Span) -> Result<FillResult<S>, DiskError> {
         let block = span.block;
         let guard = self.with(|state, memory| state.issue_fill_guard(memory, self.number, block.single(), false));
         let piece = Piece::new(self.core.alloc().await, span.start, span.len);
@@ -252,12 +253,12 @@ impl<S: Seam> Shard<S> {
         let began = self.seam().now();
         let (result, pieces) = self.disk.read(at, vec![piece]).await;
         drop((io_slot, permit));
-        let took = self.seam().now().since(began);
-        self.counters.backing(Op::Read, Cause::ClientRead, span.len as u64, result.is_ok(), took);
+        let latency = self.seam().now().since(began);
+        self.counters.backing(Op::Read, Cause::ClientRead, span.len as u64, result.is_ok(), latency);
         self.state.borrow_mut().release_fill_guard(&guard);
         result?;
         let blocks = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
-        Ok(Filled { first: block, blocks, from_flash: 0, unreadable: 0, waited, guard })
+        Ok(FillResult { first: block, blocks, from_flash: 0, unreadable: 0, waited, guard })
     }
 
     /// Installs a block that was read under `guard` in memory, as far as it is still valid. Returns the slot of a

@@ -34,7 +34,7 @@ impl SyncResult {
 
 /// Progress of a shard's flushes.
 #[derive(Default)]
-pub struct Flushing {
+pub struct FlushProgress {
     /// The flushes that close epochs; all epochs up to the covered one are durable.
     pub single_flight: SingleFlight<DiskError>,
     /// A flush of the backing is in flight.

@@ -87,14 +87,14 @@ impl<S: Seam> CoreState<S> {
         let shards = self.shards();
         let mut memory = self.memory().borrow_mut();
         let blocks = self.seam().blocks_total() as u64;
-        let counted_uses = || shards.iter().map(|shard| shard.curves.borrow_mut().memory().recent().all as f64).sum();
-        let (all, turnover): (f64, f64) = (counted_uses(), blocks as f64 * MEMORY_USES);
-        let new_uses = (all - partition.counted_uses).max(0.0);
+        let counted_uses = || shards.iter().map(|shard| shard.curves.borrow_mut().memory().recent().total as f64).sum();
+        let (counted, turnover): (f64, f64) = (counted_uses(), blocks as f64 * MEMORY_USES);
+        let new_uses = (counted - partition.counted_uses).max(0.0);
         partition.uses += new_uses;
         // With too few uses there is no reliable estimate, and the volumes compete for the common pool.
-        if shards.len() > 1 && all >= turnover / 2.0 {
+        if shards.len() > 1 && counted >= turnover / 2.0 {
             let hits: u64 = shards.iter().map(|shard| memory.usage(shard.number).hits).sum();
-            partition.check_gain(hits as f64 / all, turnover);
+            partition.check_gain(hits as f64 / counted, turnover);
             if partition.expected_gain.is_none() {
                 shards.iter().for_each(|shard| memory.update_usage(shard.number, |usage| usage.target = None));
             }
@@ -104,7 +104,7 @@ impl<S: Seam> CoreState<S> {
                 for (shard, target) in shards.iter().zip(targets) {
                     memory.update_usage(shard.number, |usage| usage.target = Some(target));
                 }
-                let hit_ratio = (hits as f64 + gain * KEPT_GAIN_RATIO) / all;
+                let hit_ratio = (hits as f64 + gain * KEPT_GAIN_RATIO) / counted;
                 partition.expected_gain = Some(ExpectedGain { since: partition.uses, hit_ratio });
             }
         }
@@ -142,14 +142,14 @@ fn better_targets<S: Seam>(memory: &Memory<S>, shards: &[ShardRef<S>], blocks: u
     let usages: Vec<VolumeUsage> = shards.iter().map(|shard| memory.usage(shard.number)).collect();
     let demands: Vec<VolumeDemand> =
         shards.iter().zip(&usages).map(|(shard, usage)| shard.demand(*usage, floor, blocks)).collect();
-    let wanted = partition(blocks, &demands);
+    let targets = partition(blocks, &demands);
     let misses = |size: &dyn Fn(usize) -> u64| -> f64 {
         demands.iter().enumerate().map(|(at, demand)| demand.misses(size(at))).sum()
     };
     let current_misses = misses(&|at| usages[at].target.unwrap_or(usages[at].held));
     let hits = demands.iter().map(VolumeDemand::rate).sum::<f64>() - current_misses;
-    let gain = current_misses - misses(&|at| wanted[at]);
-    (gain > current_misses.min(hits) / GAIN_DIVISOR).then_some((wanted, gain))
+    let gain = current_misses - misses(&|at| targets[at]);
+    (gain > current_misses.min(hits) / GAIN_DIVISOR).then_some((targets, gain))
 }
 
 impl<S: Seam> Shard<S> {
@@ -175,7 +175,7 @@ impl<S: Seam> Shard<S> {
         let mut curves = self.curves.borrow_mut();
         let uses = curves.memory().recent();
         let caches = self.policy.get() != WritePolicy::None && self.mode.get() != CacheMode::Paused;
-        if !caches || uses.all == 0 {
+        if !caches || uses.total == 0 {
             return VolumeDemand::new(usage.min, usage.max, 0.0, []);
         }
         let size = |step: i32| blocks as f64 * SIZE_MAX_RATIO * SIZE_STEP_RATIO.powi(step - SIZE_STEPS);
@@ -183,8 +183,8 @@ impl<S: Seam> Shard<S> {
             (0..=SIZE_STEPS).map(|step| size(step).round() as u64).filter(|size| *size > 0).collect();
         sizes.dedup();
         let mut points: Vec<_> = sizes.iter().copied().zip(uses.miss_ratios(sizes.iter().copied())).collect();
-        points.push((usage.held, 1.0 - usage.hits as f64 / uses.all as f64));
+        points.push((usage.held, 1.0 - usage.hits as f64 / uses.total as f64));
         points.sort_by_key(|point| point.0);
-        VolumeDemand::new(usage.min.max(floor), usage.max, uses.all as f64, points)
+        VolumeDemand::new(usage.min.max(floor), usage.max, uses.total as f64, points)
     }
 }

@@ -47,7 +47,7 @@ pub struct Shard<S: Seam> {
     /// The volume's number on this core.
     pub number: u32,
     /// The volume's identity.
-    pub incarnation: VolumeId,
+    pub volume_id: VolumeId,
     /// The backing.
     pub disk: AnyDisk<S>,
     /// Admission to the backing's queue.
@@ -121,7 +121,7 @@ impl<S: Seam> Shard<S> {
     pub fn with<R>(&self, work: impl FnOnce(&mut State, &mut Memory<S>) -> R) -> R {
         let (state, memory) = (&mut *self.state.borrow_mut(), &mut *self.core.memory().borrow_mut());
         let result = work(state, memory);
-        memory.update_tags(self.incarnation, &mut state.zeroes, state.log_tracker.outdated());
+        memory.update_tags(self.volume_id, &mut state.zeroes, state.log_tracker.outdated());
         result
     }
 
@@ -231,10 +231,10 @@ impl<S: Seam> Shard<S> {
 
     /// Detects a reconnect of the backing: written data that is not flushed is dirty again then.
     pub fn detect_reconnect(&self) {
-        let incarnation = self.disk.incarnation();
+        let connection_epoch = self.disk.connection_epoch();
         let changed = {
             let mut state = self.state.borrow_mut();
-            std::mem::replace(&mut state.incarnation, incarnation) != incarnation
+            std::mem::replace(&mut state.connection_epoch, connection_epoch) != connection_epoch
         };
         if changed {
             let drop_them = self.sabotage(Sabotage::DropWrittenAtReconnect);

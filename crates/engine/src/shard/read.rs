@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Disk, DiskError, Nanos, Piece, Seam};
 
-use super::fill::{FillGuard, Filled};
+use super::fill::{FillGuard, FillResult};
 use super::reload::ReloadReason;
 use super::state::State;
 use super::wait::WriteWait;
@@ -66,11 +66,11 @@ impl<S: Seam> Shard<S> {
         trace: &LatencyTrace,
     ) -> Result<(), RequestError> {
         self.curves.borrow_mut().record_use(at, len as u64);
-        let mut served = Served::default();
-        let result = self.read_with_sources(at, len, out, keep, trace, &mut served).await;
-        self.count_read(len as u64, &served, result.is_ok());
+        let mut sources = ReadSources::default();
+        let result = self.read_with_sources(at, len, out, keep, trace, &mut sources).await;
+        self.count_read(len as u64, &sources, result.is_ok());
         if result.is_ok() {
-            self.queue_promotions(served.to_promote);
+            self.queue_promotions(sources.to_promote);
         }
         result
     }
@@ -83,7 +83,7 @@ impl<S: Seam> Shard<S> {
         out: &mut Vec<Piece<S::Block>>,
         trace: &LatencyTrace,
     ) -> Result<(), RequestError> {
-        self.read_with_sources(at, len, out, true, trace, &mut Served::default()).await
+        self.read_with_sources(at, len, out, true, trace, &mut ReadSources::default()).await
     }
 
     async fn read_with_sources(
@@ -93,7 +93,7 @@ impl<S: Seam> Shard<S> {
         out: &mut Vec<Piece<S::Block>>,
         keep: bool,
         trace: &LatencyTrace,
-        served: &mut Served,
+        sources: &mut ReadSources,
     ) -> Result<(), RequestError> {
         let spans: Vec<Span> = spans(at, len).collect();
         let mut pieces: Vec<Option<Piece<S::Block>>> = Vec::new();
@@ -104,23 +104,23 @@ impl<S: Seam> Shard<S> {
         loop {
             let (plan, prefetched_bytes) = self.with(|state, memory| {
                 let plan = self.plan(state, memory, &spans, &mut pieces);
-                let found = spans.iter().zip(&pieces).filter(|(_, piece)| piece.is_some()).map(|(span, _)| *span);
-                let bytes = if plan.is_prefetched { self.use_prefetched(memory, found) } else { 0 };
+                let cached = spans.iter().zip(&pieces).filter(|(_, piece)| piece.is_some()).map(|(span, _)| *span);
+                let bytes = if plan.is_prefetched { self.use_prefetched(memory, cached) } else { 0 };
                 (plan, bytes)
             });
             if std::mem::take(&mut is_first_pass) {
-                served.wanted = spans.len();
-                served.from_memory = pieces.iter().filter(|piece| piece.is_some()).count();
-                served.memory_bytes = pieces.iter().flatten().map(|piece| piece.len() as u64).sum();
-                served.prefetched_bytes = prefetched_bytes;
+                sources.requested = spans.len();
+                sources.from_memory = pieces.iter().filter(|piece| piece.is_some()).count();
+                sources.memory_bytes = pieces.iter().flatten().map(|piece| piece.len() as u64).sum();
+                sources.prefetched_bytes = prefetched_bytes;
                 let missing = spans.iter().zip(&pieces).filter(|(_, piece)| keep && piece.is_none());
-                served.to_promote = self.record_misses(missing.map(|(span, _)| span.block), sequential);
+                sources.to_promote = self.record_misses(missing.map(|(span, _)| span.block), sequential);
             }
             let has_reloaded = !plan.spilled.is_empty();
             for run in plan.spilled {
                 // An unreadable block fails only the requests for it (R11, docs/rules.md).
                 let Some(filled) = self.reload(run, ReloadReason::Read).await? else { continue };
-                served.from_flash += filled.blocks.len();
+                sources.from_flash += filled.blocks.len();
                 for (span, piece) in spans.iter().zip(&mut pieces) {
                     take_filled(&filled, span, piece);
                 }
@@ -133,7 +133,7 @@ impl<S: Seam> Shard<S> {
                     Some(guard) => {
                         self.expedite();
                         guard.wait_for_end().await;
-                        served.joined = true;
+                        sources.joined = true;
                         trace.record(Step::Joined, self.seam().now());
                     }
                     None if pieces.iter().all(Option::is_some) => break,
@@ -142,12 +142,12 @@ impl<S: Seam> Shard<S> {
                 continue;
             }
             let admit = (keep && self.admits_reads()).then_some(if sequential { Admit::Stream } else { Admit::Normal });
-            let filled = self.fill_all(plan.missing, admit, &spans, &served.to_promote).await?;
+            let filled = self.fill_all(plan.missing, admit, &spans, &sources.to_promote).await?;
             let from_flash: usize = filled.iter().map(|filled| filled.from_flash).sum();
-            served.unreadable += filled.iter().map(|filled| filled.unreadable).sum::<usize>();
+            sources.unreadable += filled.iter().map(|filled| filled.unreadable).sum::<usize>();
             let all_flash = filled.iter().all(|filled| filled.from_flash == filled.blocks.len());
-            served.from_flash += from_flash;
-            served.from_backing += filled.iter().map(|filled| filled.blocks.len() - filled.from_flash).sum::<usize>();
+            sources.from_flash += from_flash;
+            sources.from_backing += filled.iter().map(|filled| filled.blocks.len() - filled.from_flash).sum::<usize>();
             let step = if all_flash { Step::Flash } else { Step::Backing };
             trace.record(step, self.seam().now());
             let waited = filled.iter().map(|filled| filled.waited).max().unwrap_or(Nanos::ZERO);
@@ -162,26 +162,26 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
-    fn count_read(&self, bytes: u64, served: &Served, succeeded: bool) {
-        let from_elsewhere = served.from_backing > 0 || served.joined || !succeeded;
-        let from_cache = served.from_memory + served.from_flash;
+    fn count_read(&self, bytes: u64, sources: &ReadSources, succeeded: bool) {
+        let from_elsewhere = sources.from_backing > 0 || sources.joined || !succeeded;
+        let from_cache = sources.from_memory + sources.from_flash;
         let kind = match () {
-            () if served.from_memory == served.wanted && succeeded && served.prefetched_bytes > 0 => {
+            () if sources.from_memory == sources.requested && succeeded && sources.prefetched_bytes > 0 => {
                 ReadKind::Prefetched
             }
-            () if served.from_memory == served.wanted && succeeded => ReadKind::Memory,
-            () if !from_elsewhere && served.from_flash > 0 => ReadKind::Flash,
+            () if sources.from_memory == sources.requested && succeeded => ReadKind::Memory,
+            () if !from_elsewhere && sources.from_flash > 0 => ReadKind::Flash,
             () if from_cache > 0 => ReadKind::Part,
             () => ReadKind::Miss,
         };
-        self.counters.read_served(bytes, kind, served.bytes(bytes));
+        self.counters.read_served(bytes, kind, sources.bytes(bytes));
         let counters = &self.flash_tier.counters;
         match kind {
             ReadKind::Memory | ReadKind::Prefetched => {}
             ReadKind::Flash => self.core.promoter().budget().record_hit(),
             _ if !succeeded => counters.count_miss(MissReason::Failed),
-            _ if served.unreadable > 0 => counters.count_miss(MissReason::BadCopy),
-            _ if served.joined && served.from_backing == 0 => counters.count_miss(MissReason::Joined),
+            _ if sources.unreadable > 0 => counters.count_miss(MissReason::BadCopy),
+            _ if sources.joined && sources.from_backing == 0 => counters.count_miss(MissReason::Joined),
             _ if self.flash_tier.is_used() && !self.flash_tier.is_checked() => {
                 counters.count_miss(MissReason::Unchecked)
             }
@@ -232,8 +232,8 @@ impl<S: Seam> Shard<S> {
         memory: &mut Memory<S>,
         spans: &[Span],
         pieces: &mut [Option<Piece<S::Block>>],
-    ) -> Plan {
-        let mut plan = Plan { missing: Vec::new(), spilled: Vec::new(), join: None, is_prefetched: false };
+    ) -> ReadPlan {
+        let mut plan = ReadPlan { missing: Vec::new(), spilled: Vec::new(), join: None, is_prefetched: false };
         for (span, piece) in spans.iter().zip(pieces) {
             if piece.is_none() {
                 *piece = self.find_in_memory(state, memory, span, &mut plan.is_prefetched);
@@ -264,7 +264,7 @@ impl<S: Seam> Shard<S> {
         admit: Option<Admit>,
         spans: &[Span],
         to_promote: &[PageNo],
-    ) -> Result<Vec<Filled<S>>, RequestError> {
+    ) -> Result<Vec<FillResult<S>>, RequestError> {
         let results: Vec<RunResult<S>> = match &runs[..] {
             [run] => {
                 let result = match self.page_to_fill(run, to_promote) {
@@ -275,17 +275,17 @@ impl<S: Seam> Shard<S> {
             }
             _ => {
                 let results = Rc::new(RefCell::new(Vec::new()));
-                let all = Rc::new(WriteWait::default());
+                let completion = Rc::new(WriteWait::default());
                 for run in runs {
-                    all.expect_one();
-                    let (shard, results, all) = (Rc::clone(self), Rc::clone(&results), Rc::clone(&all));
+                    completion.expect_one();
+                    let (shard, results, completion) = (Rc::clone(self), Rc::clone(&results), Rc::clone(&completion));
                     self.seam().spawn(async move {
                         let result = shard.fill(run.clone(), admit, Cause::ClientRead).await;
                         results.borrow_mut().push((run, result));
-                        all.finish_one(Ok(&()));
+                        completion.finish_one(Ok(&()));
                     });
                 }
-                all.wait_for_all().await?;
+                completion.wait_for_all().await?;
                 results.take()
             }
         };
@@ -311,7 +311,12 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Reads only the sectors of a block that the request needs, after the whole block failed.
-    async fn fill_sectors(&self, block: BlockNo, spans: &[Span], error: DiskError) -> Result<Filled<S>, RequestError> {
+    async fn fill_sectors(
+        &self,
+        block: BlockNo,
+        spans: &[Span],
+        error: DiskError,
+    ) -> Result<FillResult<S>, RequestError> {
         let span = spans.iter().find(|span| span.block == block).expect("only blocks of the request are filled");
         let is_narrower = span.sectors() != Sectors::ALL && self.disk.geometry().logical_block as usize <= span.len;
         if !is_narrower || !(span.start as u64).is_multiple_of(u64::from(self.disk.geometry().logical_block)) {
@@ -371,8 +376,8 @@ impl<S: Seam> Shard<S> {
 
 /// Sources of a read's blocks.
 #[derive(Default)]
-struct Served {
-    wanted: usize,
+struct ReadSources {
+    requested: usize,
     from_memory: usize,
     from_flash: usize,
     from_backing: usize,
@@ -386,10 +391,11 @@ struct Served {
     to_promote: Vec<PageNo>,
 }
 
-impl Served {
-    /// Bytes of a request of `all` bytes by source. A fill reads whole blocks: its parts are divided in proportion.
-    fn bytes(&self, all: u64) -> SourceBytes {
-        let not_memory = all - self.memory_bytes;
+impl ReadSources {
+    /// Bytes of a request of `request_bytes` bytes by source. A fill reads whole blocks: its parts are divided in
+    /// proportion.
+    fn bytes(&self, request_bytes: u64) -> SourceBytes {
+        let not_memory = request_bytes - self.memory_bytes;
         let filled = (self.from_flash + self.from_backing) as u64;
         let flash = not_memory * self.from_flash as u64 / filled.max(1);
         SourceBytes {
@@ -402,9 +408,9 @@ impl Served {
 }
 
 /// A run and the result of its fill.
-type RunResult<S> = (Range<BlockNo>, Result<Filled<S>, DiskError>);
+type RunResult<S> = (Range<BlockNo>, Result<FillResult<S>, DiskError>);
 
-struct Plan {
+struct ReadPlan {
     /// Runs to be read from the backing.
     missing: Vec<Range<BlockNo>>,
     /// Runs of spilled blocks on flash.
@@ -415,7 +421,7 @@ struct Plan {
     is_prefetched: bool,
 }
 
-fn take_filled<S: Seam>(filled: &Filled<S>, span: &Span, piece: &mut Option<Piece<S::Block>>) {
+fn take_filled<S: Seam>(filled: &FillResult<S>, span: &Span, piece: &mut Option<Piece<S::Block>>) {
     let last = filled.first.plus(filled.blocks.len() as u64);
     if piece.is_none()
         && (filled.first..last).contains(&span.block)

@@ -4,10 +4,10 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::{Owner, Position};
+use flash::{BlockAddress, Position};
 use seam::{DiskError, Nanos, Seam};
 
-use super::fill::{FillGuard, Filled};
+use super::fill::{FillGuard, FillResult};
 use super::state::State;
 use super::{Shard, ShardRef};
 use crate::memory::{BlockNo, Memory, Sectors};
@@ -41,7 +41,7 @@ impl<S: Seam> Shard<S> {
         self: &ShardRef<S>,
         blocks: Range<BlockNo>,
         reason: ReloadReason,
-    ) -> Result<Option<Filled<S>>, DiskError> {
+    ) -> Result<Option<FillResult<S>>, DiskError> {
         let count = BlockNo::count(&blocks) as usize;
         let buffers = self.core.alloc_all(count, true).await.expect("a caller that may wait gets its buffers");
         self.reload_into(blocks, buffers, reason).await
@@ -53,7 +53,7 @@ impl<S: Seam> Shard<S> {
         blocks: Range<BlockNo>,
         buffers: Vec<S::BlockMut>,
         reason: ReloadReason,
-    ) -> Result<Option<Filled<S>>, DiskError> {
+    ) -> Result<Option<FillResult<S>>, DiskError> {
         let issued = self.with(|state, _| {
             let positions = BlockNo::each(&blocks).map(|block| {
                 let free = state.fill_guard_for(block, Sectors::ALL).is_none();
@@ -65,10 +65,12 @@ impl<S: Seam> Shard<S> {
         let Some((guard, positions)) = issued else { return Ok(None) };
         let result = match self.core.log() {
             Some(store) => {
-                let owners = BlockNo::each(&blocks).map(|block| Owner { incarnation: self.incarnation, block });
-                let wanted =
-                    owners.zip(positions).zip(buffers).map(|((owner, position), buffer)| (owner, position, buffer));
-                let read = store.read_all(wanted.collect()).await;
+                let addresses = BlockNo::each(&blocks).map(|block| BlockAddress { volume_id: self.volume_id, block });
+                let requests = addresses
+                    .zip(positions)
+                    .zip(buffers)
+                    .map(|((address, position), buffer)| (address, position, buffer));
+                let read = store.read_all(requests.collect()).await;
                 let read =
                     read.into_iter().map(|block| block.map_err(|error| DiskError::Io(error.to_string()))).collect();
                 self.install_reloaded(&guard, &blocks, read, reason)
@@ -88,7 +90,7 @@ impl<S: Seam> Shard<S> {
         blocks: &Range<BlockNo>,
         read: Vec<Result<S::Block, DiskError>>,
         reason: ReloadReason,
-    ) -> Result<Option<Filled<S>>, DiskError> {
+    ) -> Result<Option<FillResult<S>>, DiskError> {
         let now = self.seam().now();
         // The block has been dirty for long: destage should take it soon, so that it need not be reloaded again.
         let since = Nanos(now.0.saturating_sub(self.age_max().0));
@@ -121,7 +123,7 @@ impl<S: Seam> Shard<S> {
         match failure {
             Some(error) => Err(error),
             None if changed_meanwhile => Ok(None),
-            None => Ok(Some(Filled::new(blocks.start, content, Rc::clone(guard)))),
+            None => Ok(Some(FillResult::new(blocks.start, content, Rc::clone(guard)))),
         }
     }
 

@@ -11,15 +11,15 @@ use flash::{CompletionNo, Epoch, Position};
 use seam::{Nanos, Seam};
 
 use super::fill::FillGuard;
-use super::flush::Flushing;
-use super::wait::{Waits, WriteWait};
+use super::flush::FlushProgress;
+use super::wait::{WriteWait, WriteWaits};
 use crate::destage::epochs::Epochs;
 use crate::destage::failures::Failures;
 use crate::destage::order::DirtyOrder;
 use crate::log::Logging;
 use crate::log::log_tracker::{LogTracker, RangeChange};
 use crate::memory::zeroes::{RANGES_MAX, ZeroRange, ZeroRanges, ZeroState};
-use crate::memory::{BlockNo, Memory, Sectors, Slot, SlotRef, Written};
+use crate::memory::{BlockNo, Memory, Sectors, Slot, SlotRef, UnflushedWrite};
 
 /// A write or zero operation in flight to the backing.
 pub struct Operation {
@@ -61,7 +61,7 @@ impl FlushObligation {
 }
 
 /// A block in flight to the backing.
-pub struct Sent {
+pub struct InFlightBlock {
     /// Its slot, which may be gone when the write completes.
     pub slot: SlotRef,
     /// Number of the block.
@@ -71,7 +71,7 @@ pub struct Sent {
 }
 
 /// Blocks that have just become durable on the backing, and clean.
-pub struct Destaged<B> {
+pub struct DestagedBlocks<B> {
     /// The last ones, at most `LAST_MAX`, with their content; `None`: zeroes.
     pub last: VecDeque<(BlockNo, Option<B>)>,
     /// The first ones, at most `BLOCKS_MAX`.
@@ -89,13 +89,13 @@ const BLOCKS_MAX: usize = 4_096;
 /// Maximum number of blocks listed of one zero-range, spread over it, so that other blocks fit into the list.
 const OF_RANGE_MAX: u64 = 8;
 
-impl<B> Default for Destaged<B> {
+impl<B> Default for DestagedBlocks<B> {
     fn default() -> Self {
-        Destaged { last: VecDeque::new(), blocks: Vec::new(), partial: VecDeque::new() }
+        DestagedBlocks { last: VecDeque::new(), blocks: Vec::new(), partial: VecDeque::new() }
     }
 }
 
-impl<B> Destaged<B> {
+impl<B> DestagedBlocks<B> {
     fn add(&mut self, block: BlockNo, content: B) {
         self.add_last(block, Some(content));
         if self.blocks.len() < BLOCKS_MAX {
@@ -144,7 +144,7 @@ pub struct State {
     /// Fills and queries in flight (R2, docs/rules.md).
     pub fill_guards: Vec<Rc<FillGuard>>,
     /// Requests that wait for the next write of a block, by block.
-    pub waits: Waits,
+    pub waits: WriteWaits,
     /// Blocks and ranges (by first block) whose last write failed.
     pub failed: Failures,
     /// The shard's records in the flash log.
@@ -152,11 +152,11 @@ pub struct State {
     /// Progress of flushes that the log answers.
     pub logging: Logging,
     /// Progress of flushes to the backing.
-    pub flushing: Flushing,
+    pub flushing: FlushProgress,
     /// Blocks whose missing sectors are being read for destage.
     pub filling: BTreeSet<BlockNo>,
-    /// The last seen incarnation of the backing.
-    pub incarnation: u64,
+    /// The last seen connection epoch of the backing.
+    pub connection_epoch: u64,
     /// Number of times that written data became dirty again.
     pub losses: u64,
     /// All completions below this number are flushed on the backing.
@@ -179,8 +179,8 @@ pub struct State {
 
 impl State {
     /// The initial state. The first flush always reaches the backing, because an earlier run may have written.
-    pub fn new(incarnation: u64) -> Self {
-        State { incarnation, next_sequence: CompletionNo(1), ..State::default() }
+    pub fn new(connection_epoch: u64) -> Self {
+        State { connection_epoch, next_sequence: CompletionNo(1), ..State::default() }
     }
 
     /// Number of zero-ranges and of blocks that are not clean.
@@ -306,7 +306,7 @@ impl State {
     }
 
     /// Marks a dirty block as in flight.
-    pub fn send<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32) -> Sent {
+    pub fn send<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32) -> InFlightBlock {
         let reference = memory.reference(id);
         let slot = memory.slot_mut(id);
         let epoch = slot.dirty.take().expect("only a dirty block is written");
@@ -315,11 +315,11 @@ impl State {
         self.closed_dirty_blocks -= u64::from(self.epochs.is_closed(epoch));
         self.order.remove(slot.block);
         self.log_tracker.record_send(slot.block);
-        Sent { slot: reference, block: slot.block, epoch }
+        InFlightBlock { slot: reference, block: slot.block, epoch }
     }
 
     /// Marks a block in flight as written: its write completed.
-    pub fn sent_done<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &Sent) {
+    pub fn sent_done<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &InFlightBlock) {
         self.epochs.remove(sent.epoch);
         self.failed.remove(sent.block);
         let sequence = self.next_completion();
@@ -329,13 +329,13 @@ impl State {
         slot.acked_unwritten &= slot.dirty.is_some();
         let epoch = slot.written.map_or(sent.epoch, |written| written.epoch.min(sent.epoch));
         self.written_blocks += u64::from(slot.written.is_none());
-        slot.written = Some(Written { epoch, sequence });
+        slot.written = Some(UnflushedWrite { epoch, sequence });
         self.written.push_back((WrittenUnit::Block(sent.slot), sequence));
         self.log_tracker.record_write(sent.block, sequence);
     }
 
     /// Makes a block in flight dirty again, in the older of its epochs: its write failed.
-    pub fn sent_failed<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &Sent, now: Nanos) {
+    pub fn sent_failed<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &InFlightBlock, now: Nanos) {
         let Some(id) = memory.resolve(sent.slot) else {
             // A zero-range has replaced the block, in an epoch no later than this one.
             self.epochs.remove(sent.epoch);
@@ -349,13 +349,13 @@ impl State {
     }
 
     /// True if no content of a block in flight was ever acknowledged or written, so that the block may be dropped.
-    pub fn may_abandon<S: Seam>(&self, memory: &Memory<S>, sent: &Sent) -> bool {
+    pub fn may_abandon<S: Seam>(&self, memory: &Memory<S>, sent: &InFlightBlock) -> bool {
         let slot = memory.resolve(sent.slot).map(|id| memory.slot(id));
         slot.is_none_or(|slot| !slot.acked_unwritten && slot.written.is_none())
     }
 
     /// Drops a block in flight whose write failed and was never acknowledged, unless it was overwritten meanwhile.
-    pub fn sent_abandoned<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &Sent) {
+    pub fn sent_abandoned<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &InFlightBlock) {
         assert!(self.may_abandon(memory, sent), "acknowledged data is dropped only when it is on the backing");
         self.epochs.remove(sent.epoch);
         let Some(id) = memory.resolve(sent.slot) else { return };
@@ -546,7 +546,7 @@ impl State {
         // All of the merged range is tried again, and requests that wait for a part wait for the whole.
         self.failed.remove(left);
         self.failed.remove(right);
-        let waits = self.waits.take(right.single());
+        let waits = self.waits.take_waits(right.single());
         self.waits.put(left, waits);
         Some(left)
     }
@@ -566,8 +566,8 @@ impl State {
             self.failed.remove(*start);
             // Requests that wait for the range wait for every remaining part, and for the content that replaces the
             // rest.
-            let waits = self.waits.at(*start).to_vec();
-            let right = cut.left.iter().filter(|(left, part)| left > start && part.end == range.end);
+            let waits = self.waits.waits_at(*start).to_vec();
+            let right = cut.remainders.iter().filter(|(left, part)| left > start && part.end == range.end);
             let parts = right.map(|(left, _)| *left).chain((newer > *start).then_some(newer));
             for part in parts {
                 waits.iter().for_each(|wait| self.waits.add(part, wait));
@@ -575,11 +575,11 @@ impl State {
             // Waits are registered at a range's first block. Inside another range, a later cut there would be taken for
             // the whole range.
             if newer < *start {
-                let moved = self.waits.take(start.single());
+                let moved = self.waits.take_waits(start.single());
                 self.waits.put(newer, moved);
             }
         }
-        for (start, range) in &cut.left {
+        for (start, range) in &cut.remainders {
             match range.state {
                 // Found by its first block when its flush completes.
                 ZeroState::Written(written) => {
@@ -602,7 +602,7 @@ impl State {
         let sequence = self.next_completion();
         for start in self.zeroes.in_flight(blocks, id) {
             let range = self.zeroes.get_mut(start).expect("a listed range exists");
-            range.state = ZeroState::Written(Written { epoch: range.epoch, sequence });
+            range.state = ZeroState::Written(UnflushedWrite { epoch: range.epoch, sequence });
             range.acked_unwritten = false;
             let epoch = range.epoch;
             self.epochs.remove(epoch);
@@ -657,8 +657,12 @@ impl State {
     }
 
     /// Cleans written data after a successful backing flush that began when [`State::sequence`] was `covered`.
-    pub fn clean_written<S: Seam>(&mut self, memory: &mut Memory<S>, covered: CompletionNo) -> Destaged<S::Block> {
-        let mut destaged = Destaged::default();
+    pub fn clean_written<S: Seam>(
+        &mut self,
+        memory: &mut Memory<S>,
+        covered: CompletionNo,
+    ) -> DestagedBlocks<S::Block> {
+        let mut destaged = DestagedBlocks::default();
         // Remaining parts of ranges are listed behind younger entries, so the whole list is scanned.
         for _ in 0..self.written.len() {
             let (unit, sequence) = self.written.pop_front().expect("the queue has as many entries as counted");

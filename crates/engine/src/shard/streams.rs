@@ -43,14 +43,14 @@ impl Streams {
         let end = at + len;
         // Several requests of one stream may be in flight and arrive slightly out of order.
         let slack = 2 * len;
-        let found =
+        let position =
             self.recent.iter().position(|stream| at >= stream.next.saturating_sub(slack) && at <= stream.next + slack);
-        let Some(found) = found else {
+        let Some(position) = position else {
             self.recent.truncate(STREAMS_MAX - 1);
             self.recent.insert(0, Stream { next: end, run_bytes: len, window_bytes: WINDOW_MIN_BYTES, ahead: end });
             return StreamRead { sequential: false, ahead: None };
         };
-        self.recent[..=found].rotate_right(1);
+        self.recent[..=position].rotate_right(1);
         let stream = &mut self.recent[0];
         if end <= stream.next {
             // A repeated read of the same place is no progress.

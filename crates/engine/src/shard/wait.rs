@@ -17,7 +17,7 @@ pub struct WriteWait {
     failure: RefCell<Option<DiskError>>,
     /// A part was lost, and newer content replaced it.
     replaced: Cell<bool>,
-    done: Signal,
+    completed: Signal,
 }
 
 impl WriteWait {
@@ -33,7 +33,7 @@ impl WriteWait {
         }
         self.remaining.set(self.remaining.get().checked_sub(1).expect("as many finish as were expected"));
         if self.remaining.get() == 0 {
-            self.done.notify();
+            self.completed.notify();
         }
     }
 
@@ -49,7 +49,7 @@ impl WriteWait {
 
     /// Waits for all blocks; returns the first failure.
     pub async fn wait_for_all(&self) -> Result<(), DiskError> {
-        self.done.wait_for(|| (self.remaining.get() == 0).then_some(())).await;
+        self.completed.wait_for(|| (self.remaining.get() == 0).then_some(())).await;
         self.failure.borrow_mut().take().map_or(Ok(()), Err)
     }
 }
@@ -57,9 +57,9 @@ impl WriteWait {
 /// Requests that wait for the write of a block, or of the zero-range that begins there. A request is listed once at
 /// most for each place. Otherwise repeated cuts and merges of a range would double its waiting requests each time.
 #[derive(Default)]
-pub struct Waits(BTreeMap<BlockNo, Vec<Rc<WriteWait>>>);
+pub struct WriteWaits(BTreeMap<BlockNo, Vec<Rc<WriteWait>>>);
 
-impl Waits {
+impl WriteWaits {
     /// True if no request waits.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -71,7 +71,7 @@ impl Waits {
     }
 
     /// The requests that wait at `place`.
-    pub fn at(&self, place: BlockNo) -> &[Rc<WriteWait>] {
+    pub fn waits_at(&self, place: BlockNo) -> &[Rc<WriteWait>] {
         self.0.get(&place).map_or(&[], Vec::as_slice)
     }
 
@@ -103,7 +103,7 @@ impl Waits {
     }
 
     /// Removes and returns the requests that wait at any of `places`, once for each place.
-    pub fn take(&mut self, places: Range<BlockNo>) -> Vec<Rc<WriteWait>> {
+    pub fn take_waits(&mut self, places: Range<BlockNo>) -> Vec<Rc<WriteWait>> {
         let mut taken = Vec::new();
         while let Some((place, _)) = self.0.range(places.clone()).next() {
             let place = *place;
@@ -119,28 +119,28 @@ mod tests {
 
     #[test]
     fn range_cut_and_merged_repeatedly_is_waited_for_once() {
-        let (mut waits, wait) = (Waits::default(), Rc::new(WriteWait::default()));
+        let (mut waits, wait) = (WriteWaits::default(), Rc::new(WriteWait::default()));
         waits.add(BlockNo(0), &wait);
         for _ in 0..64 {
-            let whole = waits.at(BlockNo(0)).to_vec();
+            let whole = waits.waits_at(BlockNo(0)).to_vec();
             assert_eq!(whole.len(), 1);
             [3, 5].map(BlockNo).into_iter().for_each(|part| whole.iter().for_each(|wait| waits.add(part, wait)));
             for part in [3, 5].map(BlockNo) {
-                let merged = waits.take(part.single());
+                let merged = waits.take_waits(part.single());
                 waits.put(BlockNo(0), merged);
             }
         }
         assert_eq!(wait.remaining.get(), 1);
-        waits.take(BlockNo(0)..BlockNo(8)).iter().for_each(|wait| wait.finish_one(Ok(&())));
+        waits.take_waits(BlockNo(0)..BlockNo(8)).iter().for_each(|wait| wait.finish_one(Ok(&())));
         assert!(wait.remaining.get() == 0 && waits.is_empty());
     }
 
     #[test]
     fn request_at_several_places_is_returned_for_each() {
-        let (mut waits, wait) = (Waits::default(), Rc::new(WriteWait::default()));
+        let (mut waits, wait) = (WriteWaits::default(), Rc::new(WriteWait::default()));
         [1, 2, 9].map(BlockNo).into_iter().for_each(|place| waits.add(place, &wait));
         assert_eq!(waits.places_from(BlockNo(2)).collect::<Vec<_>>(), [2, 9, 1].map(BlockNo));
-        let taken = waits.take(BlockNo(0)..BlockNo(9));
+        let taken = waits.take_waits(BlockNo(0)..BlockNo(9));
         assert_eq!((taken.len(), waits.contains(BlockNo(9)), waits.contains(BlockNo(1))), (2, true, false));
         taken.iter().for_each(|wait| wait.finish_one(Ok(&())));
         assert_eq!(wait.remaining.get(), 1);

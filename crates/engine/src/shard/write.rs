@@ -133,28 +133,28 @@ impl<S: Seam> Shard<S> {
         let sectors = span.sectors();
         let supplied = (span.len == BLOCK_BYTES).then(|| source.take_block(span.from)).flatten();
         let filled = supplied.is_some();
-        let mut found = memory.find(self.number, span.block);
-        if span.len < BLOCK_BYTES && found.is_none() && state.log_tracker.is_spilled(span.block) {
+        let mut known_slot = memory.find(self.number, span.block);
+        if span.len < BLOCK_BYTES && known_slot.is_none() && state.log_tracker.is_spilled(span.block) {
             return None;
         }
         let spare = match supplied {
-            None if found.is_none_or(|id| !self.may_change(memory, id)) => {
+            None if known_slot.is_none_or(|id| !self.may_change(memory, id)) => {
                 let block = memory.alloc()?;
                 // The allocation may have evicted the block's own slot.
-                found = memory.find(self.number, span.block);
+                known_slot = memory.find(self.number, span.block);
                 Some(block)
             }
             supplied => supplied,
         };
         state.invalidate_fills(span.block.single(), sectors);
         // A block that is not clean has no valid copy on flash: that was invalidated when it became dirty.
-        if found.is_none_or(|id| memory.slot(id).is_clean()) {
+        if known_slot.is_none_or(|id| memory.slot(id).is_clean()) {
             self.invalidate_flash(span.block.single());
         }
         state.failed.remove(span.block);
         state.log_tracker.record_change(span.block);
         let epoch = state.epochs.current();
-        let Some(id) = found else {
+        let Some(id) = known_slot else {
             self.record_write_miss(span.block);
             let mut data = spare.expect("an absent block has a spare buffer");
             let spilled = state.supersede_spilled(span.block.single()).unwrap_or_default();

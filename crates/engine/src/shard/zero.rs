@@ -20,9 +20,9 @@ use crate::{RequestError, WriteSource, ZeroFlags};
 const STEP_BLOCKS: u64 = 1 << 16;
 
 /// A source of zeroes for block edges.
-struct Zeroes;
+struct ZeroSource;
 
-impl<S: Seam> WriteSource<S> for Zeroes {
+impl<S: Seam> WriteSource<S> for ZeroSource {
     fn fill(&mut self, _from: usize, block: &mut S::BlockMut, at: usize, len: usize) {
         block.zero(at, len);
     }
@@ -101,7 +101,7 @@ impl<S: Seam> Shard<S> {
         let now = self.seam().now();
         self.with(|state, memory| {
             let mode = WriteMode { keep: self.keeps_writes(), acked_unwritten: wait.is_none(), now };
-            if self.write_block(state, memory, span, &mut Zeroes, mode).is_none() {
+            if self.write_block(state, memory, span, &mut ZeroSource, mode).is_none() {
                 return false;
             }
             if let Some(wait) = wait {

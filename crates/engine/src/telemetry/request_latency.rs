@@ -73,7 +73,7 @@ impl RequestLatency {
             let (service, held) = (LayoutHistogram::default(), LayoutHistogram::default());
             service.add_all(&total);
             service.take_out(&requests.total);
-            let not_held = service.counts().all();
+            let not_held = service.counts().total();
             service.add_all(&requests.service);
             held.add_times(Nanos::ZERO, not_held);
             held.add_all(&requests.held);
@@ -96,7 +96,7 @@ mod tests {
         latency.add(Nanos::from_micros(16_100), Nanos::from_millis(16));
         let LatencyStats { total, parts } = latency.stats();
         let LatencyParts { service, held } = parts.expect("a request was held");
-        assert_eq!((total.all(), service.all(), held.all()), (10, 10, 10));
+        assert_eq!((total.total(), service.total(), held.total()), (10, 10, 10));
         assert_eq!((total.sum_ns, service.sum_ns, held.sum_ns), (16_208_000, 208_000, 16_000_000));
         // Both measured requests took 100 us to serve, and only one of them was held.
         assert_eq!(service.buckets.iter().map(|(_, count)| *count).collect::<Vec<_>>(), [8, 2]);

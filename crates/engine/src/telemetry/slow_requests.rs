@@ -17,7 +17,7 @@ pub struct SlowRequest {
     /// End of the request.
     pub ended: Nanos,
     /// Its duration.
-    pub took: Nanos,
+    pub latency: Nanos,
     /// Its operation.
     pub op: OpKind,
     /// First byte.
@@ -43,24 +43,24 @@ pub struct SlowRequests {
 impl SlowRequests {
     /// Records a request that has ended.
     pub fn record(&self, trace: &LatencyTrace, op: OpKind, at: u64, len: u64, now: Nanos) {
-        let took = trace.elapsed(now);
-        if took == Nanos::ZERO || (took <= self.threshold.get() && now < self.expires.get()) {
+        let latency = trace.elapsed(now);
+        if latency == Nanos::ZERO || (latency <= self.threshold.get() && now < self.expires.get()) {
             return;
         }
         let (step, waited) = trace.longest();
         let mut requests = self.requests.borrow_mut();
         requests.retain(|slow| slow.ended + HOUR > now);
         if requests.len() >= REQUESTS_MAX {
-            let fastest = (0..requests.len()).min_by_key(|index| requests[*index].took).expect("the list is full");
-            if requests[fastest].took < took {
+            let fastest = (0..requests.len()).min_by_key(|index| requests[*index].latency).expect("the list is full");
+            if requests[fastest].latency < latency {
                 requests.swap_remove(fastest);
             }
         }
         if requests.len() < REQUESTS_MAX {
-            requests.push(SlowRequest { ended: now, took, op, at, len, step, waited });
+            requests.push(SlowRequest { ended: now, latency, op, at, len, step, waited });
         }
         let is_full = requests.len() == REQUESTS_MAX;
-        let threshold = requests.iter().map(|slow| slow.took).min().filter(|_| is_full);
+        let threshold = requests.iter().map(|slow| slow.latency).min().filter(|_| is_full);
         self.threshold.set(threshold.unwrap_or(Nanos::ZERO));
         let oldest = requests.iter().map(|slow| slow.ended).min();
         self.expires.set(oldest.map_or(now, |oldest| oldest + HOUR));
@@ -70,7 +70,7 @@ impl SlowRequests {
     pub fn list(&self, now: Nanos) -> Vec<SlowRequest> {
         let mut list: Vec<SlowRequest> =
             self.requests.borrow().iter().filter(|slow| slow.ended + HOUR > now).copied().collect();
-        list.sort_by_key(|slow| std::cmp::Reverse((slow.took, slow.ended)));
+        list.sort_by_key(|slow| std::cmp::Reverse((slow.latency, slow.ended)));
         list
     }
 }
@@ -98,10 +98,10 @@ mod tests {
         let list = slow.list(Nanos::from_secs(1_002));
         assert_eq!(list.len(), 100);
         assert_eq!(
-            (list[0].took, list[0].step, list[0].waited),
+            (list[0].latency, list[0].step, list[0].waited),
             (Nanos::from_millis(1_001), Step::Backing, Nanos::from_millis(1_000))
         );
-        assert_eq!((list[99].took, list[99].step), (Nanos::from_millis(902), Step::Flash));
+        assert_eq!((list[99].latency, list[99].step), (Nanos::from_millis(902), Step::Flash));
         // An hour later only newer requests count, however fast they were.
         request(&slow, Nanos::from_secs(4_700), 1, 2);
         let list = slow.list(Nanos::from_secs(4_701));

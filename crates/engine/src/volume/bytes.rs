@@ -22,11 +22,11 @@ impl<S: Seam> Volume<S> {
     pub fn read_bytes_now(&self, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
         let Ok(around) = round_out(at, len as u64) else { return false };
         let before = out.len();
-        let done = self.read_now(around.start, len_of(&around), out);
-        if done {
+        let is_read = self.read_now(around.start, len_of(&around), out);
+        if is_read {
             trim_pieces(out, before, (at - around.start) as usize, len);
         }
-        done
+        is_read
     }
 
     /// Like [`Volume::read`], for any bytes.
@@ -124,11 +124,11 @@ impl<S: Seam> Volume<S> {
     pub async fn allocation_bytes(&self, at: u64, len: u64) -> Result<Vec<AllocationExtent>, RequestError> {
         let around = round_out(at, len)?;
         let mut runs = self.allocation(around.start, around.end - around.start).await?;
-        let (mut skipped, mut left) = (at - around.start, len);
+        let (mut skipped, mut remaining) = (at - around.start, len);
         for run in &mut runs {
             run.len_bytes -= std::mem::take(&mut skipped);
-            run.len_bytes = run.len_bytes.min(left);
-            left -= run.len_bytes;
+            run.len_bytes = run.len_bytes.min(remaining);
+            remaining -= run.len_bytes;
         }
         runs.retain(|run| run.len_bytes > 0);
         Ok(runs)
@@ -195,8 +195,8 @@ mod tests {
         trim_pieces(&mut pieces, 1, 100, 1000);
         let shapes: Vec<_> = pieces.iter().map(|piece| (piece.start(), piece.len())).collect();
         assert_eq!(shapes, [(0, 512), (3684, 412), (0, 588)]);
-        let mut one = vec![Piece::new((), 512, 512)];
-        trim_pieces(&mut one, 0, 511, 1);
-        assert_eq!((one[0].start(), one[0].len()), (1023, 1));
+        let mut pieces = vec![Piece::new((), 512, 512)];
+        trim_pieces(&mut pieces, 0, 511, 1);
+        assert_eq!((pieces[0].start(), pieces[0].len()), (1023, 1));
     }
 }

@@ -27,13 +27,13 @@ pub struct Gate {
 }
 
 /// Guard of a request in progress.
-pub struct Inside<'a>(&'a Gate);
+pub struct RequestInProgress<'a>(&'a Gate);
 
 /// Guard of a held gate without requests in progress; dropping it opens the gate.
-pub struct Held<'a>(&'a Gate);
+pub struct HeldGate<'a>(&'a Gate);
 
 /// A closed gate. Requests are in progress only if [`Gate::close_within`] ran out of time.
-pub struct Closed<'a>(&'a Gate);
+pub struct ClosedGate<'a>(&'a Gate);
 
 impl Gate {
     /// True if a request that must not wait may enter.
@@ -42,7 +42,7 @@ impl Gate {
     }
 
     /// Enters, once the gate is not held.
-    pub async fn enter(&self) -> Result<Inside<'_>, RequestError> {
+    pub async fn enter(&self) -> Result<RequestInProgress<'_>, RequestError> {
         if !self.is_open() {
             self.changed.wait_for(|| (self.state.get() != GateState::Held).then_some(())).await;
         }
@@ -50,37 +50,37 @@ impl Gate {
             return Err(RequestError::ShuttingDown);
         }
         self.in_progress.set(self.in_progress.get() + 1);
-        Ok(Inside(self))
+        Ok(RequestInProgress(self))
     }
 
     /// Holds new requests and waits until all others have ended.
-    pub async fn hold(&self) -> Result<Held<'_>, RequestError> {
+    pub async fn hold(&self) -> Result<HeldGate<'_>, RequestError> {
         self.changed.wait_for(|| (self.state.get() != GateState::Held).then_some(())).await;
         if self.state.get() == GateState::Closed {
             return Err(RequestError::ShuttingDown);
         }
         self.state.set(GateState::Held);
-        let held = Held(self);
+        let held = HeldGate(self);
         self.wait_until_empty().await;
         Ok(held)
     }
 
     /// Refuses new requests and waits until all others have ended.
-    pub async fn close(&self) -> Result<Closed<'_>, RequestError> {
+    pub async fn close(&self) -> Result<ClosedGate<'_>, RequestError> {
         let held = self.hold().await?;
         self.state.set(GateState::Closed);
         drop(held);
-        Ok(Closed(self))
+        Ok(ClosedGate(self))
     }
 
     /// Like [`Gate::close`], but stops waiting for requests in progress when `timeout` ends.
-    pub async fn close_within(&self, timeout: impl Future<Output = ()>) -> Result<Closed<'_>, RequestError> {
+    pub async fn close_within(&self, timeout: impl Future<Output = ()>) -> Result<ClosedGate<'_>, RequestError> {
         self.changed.wait_for(|| (self.state.get() != GateState::Held).then_some(())).await;
         if self.state.get() == GateState::Closed {
             return Err(RequestError::ShuttingDown);
         }
         self.state.set(GateState::Held);
-        let held = Held(self);
+        let held = HeldGate(self);
         let (mut out, mut timeout) = (pin!(self.wait_until_empty()), pin!(timeout));
         let is_over = |context: &mut Context<'_>| {
             let ready = out.as_mut().poll(context).is_ready() || timeout.as_mut().poll(context).is_ready();
@@ -89,7 +89,7 @@ impl Gate {
         poll_fn(is_over).await;
         self.state.set(GateState::Closed);
         drop(held);
-        Ok(Closed(self))
+        Ok(ClosedGate(self))
     }
 
     async fn wait_until_empty(&self) {
@@ -97,7 +97,7 @@ impl Gate {
     }
 }
 
-impl Closed<'_> {
+impl ClosedGate<'_> {
     /// Opens the gate again.
     pub fn open_again(self) {
         self.0.state.set(GateState::Open);
@@ -105,7 +105,7 @@ impl Closed<'_> {
     }
 }
 
-impl Drop for Inside<'_> {
+impl Drop for RequestInProgress<'_> {
     fn drop(&mut self) {
         self.0.in_progress.set(self.0.in_progress.get() - 1);
         if self.0.in_progress.get() == 0 {
@@ -114,7 +114,7 @@ impl Drop for Inside<'_> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldGate<'_> {
     fn drop(&mut self) {
         if self.0.state.get() == GateState::Held {
             self.0.state.set(GateState::Open);

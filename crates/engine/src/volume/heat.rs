@@ -76,11 +76,11 @@ impl Heat {
             rows.pop_front();
         }
         let shift = self.shift.get().max(BLOCK_BYTES.ilog2());
-        let wanted = shift.max(size_bytes.div_ceil(HEAT_PARTS as u64).max(1).next_power_of_two().ilog2());
-        for _ in self.shift.get()..wanted {
+        let new_shift = shift.max(size_bytes.div_ceil(HEAT_PARTS as u64).max(1).next_power_of_two().ilog2());
+        for _ in self.shift.get()..new_shift {
             rows.iter_mut().flat_map(|row| [&mut row.reads, &mut row.writes]).for_each(merge_pairs);
         }
-        self.shift.set(wanted);
+        self.shift.set(new_shift);
     }
 
     /// The recent requests.

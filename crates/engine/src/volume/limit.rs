@@ -7,7 +7,7 @@ use std::rc::Rc;
 use qos::{Limiter, Limits};
 use seam::{Nanos, Seam};
 
-use crate::wait::Grant;
+use crate::wait::OneShotEvent;
 
 /// Longest delay until waiting requests notice a changed limit.
 const RECHECK_PERIOD: Nanos = Nanos::from_millis(100);
@@ -20,7 +20,7 @@ pub struct LimitQueue {
     /// True once the limit no longer applies to any request.
     lifted: Cell<bool>,
     /// Length in bytes of each waiting request.
-    queue: RefCell<VecDeque<(u64, Rc<Grant>)>>,
+    queue: RefCell<VecDeque<(u64, Rc<OneShotEvent>)>>,
     pacing: Cell<bool>,
     /// Number of requests that waited.
     pub waits: Cell<u64>,
@@ -48,7 +48,7 @@ impl LimitQueue {
 
     /// Admits all waiting requests: the volume is being closed and answers them with an error.
     pub fn release(&self) {
-        self.queue.take().iter().for_each(|(_, waiter)| waiter.give());
+        self.queue.take().iter().for_each(|(_, waiter)| waiter.set());
     }
 
     /// Waits until the limit admits a request of `bytes`; returns the time waited.
@@ -61,7 +61,7 @@ impl LimitQueue {
                 return Nanos::ZERO;
             }
         }
-        let waiter = Rc::<Grant>::default();
+        let waiter = Rc::<OneShotEvent>::default();
         self.queue.borrow_mut().push_back((bytes, Rc::clone(&waiter)));
         self.start_pacing(seam);
         waiter.wait().await;
@@ -94,7 +94,7 @@ impl LimitQueue {
             }
             self.limiter.borrow_mut().take(now, bytes);
             let (_, waiter) = self.queue.borrow_mut().pop_front().expect("the queue is not empty");
-            waiter.give();
+            waiter.set();
         }
     }
 }

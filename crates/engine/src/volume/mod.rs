@@ -36,8 +36,8 @@ use tap::{Tap, TappedBatch};
 
 /// Longest prefetch of one request, in bytes; the rest is left out.
 const PREFETCH_BYTES_MAX: u64 = 32 << 20;
-/// Time for requests in progress to end before a volume is parked without waiting for them.
-const PARK_TIMEOUT: Nanos = Nanos::from_secs(1);
+/// Time for requests in progress to end before a stop leaves the dirty data in the log without waiting for them.
+const LEAVE_TIMEOUT: Nanos = Nanos::from_secs(1);
 
 struct Inner<S: Seam> {
     spec: VolumeSpec,
@@ -69,14 +69,14 @@ impl<S: Seam> Volume<S> {
         let geometry = backing.disk.geometry();
         let shard = Rc::new(Shard {
             number,
-            incarnation: spec.incarnation,
+            volume_id: spec.volume_id,
             dispatch: Dispatch::new(geometry.queue_depth),
             datastore: Default::default(),
             size_bytes: Cell::new(geometry.size_bytes),
             policy: Cell::new(spec.policy),
             mode: Cell::new(spec.mode),
             defer: spec.defer,
-            state: RefCell::new(State::new(backing.disk.incarnation())),
+            state: RefCell::new(State::new(backing.disk.connection_epoch())),
             throttle: Default::default(),
             retry: Default::default(),
             streams: Default::default(),
@@ -87,7 +87,7 @@ impl<S: Seam> Volume<S> {
             curves: Default::default(),
             memory_quota: Cell::new(spec.memory),
             flash_tier: FlashTier::new(
-                core.pages().map(|pages| pages.volume(spec.incarnation)),
+                core.pages().map(|pages| pages.volume(spec.volume_id)),
                 spec.flash.clone(),
                 spec.drops_pages,
             ),
@@ -512,12 +512,12 @@ impl<S: Seam> Volume<S> {
     /// Refuses new requests, waits for the ones in progress, and leaves dirty data in the flash log for the next start.
     /// It does not wait for reads of a hung backing. If the log does not answer flushes, it drains the volume instead.
     /// Returns true if the log holds records of the volume.
-    pub async fn park(&self) -> Result<bool, RequestError> {
+    pub async fn leave_in_log(&self) -> Result<bool, RequestError> {
         if !self.0.shard.uses_log() {
             self.drain().await?;
             return Ok(false);
         }
-        let closed = self.0.gate.close_within(self.0.shard.seam().sleep(PARK_TIMEOUT)).await?;
+        let closed = self.0.gate.close_within(self.0.shard.seam().sleep(LEAVE_TIMEOUT)).await?;
         self.0.limit_queue.release();
         let shard = &self.0.shard;
         if let Err(error) = shard.flush_log().await {
@@ -547,8 +547,8 @@ impl<S: Seam> Volume<S> {
 
     /// Adopts the volume's log records, sorted by block, before the volume is served. Records that persisted memory
     /// lists as out of date do not count. Returns true if there are records past the volume's end.
-    pub(crate) fn recover(&self, records: &[flash::Recovered], left: &ShmImage) -> bool {
-        self.0.shard.recover(records, left)
+    pub(crate) fn recover(&self, records: &[flash::Recovered], image: &ShmImage) -> bool {
+        self.0.shard.recover(records, image)
     }
 
     /// Makes tombstones of all records past the volume's end durable. The data was given up when the volume was
@@ -562,13 +562,13 @@ impl<S: Seam> Volume<S> {
     /// memory stays complete.
     pub(crate) async fn recover_memory<W: WriteSource<S>>(
         &self,
-        left: &ShmImage,
+        image: &ShmImage,
         source: impl FnMut(usize) -> W,
     ) -> Result<u64, RequestError> {
-        self.0.shard.recover_memory(left, source).await
+        self.0.shard.recover_memory(image, source).await
     }
 
-    async fn close(&self) -> Result<gate::Closed<'_>, RequestError> {
+    async fn close(&self) -> Result<gate::ClosedGate<'_>, RequestError> {
         let closed = self.0.gate.close().await?;
         self.0.limit_queue.release();
         Ok(closed)
@@ -586,7 +586,7 @@ impl<S: Seam> Volume<S> {
         }
     }
 
-    async fn enter(&self) -> Result<gate::Inside<'_>, RequestError> {
+    async fn enter(&self) -> Result<gate::RequestInProgress<'_>, RequestError> {
         self.0.gate.enter().await
     }
 

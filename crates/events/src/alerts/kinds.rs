@@ -46,9 +46,9 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Follow the cause; `hotset volume show NAME` repeats it. A reload or a restart retries.",
         delay_ms: 0,
         has_notice: true,
-        find: |context, found| {
+        find: |context, problems| {
             for volume in context.status.volumes.iter().filter(|volume| volume.state == VolumeState::Refused) {
-                found.push((Some(volume.name.clone()), Notice::join(&volume.alerts)));
+                problems.push((Some(volume.name.clone()), Notice::join(&volume.alerts)));
             }
         },
     },
@@ -59,10 +59,10 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Check the load of the machine. If the alert persists, restart the daemon: flushed data is safe.",
         delay_ms: 3_000,
         has_notice: true,
-        find: |context, found| {
+        find: |context, problems| {
             let answers = |core: &usize| context.status.cores.iter().any(|report| report.core == *core);
             for core in (0..context.limits.cores).filter(|core| !answers(core)) {
-                found.push((Some(format!("core {core}")), "it does not answer".to_owned()));
+                problems.push((Some(format!("core {core}")), "it does not answer".to_owned()));
             }
         },
     },
@@ -73,16 +73,16 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "`hotset volume show NAME` lists the ranges: restore them from a backup. Replace the failed devices.",
         delay_ms: 0,
         has_notice: true,
-        find: |context, found| {
+        find: |context, problems| {
             for volume in context.status.volumes.iter().filter(|volume| volume.lost_bytes > 0) {
                 let cause = format!("{} KiB have no good copy on flash", volume.lost_bytes / 1024);
-                found.push((Some(volume.name.clone()), cause));
+                problems.push((Some(volume.name.clone()), cause));
             }
             let scrubbed = context.flash().map_or(0, |flash| flash.scrub.lost);
             if scrubbed > 0 {
                 let s = plural(scrubbed as usize);
                 let cause = format!("the scrub has found {scrubbed} block{s} without a good copy since the start");
-                found.push((None, cause));
+                problems.push((None, cause));
             }
         },
     },
@@ -94,9 +94,9 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                  data in memory.",
         delay_ms: 0,
         has_notice: true,
-        find: |context, found| {
+        find: |context, problems| {
             if context.flash().is_some_and(|flash| flash.copies == 0) {
-                found.push((None, "no flash device is in service".to_owned()));
+                problems.push((None, "no flash device is in service".to_owned()));
             }
         },
     },
@@ -108,9 +108,9 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Follow the cause, then restart the daemon.",
         delay_ms: 0,
         has_notice: true,
-        find: |context, found| {
+        find: |context, problems| {
             let unused = context.status.flash.as_ref().filter(|flash| !flash.in_use);
-            found.extend(unused.map(|flash| (None, Notice::join(&flash.alerts))));
+            problems.extend(unused.map(|flash| (None, Notice::join(&flash.alerts))));
         },
     },
     Kind {
@@ -121,14 +121,14 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                  with `hotset flash replace`.",
         delay_ms: 0,
         has_notice: true,
-        find: |context, found| {
+        find: |context, problems| {
             let Some(flash) = context.flash() else { return };
             for device in flash.devices.iter().filter(|device| device.state != "in-service") {
                 let reason = if device.reason.is_empty() { String::new() } else { format!(": {}", device.reason) };
-                found.push((Some(device.name()), format!("it is {}{reason}", device.state)));
+                problems.push((Some(device.name()), format!("it is {}{reason}", device.state)));
             }
             if !flash.absent.is_empty() {
-                found.push((Some("[flash] devices".to_owned()), flash.absent.join("; ")));
+                problems.push((Some("[flash] devices".to_owned()), flash.absent.join("; ")));
             }
         },
     },
@@ -140,10 +140,10 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Replace the device with `hotset flash replace` while it still works.",
         delay_ms: 0,
         has_notice: false,
-        find: |context, found| {
+        find: |context, problems| {
             for device in context.flash().into_iter().flat_map(|flash| &flash.devices) {
                 if let Some(drive) = device.drive.as_ref().filter(|drive| !drive.warnings.is_empty()) {
-                    found.push((Some(device.name()), format!("{}: {}", drive.drive, drive.warnings.join("; "))));
+                    problems.push((Some(device.name()), format!("{}: {}", drive.drive, drive.warnings.join("; "))));
                 }
             }
         },
@@ -157,8 +157,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                  else check the backing and the path to it. The retries succeed afterwards.",
         delay_ms: 0,
         has_notice: true,
-        find: |context, found| {
-            found.extend(notices(context.status.volumes.iter(), AlertKind::DestageFailing));
+        find: |context, problems| {
+            problems.extend(notices(context.status.volumes.iter(), AlertKind::DestageFailing));
         },
     },
     Kind {
@@ -168,7 +168,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Check the backing and the path to it; the logs of the daemon and of the system name the error.",
         delay_ms: 0,
         has_notice: false,
-        find: |context, found| {
+        find: |context, problems| {
             for (name, window) in
                 context.error_windows().filter(|(_, window)| context.at_unix_ms < window.reported_until_ms)
             {
@@ -176,7 +176,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                     "its backing has failed requests recently, {} since the volume came into service",
                     window.errors
                 );
-                found.push((Some(name.to_owned()), cause));
+                problems.push((Some(name.to_owned()), cause));
             }
         },
     },
@@ -190,17 +190,17 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                  reset. When the backing responds, outstanding requests complete, and a refused volume is served.",
         delay_ms: 0,
         has_notice: false,
-        find: |context, found| {
+        find: |context, problems| {
             for volume in context.served().filter(|volume| volume.backing_unanswered_ms >= HUNG_MS) {
                 let since = Duration::from_secs(volume.backing_unanswered_ms / 1000);
                 let cause = format!("its backing {} has not answered a request for {since:?}", volume.backing);
-                found.push((Some(volume.name.clone()), cause));
+                problems.push((Some(volume.name.clone()), cause));
             }
             // The refusal has the code of the alert.
             let is_hung = |volume: &&VolumeReport| volume.refusal.as_deref() == Some(AlertKind::BackingHung.name());
             for volume in context.status.volumes.iter().filter(is_hung) {
                 let cause = format!("its backing {} does not answer, so it cannot be opened", volume.backing);
-                found.push((Some(volume.name.clone()), cause));
+                problems.push((Some(volume.name.clone()), cause));
             }
         },
     },
@@ -212,11 +212,11 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Check the device and its cables; replace it with `hotset flash replace`.",
         delay_ms: 0,
         has_notice: false,
-        find: |context, found| {
+        find: |context, problems| {
             for device in context.flash().into_iter().flat_map(|flash| &flash.devices) {
                 if device.unanswered_ms >= HUNG_MS {
                     let since = Duration::from_secs(device.unanswered_ms / 1000);
-                    found.push((Some(device.name()), format!("it has not answered a request for {since:?}")));
+                    problems.push((Some(device.name()), format!("it has not answered a request for {since:?}")));
                 }
             }
         },
@@ -229,7 +229,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                  Open connections stay.",
         delay_ms: 0,
         has_notice: false,
-        find: |context, found| found.extend(certificates(context, |ends, now| ends <= now)),
+        find: |context, problems| problems.extend(certificates(context, |ends, now| ends <= now)),
     },
     Kind {
         kind: AlertKind::StateDisk,
@@ -241,10 +241,10 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                  it can be written again, no further action is needed.",
         delay_ms: 0,
         has_notice: false,
-        find: |context, found| {
+        find: |context, problems| {
             let directory = context.status.state_directory.as_deref().unwrap_or_default();
             let failed = context.status.state_failed.as_ref();
-            found.extend(failed.map(|reason| (None, format!("{directory} cannot be written: {reason}"))));
+            problems.extend(failed.map(|reason| (None, format!("{directory} cannot be written: {reason}"))));
         },
     },
     Kind {
@@ -255,8 +255,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Free space in the directory of the cause, then restart the daemon.",
         delay_ms: 0,
         has_notice: false,
-        find: |context, found| {
-            found.extend(context.status.memory_not_kept.clone().map(|reason| (None, reason)));
+        find: |context, problems| {
+            problems.extend(context.status.memory_not_kept.clone().map(|reason| (None, reason)));
         },
     },
     Kind {
@@ -267,9 +267,9 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Add a second device: `hotset flash add PATH`.",
         delay_ms: 0,
         has_notice: true,
-        find: |context, found| {
+        find: |context, problems| {
             if context.flash().is_some_and(|flash| flash.copies == 1) {
-                found.push((None, "one flash device is in service".to_owned()));
+                problems.push((None, "one flash device is in service".to_owned()));
             }
         },
     },
@@ -280,8 +280,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Add or replace a flash device: the volume then returns to write-back automatically.",
         delay_ms: 3_000,
         has_notice: true,
-        find: |context, found| {
-            found.extend(notices(context.served(), AlertKind::PolicyReduced));
+        find: |context, problems| {
+            problems.extend(notices(context.served(), AlertKind::PolicyReduced));
         },
     },
     Kind {
@@ -291,7 +291,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Check whether the backing is slow or fails; `hotset volume flush NAME` destages everything now.",
         delay_ms: 0,
         has_notice: false,
-        find: |context, found| {
+        find: |context, problems| {
             let limit_ms = u64::try_from(context.limits.dirty_age.as_millis()).unwrap_or(u64::MAX);
             for volume in context.served() {
                 let is_active = (context.is_active)(Some(&volume.name));
@@ -299,7 +299,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                 let limit_ms = if is_active { limit_ms - limit_ms / 10 } else { limit_ms };
                 if volume.dirty_age_ms > limit_ms {
                     let age = Duration::from_secs(volume.dirty_age_ms / 1000);
-                    found.push((Some(volume.name.clone()), format!("its oldest dirty block is {age:?} old")));
+                    problems.push((Some(volume.name.clone()), format!("its oldest dirty block is {age:?} old")));
                 }
             }
         },
@@ -312,11 +312,11 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                  other load on the disks.",
         delay_ms: 0,
         has_notice: false,
-        find: |context, found| {
+        find: |context, problems| {
             for (name, window) in context.error_windows() {
                 if let Some((slow, all)) = window.slow {
                     let cause = format!("{slow} of {all} reads of a minute took longer than a second");
-                    found.push((Some(name.to_owned()), cause));
+                    problems.push((Some(name.to_owned()), cause));
                 }
             }
         },
@@ -331,14 +331,14 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                  ([qos.md](qos.md)).",
         delay_ms: 60_000,
         has_notice: false,
-        find: |context, found| {
+        find: |context, problems| {
             for datastore in context.status.datastores.iter().filter(|datastore| datastore.congested) {
                 let last = datastore.episodes.last();
                 let cause = last.map_or("", |episode| episode.caused_by.as_str());
                 let cause = if cause.is_empty() { String::new() } else { format!(", caused by {cause}") };
                 let others = last.map_or(0, |episode| episode.contenders.len());
                 let cause = format!("it is congested{cause}: {others} volume{} in contention", plural(others));
-                found.push((Some(datastore.name.clone()), cause));
+                problems.push((Some(datastore.name.clone()), cause));
             }
         },
     },
@@ -350,17 +350,19 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Lower `[flash] endurance_dwpd`, or plan the replacement of the device.",
         delay_ms: 0,
         has_notice: false,
-        find: |context, found| {
+        find: |context, problems| {
             let Some(until) = context.limits.endurance_until else { return };
-            let wanted = until.saturating_sub(context.at_unix_ms / 1000) / DAY_SECONDS;
+            let days_required = until.saturating_sub(context.at_unix_ms / 1000) / DAY_SECONDS;
             for device in context.flash().into_iter().flat_map(|flash| &flash.devices) {
                 let name = device.name();
                 // Hysteresis: an active alert ends at the limit plus one twentieth.
-                let limit = if (context.is_active)(Some(&name)) { wanted + wanted / 20 } else { wanted };
+                let limit =
+                    if (context.is_active)(Some(&name)) { days_required + days_required / 20 } else { days_required };
                 if let Some(days) = device.endurance_left_days.filter(|days| *days < limit) {
                     let s = plural(days as usize);
-                    let cause = format!("rated endurance reached in {days} day{s}; the required time is {wanted} days");
-                    found.push((Some(name), cause));
+                    let cause =
+                        format!("rated endurance reached in {days} day{s}; the required time is {days_required} days");
+                    problems.push((Some(name), cause));
                 }
             }
         },
@@ -372,9 +374,9 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Serve these volumes again, or discard their data: `hotset volume adopt NAME`.",
         delay_ms: 10_000,
         has_notice: true,
-        find: |context, found| {
+        find: |context, problems| {
             if let Some(flash) = context.flash().filter(|flash| flash.unclaimed > 0) {
-                found.push((
+                problems.push((
                     None,
                     format!(
                         "the flash log holds dirty data of {} unserved volume{}",
@@ -394,8 +396,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                  Open connections stay.",
         delay_ms: 0,
         has_notice: false,
-        find: |context, found| {
-            found.extend(certificates(context, |ends, now| ends > now && ends - now < CERTIFICATE_SECONDS));
+        find: |context, problems| {
+            problems.extend(certificates(context, |ends, now| ends > now && ends - now < CERTIFICATE_SECONDS));
         },
     },
     Kind {
@@ -407,7 +409,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                  name with `acl`, and the target's name with `target`. Initiators retry automatically.",
         delay_ms: 0,
         has_notice: false,
-        find: |context, found| {
+        find: |context, problems| {
             let mut by_initiator: BTreeMap<&str, Vec<String>> = BTreeMap::new();
             for login in context.status.iscsi.iter().flat_map(|iscsi| &iscsi.refused_logins) {
                 let count = login.count;
@@ -421,7 +423,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
             let causes: Vec<String> = causes.collect();
             // One alert for all: initiators choose their names freely, and could fill the event log.
             if !causes.is_empty() {
-                found.push((None, causes.join("; ")));
+                problems.push((None, causes.join("; ")));
             }
         },
     },
@@ -433,9 +435,9 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                  automatically.",
         delay_ms: 0,
         has_notice: true,
-        find: |context, found| {
+        find: |context, problems| {
             let failed = context.status.history.as_ref().and_then(|history| history.failed.clone());
-            found.extend(failed.map(|reason| (None, reason)));
+            problems.extend(failed.map(|reason| (None, reason)));
         },
     },
     Kind {
@@ -446,9 +448,9 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                  automatically.",
         delay_ms: 0,
         has_notice: false,
-        find: |context, found| {
+        find: |context, problems| {
             let failed = context.status.events.failed.as_ref();
-            found.extend(failed.map(|reason| (None, format!("events cannot be written: {reason}"))));
+            problems.extend(failed.map(|reason| (None, format!("events cannot be written: {reason}"))));
         },
     },
     Kind {
@@ -458,11 +460,11 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Check the receiver; the cause contains its answer or the error.",
         delay_ms: 30_000,
         has_notice: false,
-        find: |context, found| {
+        find: |context, problems| {
             if let Some((webhook, reason)) =
                 context.status.webhook.as_ref().and_then(|hook| Some((hook, hook.failed.as_ref()?)))
             {
-                found.push((None, format!("alerts cannot be delivered to {}: {reason}", webhook.to)));
+                problems.push((None, format!("alerts cannot be delivered to {}: {reason}", webhook.to)));
             }
         },
     },
@@ -473,13 +475,13 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "The cause contains the remedy, if there is one.",
         delay_ms: 0,
         has_notice: false,
-        find: |context, found| {
+        find: |context, problems| {
             let others =
                 |alerts: &[Notice]| Notice::join(alerts.iter().filter(|notice| notice.kind == AlertKind::Other));
             let volumes = context.status.volumes.iter().map(|volume| (volume.name.clone(), others(&volume.alerts)));
             let flash = context.status.flash.iter().map(|flash| ("flash".to_owned(), others(&flash.alerts)));
-            let all = volumes.chain(flash).filter(|(_, cause)| !cause.is_empty());
-            found.extend(all.map(|(subject, cause)| (Some(subject), cause)));
+            let causes = volumes.chain(flash).filter(|(_, cause)| !cause.is_empty());
+            problems.extend(causes.map(|(subject, cause)| (Some(subject), cause)));
         },
     },
     Kind {
@@ -489,10 +491,10 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "`hotset volume resume NAME` ends it.",
         delay_ms: 0,
         has_notice: false,
-        find: |context, found| {
+        find: |context, problems| {
             let is_paused_or_frozen = |state| matches!(state, VolumeState::Paused | VolumeState::Frozen);
             for volume in context.served().filter(|volume| is_paused_or_frozen(volume.state)) {
-                found.push((Some(volume.name.clone()), format!("it is {}", volume.state.name())));
+                problems.push((Some(volume.name.clone()), format!("it is {}", volume.state.name())));
             }
         },
     },
@@ -503,8 +505,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "If this is not intended: `hotset volume set NAME policy=write-back`.",
         delay_ms: 0,
         has_notice: true,
-        find: |context, found| {
-            found.extend(notices(context.served(), AlertKind::VolatileWrites));
+        find: |context, problems| {
+            problems.extend(notices(context.served(), AlertKind::VolatileWrites));
         },
     },
     Kind {
@@ -514,9 +516,9 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "No action is needed; the cause has the reason. The alert lasts until the next restart.",
         delay_ms: 0,
         has_notice: true,
-        find: |context, found| {
-            found.extend(context.flash().and_then(|flash| flash.pages.dropped.clone()).map(|reason| (None, reason)));
-            found.extend(notices(context.served(), AlertKind::PagesDropped));
+        find: |context, problems| {
+            problems.extend(context.flash().and_then(|flash| flash.pages.dropped.clone()).map(|reason| (None, reason)));
+            problems.extend(notices(context.served(), AlertKind::PagesDropped));
         },
     },
     Kind {
@@ -526,10 +528,11 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Raise `[api] metrics_volumes` if Prometheus can handle 72 series for each volume.",
         delay_ms: 0,
         has_notice: false,
-        find: |context, found| {
+        find: |context, problems| {
             let volumes = context.status.volumes.len();
             if let Some(limit) = context.limits.metrics_volumes.filter(|limit| volumes > *limit) {
-                found.push((None, format!("{volumes} volumes exceed the limit of {limit} volumes with time series")));
+                problems
+                    .push((None, format!("{volumes} volumes exceed the limit of {limit} volumes with time series")));
             }
         },
     },

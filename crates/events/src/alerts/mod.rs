@@ -107,9 +107,9 @@ impl Alerts {
         for (at, kind) in KINDS.iter().enumerate() {
             let active = |subject: Option<&str>| self.active.contains_key(&(at, subject.map(str::to_owned)));
             let context = AlertContext { at_unix_ms, status, limits, memory: &self.memory, is_active: &active };
-            let mut found = Vec::new();
-            (kind.find)(&context, &mut found);
-            for (subject, cause) in found {
+            let mut problems = Vec::new();
+            (kind.find)(&context, &mut problems);
+            for (subject, cause) in problems {
                 let key = (at, subject);
                 if let Some(active_alert) = self.active.get_mut(&key) {
                     (active_alert.alert.cause, active_alert.last_found_ms) = (cause, at_unix_ms);

@@ -108,18 +108,18 @@ impl Receiver {
     }
 
     fn roots(&self) -> Result<Vec<Certificate<'static>>, String> {
-        let found = match &self.authorities {
+        let certificates = match &self.authorities {
             Some(path) => tls::certificates(path).map_err(|error| format!("[alerts] webhook_ca: {error}"))?,
             None => rustls_native_certs::load_native_certs().certs,
         };
-        if found.is_empty() {
+        if certificates.is_empty() {
             return Err(
                 "this machine has no trusted CAs; install ca-certificates, or specify the CA certificates of the \
                         receiver in [alerts] webhook_ca"
                     .to_owned(),
             );
         }
-        Ok(found.iter().map(|found| Certificate::from_der(found).to_owned()).collect())
+        Ok(certificates.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect())
     }
 }
 

@@ -112,11 +112,11 @@ fn fast_webhook_trusting(address: &str, authorities: Option<PathBuf>) -> Webhook
     Webhook { messages, health, host: "here".to_owned() }
 }
 
-fn wait_for(webhook: &Webhook, done: impl Fn(&WebhookHealth) -> bool) -> WebhookHealth {
+fn wait_for(webhook: &Webhook, is_expected: impl Fn(&WebhookHealth) -> bool) -> WebhookHealth {
     let end = Instant::now() + Duration::from_secs(30);
     loop {
         let health = webhook.health();
-        if done(&health) {
+        if is_expected(&health) {
             return health;
         }
         assert!(Instant::now() < end, "{health:?}");

@@ -38,7 +38,7 @@ pub enum RecordKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordEntry {
     /// The volume.
-    pub incarnation: VolumeId,
+    pub volume_id: VolumeId,
     /// The first block.
     pub block: BlockNo,
     /// The volume's epoch.
@@ -114,7 +114,7 @@ impl BatchHeader {
                 RecordKind::Zero { may_unmap } => (2, u8::from(may_unmap), 0),
                 RecordKind::Retire => (3, 0, 0),
             };
-            put(out, at, &record.incarnation.0.to_le_bytes());
+            put(out, at, &record.volume_id.0.to_le_bytes());
             put(out, at + 8, &record.block.0.to_le_bytes());
             put(out, at + 16, &record.epoch.0.to_le_bytes());
             put(out, at + 24, &record.blocks.to_le_bytes());
@@ -168,7 +168,7 @@ fn decode_record(raw: &Raw, at: usize) -> Option<RecordEntry> {
     (block < BLOCKS_END && block.plus(u64::from(blocks)) <= BLOCKS_END).then_some(())?;
     (blocks > 0).then_some(())?;
     Some(RecordEntry {
-        incarnation: VolumeId(get_u64(raw, at)),
+        volume_id: VolumeId(get_u64(raw, at)),
         block,
         epoch: Epoch(get_u64(raw, at + 16)),
         blocks,
@@ -176,11 +176,11 @@ fn decode_record(raw: &Raw, at: usize) -> Option<RecordEntry> {
     })
 }
 
-/// The seed of a data block's checksum: its owner, and the segment's boot epoch and generation. A lost or misdirected
+/// The seed of a data block's checksum: its address, and the segment's boot epoch and generation. A lost or misdirected
 /// write therefore leaves a wrong checksum, too.
-pub fn data_seed(incarnation: VolumeId, block: BlockNo, boot: BootEpoch, first: Sequence) -> u32 {
+pub fn data_seed(volume_id: VolumeId, block: BlockNo, boot: BootEpoch, first: Sequence) -> u32 {
     let mut bytes = [0; 32];
-    for (to, number) in bytes.chunks_exact_mut(8).zip([incarnation.0, block.0, boot.0, first.0]) {
+    for (to, number) in bytes.chunks_exact_mut(8).zip([volume_id.0, block.0, boot.0, first.0]) {
         to.copy_from_slice(&number.to_le_bytes());
     }
     crc32c::crc32c(&bytes)
@@ -193,7 +193,7 @@ mod tests {
     fn sample(records: usize) -> BatchHeader {
         let kinds = [RecordKind::Data { checksum: 77 }, RecordKind::Zero { may_unmap: true }, RecordKind::Retire];
         let record = |index: usize| RecordEntry {
-            incarnation: VolumeId(1 << 60),
+            volume_id: VolumeId(1 << 60),
             block: BlockNo(index as u64),
             epoch: Epoch(4),
             blocks: 1,

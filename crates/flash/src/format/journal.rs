@@ -66,7 +66,7 @@ pub enum Record {
         /// The number.
         number: u16,
         /// The volume.
-        incarnation: VolumeId,
+        volume_id: VolumeId,
     },
     /// A volume's number is free: the map no longer refers to it.
     VolumeGone {
@@ -141,10 +141,10 @@ impl Record {
                 put(0, &[4, member]);
                 put(4, &segment.to_le_bytes());
             }
-            Record::Volume { number, incarnation } => {
+            Record::Volume { number, volume_id } => {
                 put(0, &[5, 0]);
                 put(2, &number.to_le_bytes());
-                put(8, &incarnation.0.to_le_bytes());
+                put(8, &volume_id.0.to_le_bytes());
             }
             Record::VolumeGone { number } => {
                 put(0, &[6, 0]);
@@ -196,7 +196,7 @@ impl Record {
             2 => Record::Free { member, slot: u32_at(4), generation: u16_at(2) },
             3 => Record::Segment { member, segment: u32_at(4), segment_generation: u64_at(8) },
             4 => Record::FreeSegment { member, segment: u32_at(4) },
-            5 => Record::Volume { number: u16_at(2), incarnation: VolumeId(u64_at(8)) },
+            5 => Record::Volume { number: u16_at(2), volume_id: VolumeId(u64_at(8)) },
             6 => Record::VolumeGone { number: u16_at(2) },
             7 => {
                 let mut uuid = [0; 16];
@@ -311,7 +311,7 @@ mod tests {
             Record::Free { member: 1, slot: 5, generation: 3 },
             Record::Segment { member: 0, segment: 9, segment_generation: 1 << 50 },
             Record::FreeSegment { member: 3, segment: 1 },
-            Record::Volume { number: 65_535, incarnation: VolumeId(u64::MAX) },
+            Record::Volume { number: 65_535, volume_id: VolumeId(u64::MAX) },
             Record::VolumeGone { number: 4 },
             Record::Member { member: 2, uuid: [0xab; 16] },
             Record::MemberGone { member: 2 },
@@ -339,10 +339,10 @@ mod tests {
     #[test]
     fn block_round_trips_empty_and_full() {
         for count in [0, 1, RECORDS_MAX] {
-            let all: Vec<_> = records().into_iter().cycle().take(count).collect();
-            let (raw, checksum) = header().encode(&all);
+            let entries: Vec<_> = records().into_iter().cycle().take(count).collect();
+            let (raw, checksum) = header().encode(&entries);
             assert_eq!(JournalHeader::decode(&raw), Some((header(), checksum)));
-            assert_eq!(JournalHeader::records(&raw).collect::<Option<Vec<_>>>(), Some(all));
+            assert_eq!(JournalHeader::records(&raw).collect::<Option<Vec<_>>>(), Some(entries));
         }
     }
 

@@ -152,20 +152,16 @@ impl Writes {
     }
 }
 
-/// The seed of a page block's checksum: its owner, its slot's generation, and the number of its write in that
+/// The seed of a page block's checksum: its address, its slot's generation, and the number of its write in that
 /// generation. A lost or misdirected write, or a block of an earlier generation, therefore fails its check, like a torn
 /// one.
-pub fn page_seed(incarnation: VolumeId, block: BlockNo, place: PagePlace, writes: u32) -> u32 {
+pub fn page_seed(volume_id: VolumeId, block: BlockNo, place: PagePlace, writes: u32) -> u32 {
     let before = u64::from(writes.saturating_sub(1));
     let slot = u64::from(place.slot) << 32 | before << 24 | u64::from(place.generation) << 8 | u64::from(place.member);
     let mut bytes = [0; 40];
-    for (to, number) in bytes.chunks_exact_mut(8).zip([
-        incarnation.0,
-        block.0,
-        place.segment_generation,
-        u64::from(place.segment),
-        slot,
-    ]) {
+    for (to, number) in
+        bytes.chunks_exact_mut(8).zip([volume_id.0, block.0, place.segment_generation, u64::from(place.segment), slot])
+    {
         to.copy_from_slice(&number.to_le_bytes());
     }
     crc32c::crc32c(&bytes)

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use seam::{Disk, DiskResult, Seam};
 
-use super::Head;
+use super::JournalHead;
 use super::commit::{free_record, remove_failed_members, slot_record, write};
 use crate::device::Device;
 use crate::error::StoreError;
@@ -14,9 +14,9 @@ use crate::format::journal::{RECORDS_MAX, Record};
 use crate::membership::failures_of;
 use crate::number::{CommitNo, HalfGeneration};
 use crate::pages::state::PageState;
-use crate::pages::table::Phase;
+use crate::pages::table::SlotPhase;
 use crate::store::Inner;
-use crate::wait::{Boxed, join};
+use crate::wait::{BoxFuture, join};
 
 /// Blocks of a piece.
 const PIECE_BLOCKS: usize = 32;
@@ -25,8 +25,8 @@ const PIECE_BLOCKS: usize = 32;
 #[derive(Clone)]
 pub struct Checkpoint {
     /// The position of its next block.
-    pub head: Head,
-    /// The members to which the checkpoint is written, with the incarnations of their disks at its start.
+    pub head: JournalHead,
+    /// The members to which the checkpoint is written, with the connection epochs of their disks at its start.
     members: Vec<(u32, u64)>,
     /// The next frame to write; `None` before the records without a frame are written.
     next: Option<u32>,
@@ -35,9 +35,9 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     /// Begins a checkpoint in the half other than `head`'s, on these devices.
-    pub fn new<S: Seam>(head: Head, generation: HalfGeneration, devices: &[Device<S>]) -> Checkpoint {
-        let members = devices.iter().map(|device| (device.member, device.disk.incarnation())).collect();
-        let head = Head { half: 1 - head.half, generation, index: 0, previous: 0 };
+    pub fn new<S: Seam>(head: JournalHead, generation: HalfGeneration, devices: &[Device<S>]) -> Checkpoint {
+        let members = devices.iter().map(|device| (device.member, device.disk.connection_epoch())).collect();
+        let head = JournalHead { half: 1 - head.half, generation, index: 0, previous: 0 };
         Checkpoint { head, members, next: None, at_end: false }
     }
 
@@ -55,7 +55,7 @@ impl Checkpoint {
 
     /// True when no device has reconnected, and so may have lost a part of the checkpoint.
     fn is_intact<S: Seam>(&self, devices: &[Device<S>]) -> bool {
-        devices.iter().all(|device| self.members.contains(&(device.member, device.disk.incarnation())))
+        devices.iter().all(|device| self.members.contains(&(device.member, device.disk.connection_epoch())))
     }
 }
 
@@ -92,7 +92,7 @@ pub async fn flush<S: Seam>(inner: &Rc<Inner<S>>) -> Result<bool, StoreError> {
     let Some(checkpoint) = inner.pages.borrow().journal.checkpoint.clone() else { return Ok(false) };
     let devices = checkpoint.devices(inner);
     let flushes = devices.iter().map(|device| {
-        let flush: Boxed<'_, DiskResult<()>> = Box::pin(inner.flush_of(device));
+        let flush: BoxFuture<'_, DiskResult<()>> = Box::pin(inner.flush_of(device));
         flush
     });
     let failures = failures_of(&devices, join(flushes.collect()).await);
@@ -123,9 +123,8 @@ fn next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>)> {
             records.extend(members.iter().map(|(member, uuid)| Record::Member { member: *member as u8, uuid: *uuid }));
             state.journal.recorded_members = members.iter().map(|(member, _)| *member).collect();
             let volumes = state.volumes.iter();
-            records.extend(
-                volumes.map(|(number, incarnation)| Record::Volume { number: *number, incarnation: *incarnation }),
-            );
+            records
+                .extend(volumes.map(|(number, volume_id)| Record::Volume { number: *number, volume_id: *volume_id }));
             let dirty_record = |(volume, region)| Record::DirtyRegion { volume, region, is_dirty: true };
             records.extend(state.dirty_regions.regions().map(dirty_record));
             records.extend(state.recent_writes.records());
@@ -156,7 +155,7 @@ fn next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>)> {
 /// The record of a slot; `None` for a slot in its initial state.
 fn record_of<S: Seam>(state: &PageState<S>, slot: u32) -> Option<Record> {
     match state.table.phase(slot) {
-        Phase::Live => Some(slot_record(state, slot)),
+        SlotPhase::Live => Some(slot_record(state, slot)),
         _ if state.table.generation(slot) == 0 => None,
         _ => Some(free_record(state, slot)),
     }

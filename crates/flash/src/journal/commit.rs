@@ -6,17 +6,17 @@ use seam::{DiskResult, Seam};
 
 use super::checkpoint::{self, Checkpoint};
 use super::dirty_regions::{DIRTY_REGIONS_MANY, Region, blocks_of};
-use super::{Head, SPARE_BLOCKS, write_soon};
+use super::{JournalHead, SPARE_BLOCKS, write_soon};
 use crate::device::{Device, block_of};
 use crate::error::StoreError;
 use crate::format::journal::{JournalHeader, RECORDS_MAX, Record};
 use crate::membership::{Failure, failures_of, remove_members};
 use crate::number::CommitNo;
 use crate::pages::state::{ALL_BLOCKS, PageState};
-use crate::pages::table::{DIRTY, Phase, SUSPECT, SlotId, page_of};
+use crate::pages::table::{DIRTY, SUSPECT, SlotId, SlotPhase, page_of};
 use crate::retirement::release;
 use crate::store::{Inner, Sabotage};
-use crate::wait::{Boxed, join};
+use crate::wait::{BoxFuture, join};
 
 /// The records of a commit, and the changes to apply when it is durable.
 struct PendingCommit {
@@ -159,7 +159,7 @@ fn take_pending_records<S: Seam>(inner: &Inner<S>) -> PendingCommit {
         }
         for slot in std::mem::take(&mut state.dirty) {
             state.table.set_flag(slot, DIRTY, false);
-            if state.table.phase(slot) == Phase::Live {
+            if state.table.phase(slot) == SlotPhase::Live {
                 records.push(slot_record(state, slot));
             }
         }
@@ -235,7 +235,7 @@ async fn flush_pages<S: Seam>(inner: &Inner<S>, members: &[u32]) -> Vec<Failure>
     let mut devices = inner.in_service();
     devices.retain(|device| members.contains(&device.member));
     let flushes = devices.iter().map(|device| {
-        let flush: Boxed<'_, DiskResult<()>> = Box::pin(inner.flush_of(device));
+        let flush: BoxFuture<'_, DiskResult<()>> = Box::pin(inner.flush_of(device));
         flush
     });
     let results = join(flushes.collect()).await;
@@ -252,11 +252,11 @@ pub async fn remove_failed_members<S: Seam>(inner: &Inner<S>, failures: Vec<Fail
 pub(super) async fn write<S: Seam>(
     inner: &Inner<S>,
     devices: &[Device<S>],
-    mut head: Head,
+    mut head: JournalHead,
     sequence: CommitNo,
     records: &[Record],
     complete: bool,
-) -> Result<Head, StoreError> {
+) -> Result<JournalHead, StoreError> {
     let (store, boot, blocks) = {
         let state = inner.state.borrow();
         (state.superblock.store, state.superblock.boot, inner.pages.borrow().journal.blocks)
@@ -266,14 +266,14 @@ pub(super) async fn write<S: Seam>(
         return Err(StoreError::Failed("the map journal is too small for its checkpoint".to_owned()));
     }
     let mut devices: Vec<Device<S>> = devices.to_vec();
-    let mut left = count;
+    let mut remaining = count;
     let mut chunks = records.chunks(RECORDS_MAX);
-    while left > 0 {
+    while remaining > 0 {
         let (first, mut written) = (head.index, Vec::new());
-        for _ in 0..left.min(SPARE_BLOCKS) {
-            left -= 1;
+        for _ in 0..remaining.min(SPARE_BLOCKS) {
+            remaining -= 1;
             let (generation, index, previous) = (head.generation, head.index, head.previous);
-            let has_more = left > 0;
+            let has_more = remaining > 0;
             let header = JournalHeader { store, boot, generation, sequence, index, previous, complete, has_more };
             let (raw, checksum) = header.encode(chunks.next().unwrap_or_default());
             let spare = inner.pages.borrow_mut().journal.spare.pop();
@@ -286,7 +286,7 @@ pub(super) async fn write<S: Seam>(
         }
         let at = inner.pages.borrow().journal.block_offset(head.half, first);
         let writes = devices.iter().map(|device| {
-            let write: Boxed<'_, DiskResult<()>> =
+            let write: BoxFuture<'_, DiskResult<()>> =
                 Box::pin(inner.write_durably_to(device, at, written.clone(), complete));
             write
         });
@@ -294,7 +294,7 @@ pub(super) async fn write<S: Seam>(
         {
             let mut state = inner.pages.borrow_mut();
             for device in &devices {
-                state.counts.of(device.member).journal_bytes += (written.len() * seam::BLOCK_BYTES) as u64;
+                state.counts.member_mut(device.member).journal_bytes += (written.len() * seam::BLOCK_BYTES) as u64;
             }
             for block in written {
                 if let Ok(buffer) = seam::Block::thaw(block)
@@ -324,7 +324,7 @@ fn apply_commit<S: Seam>(inner: &Rc<Inner<S>>, commit: PendingCommit, sequence: 
     state.journal.sequence = sequence;
     for (slot, segment_generation) in commit.freed {
         // The segment may have been released or reused since.
-        if state.table.is_in(slot, segment_generation) && state.table.phase(slot) == Phase::Dead {
+        if state.table.is_in(slot, segment_generation) && state.table.phase(slot) == SlotPhase::Dead {
             state.release(slot);
         }
     }

@@ -9,7 +9,7 @@ use seam::{Block, BlockMut, Piece, Seam};
 
 use super::dirty_regions::{Region, blocks_of};
 use super::replay::Replay;
-use super::{Head, SPARE_BLOCKS, wait_durable, write_now};
+use super::{JournalHead, SPARE_BLOCKS, wait_durable, write_now};
 use crate::device::{Device, raw};
 use crate::format::Raw;
 use crate::format::journal::{JournalHeader, Record};
@@ -17,7 +17,7 @@ use crate::format::page::PageHeader;
 use crate::number::{BlockNo, BootEpoch, CommitNo, HalfGeneration};
 use crate::pages::MapLoaded;
 use crate::pages::state::{MapPhase, PageState};
-use crate::pages::table::{Phase, SEALED, SUSPECT};
+use crate::pages::table::{SEALED, SUSPECT, SlotPhase};
 use crate::store::{Inner, Sabotage};
 
 /// Blocks per read.
@@ -28,10 +28,10 @@ const BUFFERS_PLENTY: usize = 1_024;
 const SEARCH_BLOCKS: u32 = 1_024;
 
 /// A half as it was read.
-struct Half {
+struct LoadedHalf {
     replay: Replay,
     /// The position of its next block.
-    head: Head,
+    head: JournalHead,
     /// The last complete commit.
     sequence: CommitNo,
     complete: bool,
@@ -49,7 +49,8 @@ pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
     let known = inner.state.borrow().superblock.journal;
     let (half, generation) = find_newest_half(inner).await;
     inner.pages.borrow_mut().journal.generation = generation;
-    let is_short = |half: &Half| half.sequence < known.max(CommitNo(1)) && !inner.sabotage.is(Sabotage::KeepShortMap);
+    let is_short =
+        |half: &LoadedHalf| half.sequence < known.max(CommitNo(1)) && !inner.sabotage.is(Sabotage::KeepShortMap);
     let persisted_map_ignored = inner.pages.borrow().persisted_map_ignored;
     let dropped = match &half {
         None if known == CommitNo(0) => None,
@@ -82,7 +83,7 @@ pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
 }
 
 /// The complete half with the highest generation, and the highest generation of any half.
-async fn find_newest_half<S: Seam>(inner: &Inner<S>) -> (Option<Half>, HalfGeneration) {
+async fn find_newest_half<S: Seam>(inner: &Inner<S>) -> (Option<LoadedHalf>, HalfGeneration) {
     let devices = inner.log_devices();
     let mut firsts: BTreeMap<(HalfGeneration, u32), u64> = BTreeMap::new();
     for half in 0..2 {
@@ -97,10 +98,10 @@ async fn find_newest_half<S: Seam>(inner: &Inner<S>) -> (Option<Half>, HalfGener
     }
     let highest = firsts.keys().map(|(generation, _)| *generation).max().unwrap_or_default();
     for ((generation, checksum), half) in firsts.into_iter().rev() {
-        let head = Head { half, generation, index: 0, previous: checksum };
-        let found = read_half(inner, &devices, head).await;
-        if found.complete {
-            return (Some(found), highest);
+        let head = JournalHead { half, generation, index: 0, previous: checksum };
+        let half_read = read_half(inner, &devices, head).await;
+        if half_read.complete {
+            return (Some(half_read), highest);
         }
     }
     (None, highest)
@@ -112,15 +113,15 @@ fn decode<S: Seam>(inner: &Inner<S>, raw: &Raw) -> Option<(JournalHeader, u32)> 
 }
 
 /// Reads a half to its end, from the first block, whose checksum is `first.previous`.
-async fn read_half<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: Head) -> Half {
+async fn read_half<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: JournalHead) -> LoadedHalf {
     let segment_counts = inner.state.borrow().superblock.members.iter().map(|entry| entry.segments).collect();
     let (per_frame, blocks, recent_writes_max) = {
         let state = inner.pages.borrow();
         (state.table.per_frame(), state.journal.blocks, state.journal.recent_writes_max())
     };
-    let mut half = Half {
+    let mut half = LoadedHalf {
         replay: Replay::new(per_frame, (recent_writes_max, zeroes_of(inner)), segment_counts),
-        head: Head { previous: 0, ..first },
+        head: JournalHead { previous: 0, ..first },
         sequence: CommitNo(0),
         complete: false,
         is_mirrored: true,
@@ -135,18 +136,18 @@ async fn read_half<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: Head
             copies.push(read_each(inner, device, at, count).await);
         }
         for index in 0..count as usize {
-            let wanted = |(header, checksum): &(JournalHeader, u32)| {
+            let is_next = |(header, checksum): &(JournalHeader, u32)| {
                 let is_expected_block = (header.generation, header.index) == (first.generation, from + index as u32);
                 let follows_checkpoint = header.index > 0 || *checksum == first.previous;
                 is_expected_block && follows_checkpoint && header.previous == half.head.previous && header.boot >= boot
             };
-            let found = |copy: &mut Vec<Option<Box<Raw>>>| {
+            let take_valid = |copy: &mut Vec<Option<Box<Raw>>>| {
                 let raw = copy[index].take()?;
-                decode(inner, &raw).filter(wanted).map(|(header, checksum)| (header, checksum, raw))
+                decode(inner, &raw).filter(is_next).map(|(header, checksum)| (header, checksum, raw))
             };
-            let mut all: Vec<_> = copies.iter_mut().map(found).collect();
-            half.is_mirrored &= all.iter().all(Option::is_some) || all.iter().all(Option::is_none);
-            let Some((header, checksum, raw)) = all.iter_mut().find_map(Option::take) else { break 'all };
+            let mut candidates: Vec<_> = copies.iter_mut().map(take_valid).collect();
+            half.is_mirrored &= candidates.iter().all(Option::is_some) || candidates.iter().all(Option::is_none);
+            let Some((header, checksum, raw)) = candidates.iter_mut().find_map(Option::take) else { break 'all };
             let Some(records) = JournalHeader::records(&raw).collect::<Option<Vec<_>>>() else { break 'all };
             records.into_iter().for_each(|record| half.replay.apply(record));
             boot = header.boot;
@@ -164,7 +165,12 @@ async fn read_half<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: Head
 }
 
 /// True when blocks of a later commit follow the end: the missing commit was durable and is damaged.
-async fn has_later_commit<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], half: &Half, boot: BootEpoch) -> bool {
+async fn has_later_commit<S: Seam>(
+    inner: &Inner<S>,
+    devices: &[Device<S>],
+    half: &LoadedHalf,
+    boot: BootEpoch,
+) -> bool {
     let blocks = inner.pages.borrow().journal.blocks;
     let mut from = half.head.index;
     let end = blocks.min(from + SEARCH_BLOCKS);
@@ -204,12 +210,12 @@ async fn read_each<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64, count
             buffers.push(inner.buffer().await);
         }
         let from = at + (raws.len() * seam::BLOCK_BYTES) as u64;
-        let wanted = buffers.len();
+        let requested = buffers.len();
         let (result, pieces) = inner.read_from(device, from, buffers.into_iter().map(Piece::whole).collect()).await;
         let blocks: Vec<S::Block> = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
         match result {
             Ok(()) => raws.extend(blocks.iter().map(|block| Some(raw(block)))),
-            Err(_) if wanted == 1 => raws.push(None),
+            Err(_) if requested == 1 => raws.push(None),
             Err(_) => {}
         }
         {
@@ -217,9 +223,9 @@ async fn read_each<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64, count
             spare.extend(blocks.into_iter().filter_map(|block| block.thaw().ok()));
             spare.truncate(SPARE_BLOCKS);
         }
-        if result.is_err() && wanted > 1 {
+        if result.is_err() && requested > 1 {
             // Repeat block by block.
-            for index in 0..wanted {
+            for index in 0..requested {
                 let at = from + (index * seam::BLOCK_BYTES) as u64;
                 raws.push(read_block(inner, device, at).await);
             }
@@ -237,11 +243,11 @@ async fn read_block<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64) -> O
     };
     let (result, mut pieces) = inner.read_from(device, at, vec![Piece::whole(buffer)]).await;
     let block = pieces.pop().expect("a read returns its pieces").block.freeze();
-    let found = result.is_ok().then(|| raw(&block));
+    let raw_block = result.is_ok().then(|| raw(&block));
     if let Ok(buffer) = block.thaw() {
         inner.pages.borrow_mut().journal.spare.push(buffer);
     }
-    found
+    raw_block
 }
 
 /// The generation of each page segment in the map, read from its header block. The log may have reused the segment
@@ -267,7 +273,7 @@ async fn read_segment_generations<S: Seam>(inner: &Inner<S>, replay: &Replay) ->
 }
 
 /// Adopts the map that was read, without the parts that cannot be valid.
-fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: Half, generations: &BTreeMap<(u32, u32), u64>) {
+fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTreeMap<(u32, u32), u64>) {
     let store = inner.state.borrow();
     let mut guard = inner.pages.borrow_mut();
     let state = &mut *guard;
@@ -302,9 +308,9 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: Half, generations: &BTreeMap<(
         // The map was abandoned meanwhile.
         return;
     }
-    state.table = std::mem::replace(&mut replay.table, crate::pages::table::Table::new(0, 0));
+    state.table = std::mem::replace(&mut replay.table, crate::pages::table::SlotTable::new(0, 0));
     state.volumes = std::mem::take(&mut replay.volumes);
-    state.numbers = state.volumes.iter().map(|(number, incarnation)| (*incarnation, *number)).collect();
+    state.numbers = state.volumes.iter().map(|(number, volume_id)| (*volume_id, *number)).collect();
     state.table.drop_orphans(&state.volumes);
     state.table.index();
     state.recent_writes = std::mem::take(&mut replay.recent_writes);
@@ -345,10 +351,10 @@ fn mark_suspect<S: Seam>(state: &mut PageState<S>, region: Region) {
 fn prepare_slots<S: Seam>(state: &mut PageState<S>) {
     for slot in state.table.ranges().into_iter().flatten() {
         match state.table.phase(slot) {
-            Phase::Free => state.free.push_back(slot),
-            Phase::Live if state.table.valid(slot) == 0 => state.drop_page(slot, false),
-            Phase::Live => drop(state.table.set_flag(slot, SEALED, true)),
-            Phase::Writing | Phase::Dead => {}
+            SlotPhase::Free => state.free.push_back(slot),
+            SlotPhase::Live if state.table.valid(slot) == 0 => state.drop_page(slot, false),
+            SlotPhase::Live => drop(state.table.set_flag(slot, SEALED, true)),
+            SlotPhase::Writing | SlotPhase::Dead => {}
         }
     }
     state.phase = MapPhase::Ready;
@@ -376,11 +382,11 @@ pub fn start_empty_map<S: Seam>(inner: &Inner<S>, known: CommitNo) {
 fn apply_early_invalidations<S: Seam>(inner: &Inner<S>, dropped: Option<String>) -> MapLoaded {
     let mut state = inner.pages.borrow_mut();
     let early = std::mem::take(&mut state.early);
-    for incarnation in early.volumes {
-        state.invalidate(incarnation, BlockNo::ALL);
+    for volume_id in early.volumes {
+        state.invalidate(volume_id, BlockNo::ALL);
     }
-    for ((incarnation, page), mask) in early.pages {
-        if let Some(slot) = state.find(incarnation, page) {
+    for ((volume_id, page), mask) in early.pages {
+        if let Some(slot) = state.find(volume_id, page) {
             state.invalidate_blocks(slot, mask);
         }
     }

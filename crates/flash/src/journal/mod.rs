@@ -37,7 +37,7 @@ pub const SPARE_BLOCKS: usize = 4;
 
 /// The position of the next block of a half.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Head {
+pub struct JournalHead {
     /// The half, 0 or 1.
     pub half: u64,
     /// The half's generation.
@@ -53,7 +53,7 @@ pub struct Journal<S: Seam> {
     /// Blocks of a half.
     pub blocks: u32,
     /// The position of the next commit.
-    pub head: Head,
+    pub head: JournalHead,
     /// The last durable commit.
     pub sequence: CommitNo,
     /// Members that hold the whole half that commits go to.
@@ -90,7 +90,7 @@ impl<S: Seam> Journal<S> {
     pub fn new(superblock: &Superblock) -> Self {
         Journal {
             blocks: (superblock.journal_bytes / 2 / BLOCK_BYTES as u64) as u32,
-            head: Head::default(),
+            head: JournalHead::default(),
             sequence: CommitNo(0),
             mirrors: Vec::new(),
             checkpoint: None,
@@ -140,8 +140,9 @@ impl<S: Seam> Journal<S> {
 
     /// Wakes the waiters of commits that have ended.
     fn notify_waiters(&mut self) {
-        let done = self.commits_done;
-        let (ended, waiting) = std::mem::take(&mut self.waiters).into_iter().partition(|(target, _)| *target <= done);
+        let committed = self.commits_done;
+        let (ended, waiting) =
+            std::mem::take(&mut self.waiters).into_iter().partition(|(target, _)| *target <= committed);
         self.waiters = waiting;
         let ended: Vec<(u64, Reply<bool>)> = ended;
         ended.into_iter().for_each(|(_, reply)| reply.send(true));

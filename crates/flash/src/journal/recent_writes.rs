@@ -287,9 +287,9 @@ mod tests {
         recent_writes.set_limit(1_000, ZEROES);
         (0..100).for_each(|block| recent_writes.push(3, BlockNo(block), 1_000 + block as u32));
         (100..1_100).for_each(|block| recent_writes.push(3, BlockNo(block), ZEROES));
-        let all = recent_writes.of_volume(3);
-        assert_eq!(all.iter().filter(|(block, _)| *block < BlockNo(100)).count(), 100);
-        assert_eq!((all.len(), all.last()), (100 + ZEROES_MAX, Some(&(BlockNo(1_099), ZEROES))));
+        let listed = recent_writes.of_volume(3);
+        assert_eq!(listed.iter().filter(|(block, _)| *block < BlockNo(100)).count(), 100);
+        assert_eq!((listed.len(), listed.last()), (100 + ZEROES_MAX, Some(&(BlockNo(1_099), ZEROES))));
     }
 
     #[test]
@@ -297,8 +297,8 @@ mod tests {
         let mut recent_writes = RecentWrites::default();
         recent_writes.set_limit(1_000, ZEROES);
         (0..300).for_each(|block| recent_writes.push(3, BlockNo(block % 280), block as u32));
-        let all = recent_writes.of_volume(3);
-        assert_eq!((all.len(), all[255], recent_writes.unsaved()), (256, (BlockNo(19), 299), 256));
+        let listed = recent_writes.of_volume(3);
+        assert_eq!((listed.len(), listed[255], recent_writes.unsaved()), (256, (BlockNo(19), 299), 256));
         assert_eq!(recent_writes.take_unsaved().len(), 256);
         recent_writes.push(3, BlockNo(19), 1);
         // Its durable entry falls out, and a new one is added.

@@ -9,12 +9,12 @@ use crate::format::batch::BLOCKS_END;
 use crate::format::journal::Record;
 use crate::number::VolumeId;
 use crate::pages::REGION_BLOCKS;
-use crate::pages::table::{SlotId, Table, key_of, page_of};
+use crate::pages::table::{SlotId, SlotTable, key_of, page_of};
 
 /// A map that is being replayed.
 pub struct Replay {
     /// The slots; the table has no index yet.
-    pub table: Table,
+    pub table: SlotTable,
     /// The frame of each member's segment.
     pub frames: BTreeMap<(u32, u32), u32>,
     /// The frame looked up last: a checkpoint lists the slots frame by frame.
@@ -40,7 +40,7 @@ impl Replay {
         let mut recent_writes = RecentWrites::default();
         recent_writes.set_limit(recent_writes_max, zeroes);
         Replay {
-            table: Table::new(per_frame, 0),
+            table: SlotTable::new(per_frame, 0),
             frames: BTreeMap::new(),
             last: None,
             volumes: BTreeMap::new(),
@@ -73,7 +73,7 @@ impl Replay {
                 self.frames.insert((u32::from(member), segment), frame);
             }
             Record::FreeSegment { member, segment } => self.free_segment(u32::from(member), segment),
-            Record::Volume { number, incarnation } => drop(self.volumes.insert(number, incarnation)),
+            Record::Volume { number, volume_id } => drop(self.volumes.insert(number, volume_id)),
             Record::VolumeGone { number } => {
                 self.volumes.remove(&number);
                 self.drop_pages(number);

@@ -186,7 +186,7 @@ fn admit_member<S: Seam>(state: &mut crate::store::State<S>, device: Device<S>, 
         state.next_places.resize(state.superblock.members.len(), 0);
         state.next_places[number] = 0;
         // Another device may have had this number since the opening.
-        state.speeds.remove(&device.member);
+        state.latency_trackers.remove(&device.member);
         assert!(
             state.devices.iter().all(|other| other.member != device.member),
             "a member number belongs to one device"

@@ -111,8 +111,8 @@ impl<S: Seam> RunningJob<S> {
             return Err(error.clone());
         }
         if state.jobs.current.is_some() {
-            let why = "another device is being added, removed or replaced: wait for that, or cancel it";
-            return Err(StoreError::Refused(why.to_owned()));
+            let reason = "another device is being added, removed or replaced: wait for that, or cancel it";
+            return Err(StoreError::Refused(reason.to_owned()));
         }
         if kind != JobKind::TakeOver {
             state.jobs.take_over_cancelled = false;

@@ -61,14 +61,14 @@ pub async fn remove<S: Seam>(inner: &Rc<Inner<S>>, member: u32, allow_single_cop
     let mut joining = None;
     if inner.state.borrow().superblock.carries_log(member) {
         joining = find_successor(inner, member).map(|device| (device, Role::Log));
-        let left = inner.log_devices().len() - 1;
-        if joining.is_none() && left == 0 {
-            let why = "it is the only device with the dirty data: add another device first";
-            return Err(StoreError::Refused(why.to_owned()));
+        let remaining = inner.log_devices().len() - 1;
+        if joining.is_none() && remaining == 0 {
+            let reason = "it is the only device with the dirty data: add another device first";
+            return Err(StoreError::Refused(reason.to_owned()));
         }
         if joining.is_none() && !allow_single_copy {
-            let why = "the dirty data would have one copy only: add another device first, or replace this one";
-            return Err(StoreError::Refused(why.to_owned()));
+            let reason = "the dirty data would have one copy only: add another device first, or replace this one";
+            return Err(StoreError::Refused(reason.to_owned()));
         }
     }
     change::apply(&running, Change { joining, leaving: Some(member) }).await.map(drop)
@@ -86,12 +86,12 @@ fn find_successor<S: Seam>(inner: &Inner<S>, leaving: u32) -> Option<Device<S>> 
 
 /// Starts a take-over if the log has a single copy and a member holds only pages: that member will also carry the log.
 pub fn start_take_over<S: Seam>(inner: &Inner<S>) {
-    let wanted = {
+    let needs_take_over = {
         let state = inner.state.borrow();
         let log = (0..).zip(&state.superblock.members).filter(|(member, _)| state.superblock.carries_log(*member));
         log.count() == 1 && state.failed.is_none() && state.jobs.may_take_over()
     };
-    if let Some(inner) = inner.me.upgrade().filter(|_| wanted && find_successor(inner, u32::MAX).is_some()) {
+    if let Some(inner) = inner.me.upgrade().filter(|_| needs_take_over && find_successor(inner, u32::MAX).is_some()) {
         inner.seam.clone().spawn(take_over(inner));
     }
 }

@@ -114,7 +114,7 @@ async fn copy_segment<S: Seam>(
 ) -> Result<(), StoreError> {
     let _pin = Pin::new(&running.inner, segment.number);
     for attempt in 0..ATTEMPTS_MAX {
-        let incarnation = device.disk.incarnation();
+        let connection_epoch = device.disk.connection_epoch();
         let mut verifier =
             SegmentVerifier::new(running.inner.state.borrow().superblock.store, segment.number, segment.content);
         let mut index = 0;
@@ -127,7 +127,7 @@ async fn copy_segment<S: Seam>(
             index += count;
         }
         running.inner.flush_of(device).await.map_err(|error| device.failed(error))?;
-        if device.disk.incarnation() == incarnation {
+        if device.disk.connection_epoch() == connection_epoch {
             return Ok(());
         }
     }

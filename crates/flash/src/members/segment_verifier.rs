@@ -50,8 +50,8 @@ impl SegmentVerifier {
                     == (self.segment.boot, self.segment.first, self.sequence)
         });
         let Some(header) = header else { return Some(false) };
-        let seed = |incarnation, block| data_seed(incarnation, block, header.boot, header.first);
-        self.data.extend(header.data().map(|(record, at, sum)| (at, seed(record.incarnation, record.block), sum)));
+        let seed = |volume_id, block| data_seed(volume_id, block, header.boot, header.first);
+        self.data.extend(header.data().map(|(record, at, sum)| (at, seed(record.volume_id, record.block), sum)));
         self.sequence = self.sequence.next();
         self.header_at = index + header.blocks();
         Some(true)

@@ -16,18 +16,18 @@ pub struct MapLoaded {
 
 /// The reason why a block was not read. It returns the block's buffer.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Unread<B> {
+pub enum PageReadError<B> {
     /// The copy is unreadable or fails its check (R11, docs/rules.md). The block is no longer valid.
     Bad(B),
     /// The block has no valid copy, or lost it during the read, or no buffer was free for its checksum.
     Absent(B),
 }
 
-impl<B> Unread<B> {
+impl<B> PageReadError<B> {
     /// The buffer.
     pub fn into_buffer(self) -> B {
         match self {
-            Unread::Bad(buffer) | Unread::Absent(buffer) => buffer,
+            PageReadError::Bad(buffer) | PageReadError::Absent(buffer) => buffer,
         }
     }
 }

@@ -8,7 +8,7 @@ use seam::Seam;
 use super::quota::{self, Evictability};
 use super::segment_lending;
 use super::state::PageState;
-use super::table::{ADDING, Phase};
+use super::table::{ADDING, SlotPhase};
 use crate::journal::{write_now, write_soon};
 use crate::store::Inner;
 
@@ -49,7 +49,7 @@ fn evict<S: Seam>(state: &mut PageState<S>) -> bool {
         steps += 1;
         state.clock_hand = state.table.after(state.clock_hand);
         let slot = state.clock_hand;
-        if !state.table.exists(slot) || state.table.phase(slot) != Phase::Live || state.table.has(slot, ADDING) {
+        if !state.table.exists(slot) || state.table.phase(slot) != SlotPhase::Live || state.table.has(slot, ADDING) {
             continue;
         }
         let evictability = quota::evictability(state, slot);

@@ -34,10 +34,10 @@ use crate::journal::{load, wait_durable, write_soon};
 use crate::number::{BlockNo, CompletionNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::store::Inner;
 use state::{ALL_BLOCKS, MapPhase};
-use table::{ADDING, Phase, SUSPECT};
+use table::{ADDING, SUSPECT, SlotPhase};
 
-pub use api::{MapLoaded, PageMember, PagesStats, PutError, REGION_BLOCKS, Unread, WriteIntent};
-pub use quota::{Amount, PageQuota, QuotaError};
+pub use api::{MapLoaded, PageMember, PageReadError, PagesStats, PutError, REGION_BLOCKS, WriteIntent};
+pub use quota::{PageAmount, PageQuota, QuotaError};
 
 /// The clean pages of a store. Clones are handles to the same pages.
 pub struct Pages<S: Seam>(pub(crate) Rc<Inner<S>>);
@@ -65,21 +65,21 @@ impl<S: Seam> Pages<S> {
     }
 
     /// The pages of a volume, for the request path.
-    pub fn volume(&self, incarnation: VolumeId) -> VolumePages<S> {
-        VolumePages { inner: Rc::clone(&self.0), incarnation }
+    pub fn volume(&self, volume_id: VolumeId) -> VolumePages<S> {
+        VolumePages { inner: Rc::clone(&self.0), volume_id }
     }
 
     /// Drops all pages, dirty regions and recent writes of a volume, durably. After an error they are dropped in memory
     /// only.
-    pub async fn remove_volume(&self, incarnation: VolumeId) -> Result<(), StoreError> {
+    pub async fn remove_volume(&self, volume_id: VolumeId) -> Result<(), StoreError> {
         write_intent::wait_loaded(&self.0).await;
         {
             let mut state = self.0.pages.borrow_mut();
-            let Some(number) = state.numbers.remove(&incarnation) else { return Ok(()) };
+            let Some(number) = state.numbers.remove(&volume_id) else { return Ok(()) };
             state.volumes.remove(&number);
             state.limits_valid_for = None;
             for slot in state.table.slots_of_volume(number, PageNo::ALL) {
-                let is_live = state.table.phase(slot) == Phase::Live && !state.table.has(slot, ADDING);
+                let is_live = state.table.phase(slot) == SlotPhase::Live && !state.table.has(slot, ADDING);
                 if is_live { state.drop_page(slot, true) } else { state.invalidate_blocks(slot, ALL_BLOCKS) }
             }
             state.dirty_regions.remove_volume(number);
@@ -90,7 +90,7 @@ impl<S: Seam> Pages<S> {
             return Ok(());
         }
         match &self.0.pages.borrow().phase {
-            MapPhase::Void(why) => Err(StoreError::Failed(why.clone())),
+            MapPhase::Void(reason) => Err(StoreError::Failed(reason.clone())),
             _ => Ok(()),
         }
     }
@@ -107,7 +107,7 @@ impl<S: Seam> Pages<S> {
     /// abandoned.
     pub fn void_reason(&self) -> Option<String> {
         match &self.0.pages.borrow().phase {
-            MapPhase::Void(why) => Some(why.clone()),
+            MapPhase::Void(reason) => Some(reason.clone()),
             _ => None,
         }
     }
@@ -147,12 +147,12 @@ impl<S: Seam> Pages<S> {
 /// start of the page.
 pub struct VolumePages<S: Seam> {
     inner: Rc<Inner<S>>,
-    incarnation: VolumeId,
+    volume_id: VolumeId,
 }
 
 impl<S: Seam> Clone for VolumePages<S> {
     fn clone(&self) -> Self {
-        VolumePages { inner: Rc::clone(&self.inner), incarnation: self.incarnation }
+        VolumePages { inner: Rc::clone(&self.inner), volume_id: self.volume_id }
     }
 }
 
@@ -164,7 +164,7 @@ impl<S: Seam> VolumePages<S> {
 
     fn mask(&self, page: PageNo, suspect: bool) -> u16 {
         let state = self.inner.pages.borrow();
-        let slot = state.find(self.incarnation, page).filter(|slot| state.table.has(*slot, SUSPECT) == suspect);
+        let slot = state.find(self.volume_id, page).filter(|slot| state.table.has(*slot, SUSPECT) == suspect);
         slot.map_or(0, |slot| state.table.valid(slot))
     }
 
@@ -173,9 +173,9 @@ impl<S: Seam> VolumePages<S> {
     pub fn set_quota(&self, quota: PageQuota) {
         let mut state = self.inner.pages.borrow_mut();
         if quota == PageQuota::default() {
-            state.quotas.remove(&self.incarnation);
+            state.quotas.remove(&self.volume_id);
         } else {
-            state.quotas.insert(self.incarnation, quota);
+            state.quotas.insert(self.volume_id, quota);
         }
         state.limits_valid_for = None;
         quota::refresh(&self.inner, &mut state);
@@ -183,20 +183,20 @@ impl<S: Seam> VolumePages<S> {
 
     /// Checks whether this quota can be granted in addition to the quotas of other volumes.
     pub fn check_quota(&self, quota: &PageQuota) -> Result<(), QuotaError> {
-        quota::check(&self.inner, &self.inner.pages.borrow(), self.incarnation, quota)
+        quota::check(&self.inner, &self.inner.pages.borrow(), self.volume_id, quota)
     }
 
     /// Number of cached pages of the volume, and number of their valid blocks.
     pub fn usage(&self) -> (u64, u64) {
         let state = self.inner.pages.borrow();
-        let counts = state.numbers.get(&self.incarnation).map(|number| state.table.counts_of(*number));
+        let counts = state.numbers.get(&self.volume_id).map(|number| state.table.counts_of(*number));
         counts.map_or((0, 0), |counts| (counts.pages, counts.blocks))
     }
 
     /// Counts a use of a page, if it is present.
     pub fn touch(&self, page: PageNo) {
         let mut state = self.inner.pages.borrow_mut();
-        if let Some(slot) = state.find(self.incarnation, page) {
+        if let Some(slot) = state.find(self.volume_id, page) {
             state.table.touch(slot);
         }
     }
@@ -204,7 +204,7 @@ impl<S: Seam> VolumePages<S> {
     /// True when the page is present and was used since the CLOCK hand last passed its slot.
     pub fn is_used(&self, page: PageNo) -> bool {
         let state = self.inner.pages.borrow();
-        state.find(self.incarnation, page).is_some_and(|slot| state.table.uses(slot) > 0)
+        state.find(self.volume_id, page).is_some_and(|slot| state.table.uses(slot) > 0)
     }
 
     /// Reads a run of blocks of a page, one buffer each. A block that is invalid, unreadable or fails its check (R11,
@@ -217,15 +217,15 @@ impl<S: Seam> VolumePages<S> {
         page: PageNo,
         blocks: Range<u32>,
         buffers: Vec<S::BlockMut>,
-    ) -> Vec<Result<S::Block, Unread<S::BlockMut>>> {
-        read::read(&self.inner, self.incarnation, page, blocks, buffers, false).await
+    ) -> Vec<Result<S::Block, PageReadError<S::BlockMut>>> {
+        read::read(&self.inner, self.volume_id, page, blocks, buffers, false).await
     }
 
     /// Invalidates these blocks of the volume at once: in the map, and in a `put` in progress (R2).
     pub fn invalidate(&self, blocks: Range<BlockNo>) {
         let pending = {
             let mut state = self.inner.pages.borrow_mut();
-            state.invalidate(self.incarnation, blocks);
+            state.invalidate(self.volume_id, blocks);
             state.has_pending()
         };
         // Every client write calls this, and most calls change nothing.
@@ -242,14 +242,14 @@ impl<S: Seam> VolumePages<S> {
     /// If there is no block, or one outside a page.
     pub async fn put(&self, page: PageNo, blocks: Vec<(u32, S::Block)>) -> Result<u16, PutError> {
         assert!(!blocks.is_empty() && blocks.iter().all(|(block, _)| *block < PAGE_BLOCKS), "blocks of a page");
-        put::put(&self.inner, self.incarnation, page, blocks).await
+        put::put(&self.inner, self.volume_id, page, blocks).await
     }
 
     /// Prepares a write or a zeroing of these blocks on the backing: invalidates the blocks and marks their regions
     /// dirty. Callers await it before the write, for every cause of writes. When it returns, the regions are durably
     /// dirty, or no durable record lists the blocks (R8).
     pub async fn begin_write(&self, blocks: Range<BlockNo>) -> WriteIntent {
-        write_intent::begin_write(&self.inner, self.incarnation, blocks).await
+        write_intent::begin_write(&self.inner, self.volume_id, blocks).await
     }
 
     /// Ends a write, whatever its outcome, as completion number `sequence` of the volume, in the numbering of
@@ -260,12 +260,12 @@ impl<S: Seam> VolumePages<S> {
 
     /// Records a successful flush of the backing that was issued after all completions below `covered`.
     pub fn record_flush(&self, covered: CompletionNo) {
-        write_intent::record_flush(&self.inner, self.incarnation, covered);
+        write_intent::record_flush(&self.inner, self.volume_id, covered);
     }
 
     /// True when the write-intent log is nearly full and a flush of the backing would let regions be cleared.
     pub fn wants_flush(&self) -> bool {
-        write_intent::wants_flush(&self.inner, self.incarnation)
+        write_intent::wants_flush(&self.inner, self.volume_id)
     }
 
     /// Adds a destaged block to [`VolumePages::recent_writes`]: the backing durably holds this content.
@@ -275,7 +275,7 @@ impl<S: Seam> VolumePages<S> {
             if !state.is_ready() {
                 return;
             }
-            let Some(number) = state.number_of(self.incarnation) else { return };
+            let Some(number) = state.number_of(self.volume_id) else { return };
             state.recent_writes.push(number, block, content.checksum(0));
         }
         write_soon(&self.inner);
@@ -289,7 +289,7 @@ impl<S: Seam> VolumePages<S> {
             if !state.is_ready() {
                 return;
             }
-            let Some(number) = state.number_of(self.incarnation) else { return };
+            let Some(number) = state.number_of(self.volume_id) else { return };
             if state.recent_writes.of_volume(number).iter().any(|(listed, _)| *listed == block) {
                 return;
             }
@@ -307,13 +307,13 @@ impl<S: Seam> VolumePages<S> {
     /// them from the backing and calls [`VolumePages::record_reread`] or [`VolumePages::drop_recent_write`].
     pub fn unproven_writes(&self) -> Vec<BlockNo> {
         let state = self.inner.pages.borrow();
-        state.numbers.get(&self.incarnation).map(|number| state.recent_writes.unproven(*number)).unwrap_or_default()
+        state.numbers.get(&self.volume_id).map(|number| state.recent_writes.unproven(*number)).unwrap_or_default()
     }
 
     /// Drops a block from the recent writes.
     pub fn drop_recent_write(&self, block: BlockNo) {
         let mut state = self.inner.pages.borrow_mut();
-        let Some(number) = state.numbers.get(&self.incarnation).copied() else { return };
+        let Some(number) = state.numbers.get(&self.volume_id).copied() else { return };
         let removed = state.recent_writes.remove(number, block.single());
         state.journal.events.extend(removed);
     }
@@ -330,8 +330,8 @@ impl<S: Seam> VolumePages<S> {
         page: PageNo,
         blocks: Range<u32>,
         buffers: Vec<S::BlockMut>,
-    ) -> Vec<Result<S::Block, Unread<S::BlockMut>>> {
-        read::read(&self.inner, self.incarnation, page, blocks, buffers, true).await
+    ) -> Vec<Result<S::Block, PageReadError<S::BlockMut>>> {
+        read::read(&self.inner, self.volume_id, page, blocks, buffers, true).await
     }
 
     /// Resolves a suspect page. Its blocks in `good` equal the durable content of the backing: they become valid unless
@@ -339,7 +339,7 @@ impl<S: Seam> VolumePages<S> {
     pub fn resolve_suspect(&self, page: PageNo, good: u16) {
         {
             let mut state = self.inner.pages.borrow_mut();
-            let slot = state.find(self.incarnation, page).filter(|slot| state.table.has(*slot, SUSPECT));
+            let slot = state.find(self.volume_id, page).filter(|slot| state.table.has(*slot, SUSPECT));
             let Some(slot) = slot else { return };
             state.table.set_flag(slot, SUSPECT, false);
             state.invalidate_blocks(slot, !good);
@@ -351,25 +351,25 @@ impl<S: Seam> VolumePages<S> {
     /// Recent writes: the last destaged blocks, each with the checksum (seed 0) that the backing must have.
     pub fn recent_writes(&self) -> Vec<(BlockNo, u32)> {
         let state = self.inner.pages.borrow();
-        state.numbers.get(&self.incarnation).map(|number| state.recent_writes.of_volume(*number)).unwrap_or_default()
+        state.numbers.get(&self.volume_id).map(|number| state.recent_writes.of_volume(*number)).unwrap_or_default()
     }
 
     /// Number of recent writes, zeroes excluded.
     pub fn recent_writes_with_content(&self) -> usize {
         let state = self.inner.pages.borrow();
-        state.numbers.get(&self.incarnation).map_or(0, |number| state.recent_writes.count_with_content(*number))
+        state.numbers.get(&self.volume_id).map_or(0, |number| state.recent_writes.count_with_content(*number))
     }
 
     /// Up to `count` pages with valid blocks, spread over the slots from an offset that `random` chooses: page and
     /// mask.
     pub fn sample(&self, random: u64, count: usize) -> Vec<(PageNo, u16)> {
         let state = self.inner.pages.borrow();
-        let Some(number) = state.numbers.get(&self.incarnation).filter(|_| state.is_ready()) else { return Vec::new() };
+        let Some(number) = state.numbers.get(&self.volume_id).filter(|_| state.is_ready()) else { return Vec::new() };
         let slots = state.table.slots_of_volume(*number, PageNo::ALL);
         // A page that lost all its blocks during an addition stays live, without a block.
         let good = |slot: &table::SlotId| {
             let table = &state.table;
-            table.phase(*slot) == Phase::Live && !table.has(*slot, SUSPECT) && table.valid(*slot) != 0
+            table.phase(*slot) == SlotPhase::Live && !table.has(*slot, SUSPECT) && table.valid(*slot) != 0
         };
         let slots: Vec<_> = slots.into_iter().filter(good).collect();
         let count = count.min(slots.len());

@@ -10,13 +10,13 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Piece, SECTOR_BYTES, Seam};
 
 use super::api::PutError;
 use super::state::{MapPhase, PageState};
-use super::table::{ADDING, Phase, SEALED, SUSPECT, SlotId, key_of, page_of};
+use super::table::{ADDING, SEALED, SUSPECT, SlotId, SlotPhase, key_of, page_of};
 use super::{evict, quota, read};
 use crate::device::block_offset;
 use crate::format::page::{CHECKSUM_COPIES, PagePlace, Writes, block_at, checksums_at, page_seed, slot_at};
 use crate::journal::write_soon;
 use crate::number::{PAGE_BLOCKS, PageNo, VolumeId};
-use crate::slow::{QueuedRequest, Work};
+use crate::slow::{QueuedRequest, RequestWork};
 use crate::store::{Inner, Sabotage};
 use crate::wait::Reply;
 
@@ -33,7 +33,7 @@ struct Put {
     /// Number of writes of each block of the slot, including this write.
     writes: Writes,
     /// Blocks to write.
-    wanted: u16,
+    to_write: u16,
     /// Valid blocks of the slot that are not rewritten.
     unchanged: u16,
     /// The page's old slot, and the blocks of it that are copied to the new one.
@@ -43,7 +43,7 @@ struct Put {
 /// Writes blocks of a page to flash.
 pub async fn put<S: Seam>(
     inner: &Rc<Inner<S>>,
-    incarnation: VolumeId,
+    volume_id: VolumeId,
     page: PageNo,
     blocks: Vec<(u32, S::Block)>,
 ) -> Result<u16, PutError> {
@@ -52,9 +52,9 @@ pub async fn put<S: Seam>(
     blocks.into_iter().for_each(|(block, data)| content[block as usize] = Some(data));
     let result = {
         let mut state = inner.pages.borrow_mut();
-        let result = begin_put(&mut state, inner, incarnation, page, requested);
+        let result = begin_put(&mut state, inner, volume_id, page, requested);
         let is_entitled =
-            matches!(result, Err(PutError::Busy)) && state.is_ready() && quota::is_entitled(&state, incarnation, page);
+            matches!(result, Err(PutError::Busy)) && state.is_ready() && quota::is_entitled(&state, volume_id, page);
         if is_entitled && !evict::has_free_soon(&state) {
             quota::evict_for_entitled(&mut state);
         }
@@ -66,10 +66,10 @@ pub async fn put<S: Seam>(
     }
     let Some(put) = result? else {
         let state = inner.pages.borrow();
-        return Ok(state.find(incarnation, page).map_or(0, |slot| state.table.valid(slot)) & requested);
+        return Ok(state.find(volume_id, page).map_or(0, |slot| state.table.valid(slot)) & requested);
     };
     for (block, data) in content.iter_mut().enumerate() {
-        if put.wanted >> block & 1 == 0 {
+        if put.to_write >> block & 1 == 0 {
             *data = None;
         }
     }
@@ -78,7 +78,7 @@ pub async fn put<S: Seam>(
     let task_reply = reply.clone();
     inner.pages.borrow_mut().begin_writing((put.place.member, put.place.segment));
     inner.seam.spawn(async move {
-        let result = write(&task, incarnation, page, &put, content).await;
+        let result = write(&task, volume_id, page, &put, content).await;
         task.pages.borrow_mut().end_writing((put.place.member, put.place.segment));
         let valid = finish_put(&task, &put, &result);
         write_soon(&task);
@@ -92,16 +92,16 @@ pub async fn put<S: Seam>(
 fn begin_put<S: Seam>(
     state: &mut PageState<S>,
     inner: &Inner<S>,
-    incarnation: VolumeId,
+    volume_id: VolumeId,
     page: PageNo,
     requested: u16,
 ) -> Result<Option<Put>, PutError> {
     match &state.phase {
         MapPhase::Ready => {}
-        MapPhase::Void(why) => return Err(PutError::Failed(why.clone())),
+        MapPhase::Void(reason) => return Err(PutError::Failed(reason.clone())),
         MapPhase::Unloaded | MapPhase::Loading => return Err(PutError::Busy),
     }
-    let key = key_of(state.number_of(incarnation).ok_or(PutError::Busy)?, page);
+    let key = key_of(state.number_of(volume_id).ok_or(PutError::Busy)?, page);
     if state.table.is_busy(key) {
         return Err(PutError::Busy);
     }
@@ -111,22 +111,22 @@ fn begin_put<S: Seam>(
         return Err(PutError::QuotaExhausted);
     }
     let valid = old.map_or(0, |slot| state.table.valid(slot));
-    let wanted = requested & !valid;
-    if wanted == 0 {
+    let to_write = requested & !valid;
+    if to_write == 0 {
         return Ok(None);
     }
     if let Some(slot) = old
-        && wanted & state.table.writes(slot).exhausted() == 0
+        && to_write & state.table.writes(slot).exhausted() == 0
         && !state.table.has(slot, SUSPECT)
         && !state.table.has(slot, SEALED)
         && state.reclaim_target != Some(state.table.place(slot).segment)
         && !state.closed_members.contains(&state.table.place(slot).member)
     {
         state.table.set_flag(slot, ADDING, true);
-        state.table.add_writes(slot, wanted);
-        state.pending_puts.insert(slot, wanted);
+        state.table.add_writes(slot, to_write);
+        state.pending_puts.insert(slot, to_write);
         let (place, writes) = (state.table.place(slot), state.table.writes(slot));
-        return Ok(Some(Put { slot, place, writes, wanted, unchanged: valid, old: None }));
+        return Ok(Some(Put { slot, place, writes, to_write, unchanged: valid, old: None }));
     }
     if inner.sabotage.is(Sabotage::ReuseSlotEarly) {
         let slot = state.dead.first().copied();
@@ -142,23 +142,23 @@ fn begin_put<S: Seam>(
         (old, state.table.place(old), keep)
     });
     let copied = old.map_or(0, |(_, _, keep)| keep);
-    state.table.add_writes(slot, wanted | copied);
-    state.pending_puts.insert(slot, wanted | copied);
+    state.table.add_writes(slot, to_write | copied);
+    state.pending_puts.insert(slot, to_write | copied);
     let (place, writes) = (state.table.place(slot), state.table.writes(slot));
-    Ok(Some(Put { slot, place, writes, wanted, unchanged: 0, old }))
+    Ok(Some(Put { slot, place, writes, to_write, unchanged: 0, old }))
 }
 
 /// Writes the blocks of a page. Returns the blocks that are now in the slot.
 async fn write<S: Seam>(
     inner: &Rc<Inner<S>>,
-    incarnation: VolumeId,
+    volume_id: VolumeId,
     page: PageNo,
     put: &Put,
     mut content: Content<S::Block>,
 ) -> Result<u16, PutError> {
     let failed = |reason: &str| PutError::Failed(reason.to_owned());
     if let Some((old, place, keep)) = put.old {
-        for (block, data) in read::read_for_copy(inner, incarnation, page, (old, place), keep).await {
+        for (block, data) in read::read_for_copy(inner, volume_id, page, (old, place), keep).await {
             content[block as usize].get_or_insert(data);
         }
     }
@@ -170,10 +170,10 @@ async fn write<S: Seam>(
     for pair in 0..PAGE_BLOCKS / 2 {
         let pair_of = |mask: u16| mask >> (2 * pair) & 0b11;
         let mut words = [0_u32; 2];
-        if pair_of(put.unchanged) != 0 && pair_of(put.wanted) != 0 {
+        if pair_of(put.unchanged) != 0 && pair_of(put.to_write) != 0 {
             // The sector also holds the checksum of the pair's other block.
             let sector = Piece::new(sums, pair as usize * SECTOR_BYTES, SECTOR_BYTES);
-            let _queued = QueuedRequest::new(inner, device.member, Work::Read(1));
+            let _queued = QueuedRequest::new(inner, device.member, RequestWork::Read(1));
             let (result, mut pieces) = inner.read_from(&device, base + checksums_at(pair), vec![sector]).await;
             let read = pieces.pop().expect("a read returns its pieces").block.freeze();
             words = read::checksums::<S>(&read, pair);
@@ -184,7 +184,7 @@ async fn write<S: Seam>(
             let block = 2 * pair as usize + half;
             if let Some(data) = &content[block] {
                 let number = page.block(block);
-                *word = data.checksum(page_seed(incarnation, number, put.place, put.writes.count_of(block as u32)));
+                *word = data.checksum(page_seed(volume_id, number, put.place, put.writes.count_of(block as u32)));
             }
         }
         sums.write_metadata(pair as usize * SECTOR_BYTES, &sector_of(words));
@@ -195,9 +195,9 @@ async fn write<S: Seam>(
     let runs = runs::<S>(&inner.seam, &content, sums.freeze(), whole_blocks);
     for (at, pieces) in runs {
         let bytes: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
-        let _queued = QueuedRequest::new(inner, device.member, Work::Program(pieces.len()));
+        let _queued = QueuedRequest::new(inner, device.member, RequestWork::Program(pieces.len()));
         inner.write_to(&device, base + at, pieces).await.map_err(|error| PutError::Failed(error.to_string()))?;
-        inner.pages.borrow_mut().counts.of(device.member).promotion_bytes += bytes;
+        inner.pages.borrow_mut().counts.member_mut(device.member).promotion_bytes += bytes;
     }
     Ok(written)
 }
@@ -248,7 +248,7 @@ fn finish_put<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutErr
     let still_valid = state.pending_puts.remove(&put.slot).unwrap_or(0);
     let written = written.as_ref().copied().unwrap_or(0);
     let still_valid = if inner.sabotage.is(Sabotage::PutOverInvalidate) { written } else { still_valid & written };
-    if state.table.phase(put.slot) == Phase::Live {
+    if state.table.phase(put.slot) == SlotPhase::Live {
         state.table.set_flag(put.slot, ADDING, false);
         let valid = state.table.valid(put.slot) | still_valid;
         state.table.set_valid(put.slot, valid);
@@ -258,14 +258,14 @@ fn finish_put<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutErr
         state.release(put.slot);
         return 0;
     } else {
-        state.table.set_phase(put.slot, Phase::Live);
+        state.table.set_phase(put.slot, SlotPhase::Live);
         state.table.set_valid(put.slot, still_valid);
         state.table.set_flag(put.slot, SEALED, writes_whole_blocks(inner, put.place.member));
         state.set_dirty(put.slot);
         if let Some((old, place, _)) = put.old
             && state.table.exists(old)
             && state.table.place(old) == place
-            && state.table.phase(old) == Phase::Live
+            && state.table.phase(old) == SlotPhase::Live
         {
             state.drop_page(old, false);
         }

@@ -7,7 +7,7 @@ use seam::Seam;
 
 use super::segment_lending;
 use super::state::PageState;
-use super::table::{ADDING, Phase, SlotId, page_of};
+use super::table::{ADDING, SlotId, SlotPhase, page_of};
 use crate::number::{PageNo, VolumeId};
 use crate::store::Inner;
 
@@ -18,19 +18,19 @@ const UNRESERVED_DIVISOR: u64 = 32;
 
 /// A number of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Amount {
+pub enum PageAmount {
     /// This many pages.
     Pages(u64),
     /// Thousandths of the maximum number of pages.
     PerMille(u32),
 }
 
-impl Amount {
+impl PageAmount {
     /// The number of pages, if `slots` is the maximum.
-    pub fn of(self, slots: u64) -> u64 {
+    pub fn pages_of(self, slots: u64) -> u64 {
         match self {
-            Amount::Pages(pages) => pages,
-            Amount::PerMille(part) => (u128::from(slots) * u128::from(part) / 1000) as u64,
+            PageAmount::Pages(pages) => pages,
+            PageAmount::PerMille(part) => (u128::from(slots) * u128::from(part) / 1000) as u64,
         }
     }
 }
@@ -39,16 +39,16 @@ impl Amount {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PageQuota {
     /// While the volume has at most this many pages, none of them is evicted for others.
-    pub min: Amount,
+    pub min: PageAmount,
     /// At this many pages, a new one replaces one of the volume's own.
-    pub max: Option<Amount>,
+    pub max: Option<PageAmount>,
     /// Pages that are not evicted once they are present: sorted, disjoint ranges.
     pub pinned: Vec<Range<PageNo>>,
 }
 
 impl Default for PageQuota {
     fn default() -> Self {
-        PageQuota { min: Amount::Pages(0), max: None, pinned: Vec::new() }
+        PageQuota { min: PageAmount::Pages(0), max: None, pinned: Vec::new() }
     }
 }
 
@@ -65,7 +65,7 @@ impl PageQuota {
     }
 
     fn reserved_pages(&self, slots: u64) -> u64 {
-        self.min.of(slots).max(self.pinned_pages())
+        self.min.pages_of(slots).max(self.pinned_pages())
     }
 }
 
@@ -110,7 +110,7 @@ pub enum QuotaError {
 
 /// A quota in pages of the current devices, and the CLOCK hand of the volume.
 #[derive(Clone, Debug, Default)]
-pub struct Limits {
+pub struct PageLimits {
     min: u64,
     max: u64,
     quota: PageQuota,
@@ -121,12 +121,12 @@ pub struct Limits {
 pub fn check<S: Seam>(
     inner: &Inner<S>,
     state: &PageState<S>,
-    incarnation: VolumeId,
+    volume_id: VolumeId,
     quota: &PageQuota,
 ) -> Result<(), QuotaError> {
     let slots = segment_lending::slots_max(inner, state) as u64;
-    let (min_pages, pinned_pages) = (quota.min.of(slots), quota.pinned_pages());
-    if let Some(max_pages) = quota.max.map(|max| max.of(slots)) {
+    let (min_pages, pinned_pages) = (quota.min.pages_of(slots), quota.pinned_pages());
+    if let Some(max_pages) = quota.max.map(|max| max.pages_of(slots)) {
         if min_pages > max_pages {
             return Err(QuotaError::MinAboveMax { min_pages, max_pages });
         }
@@ -134,7 +134,7 @@ pub fn check<S: Seam>(
             return Err(QuotaError::PinnedAboveMax { pinned_pages, max_pages });
         }
     }
-    let others = state.quotas.iter().filter(|(other, _)| **other != incarnation);
+    let others = state.quotas.iter().filter(|(other, _)| **other != volume_id);
     let reserved_by_others: u64 = others.map(|(_, quota)| quota.reserved_pages(slots)).sum();
     let (wanted_pages, left_pages) =
         (quota.reserved_pages(slots), (slots - slots / UNRESERVED_DIVISOR).saturating_sub(reserved_by_others));
@@ -156,16 +156,16 @@ pub fn refresh<S: Seam>(inner: &Inner<S>, state: &mut PageState<S>) {
         return;
     }
     state.limits_valid_for = now;
-    let sum: u64 = state.quotas.values().map(|quota| quota.min.of(slots)).sum();
+    let sum: u64 = state.quotas.values().map(|quota| quota.min.pages_of(slots)).sum();
     let room = slots - slots / UNRESERVED_DIVISOR;
     let before = std::mem::take(&mut state.limits);
-    for (incarnation, quota) in &state.quotas {
-        let Some(number) = state.numbers.get(incarnation) else { continue };
-        let min = quota.min.of(slots);
+    for (volume_id, quota) in &state.quotas {
+        let Some(number) = state.numbers.get(volume_id) else { continue };
+        let min = quota.min.pages_of(slots);
         let min = if sum > room { (u128::from(min) * u128::from(room) / u128::from(sum)) as u64 } else { min };
-        let max = quota.max.map_or(u64::MAX, |max| max.of(slots));
+        let max = quota.max.map_or(u64::MAX, |max| max.pages_of(slots));
         let hand = before.get(number).map_or(0, |limits| limits.hand);
-        state.limits.insert(*number, Limits { min, max, quota: quota.clone(), hand });
+        state.limits.insert(*number, PageLimits { min, max, quota: quota.clone(), hand });
     }
 }
 
@@ -197,8 +197,8 @@ pub fn evictability<S: Seam>(state: &PageState<S>, slot: SlotId) -> Evictability
 }
 
 /// True when the volume is entitled to room for this page: it is below its minimum, or the page is pinned.
-pub fn is_entitled<S: Seam>(state: &PageState<S>, incarnation: VolumeId, page: PageNo) -> bool {
-    let limits = state.numbers.get(&incarnation).and_then(|number| Some((number, state.limits.get(number)?)));
+pub fn is_entitled<S: Seam>(state: &PageState<S>, volume_id: VolumeId, page: PageNo) -> bool {
+    let limits = state.numbers.get(&volume_id).and_then(|number| Some((number, state.limits.get(number)?)));
     limits.is_some_and(|(number, limits)| limits.quota.pins(page) || state.table.pages_of(*number) < limits.min)
 }
 
@@ -220,8 +220,9 @@ pub fn evict_for_entitled<S: Seam>(state: &mut PageState<S>) {
 pub fn make_room_within_quota<S: Seam>(state: &mut PageState<S>, number: u16) -> bool {
     let Some(limits) = state.limits.get(&number) else { return true };
     let (max, mut hand) = (limits.max, limits.hand);
-    let being_written =
-        |slot: &&SlotId| state.table.phase(**slot) == Phase::Writing && page_of(state.table.key(**slot)).0 == number;
+    let being_written = |slot: &&SlotId| {
+        state.table.phase(**slot) == SlotPhase::Writing && page_of(state.table.key(**slot)).0 == number
+    };
     let being_written = state.pending_puts.keys().filter(being_written).count() as u64;
     if max == 0 {
         return false;
@@ -244,5 +245,5 @@ pub fn make_room_within_quota<S: Seam>(state: &mut PageState<S>, number: u16) ->
 }
 
 fn is_page<S: Seam>(state: &PageState<S>, slot: SlotId) -> bool {
-    state.table.exists(slot) && state.table.phase(slot) == Phase::Live && !state.table.has(slot, ADDING)
+    state.table.exists(slot) && state.table.phase(slot) == SlotPhase::Live && !state.table.has(slot, ADDING)
 }

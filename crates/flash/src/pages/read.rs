@@ -6,22 +6,22 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskResult, Piece, SECTOR_BYTES, Seam};
 
-use super::api::Unread;
-use super::table::{Phase, SUSPECT, SlotId};
+use super::api::PageReadError;
+use super::table::{SUSPECT, SlotId, SlotPhase};
 use crate::device::{Device, block_offset};
 use crate::format::page::{PagePlace, Writes, page_seed, run_at, slot_at};
 use crate::journal::write_soon;
 use crate::number::{BlockNo, PAGE_BLOCKS, PageNo, VolumeId};
-use crate::slow::{QueuedRequest, Work};
+use crate::slow::{QueuedRequest, RequestWork};
 use crate::store::{Inner, Sabotage};
 
 /// A block that was read and passed its check, or its buffer.
-type Outcome<S> = Result<<S as Seam>::Block, Unread<<S as Seam>::BlockMut>>;
+type Outcome<S> = Result<<S as Seam>::Block, PageReadError<<S as Seam>::BlockMut>>;
 
 /// Reads a run of blocks of a page, either suspect or trusted ones.
 pub async fn read<S: Seam>(
     inner: &Rc<Inner<S>>,
-    incarnation: VolumeId,
+    volume_id: VolumeId,
     page: PageNo,
     blocks: Range<u32>,
     buffers: Vec<S::BlockMut>,
@@ -30,13 +30,13 @@ pub async fn read<S: Seam>(
     assert!(blocks.end <= PAGE_BLOCKS && buffers.len() == blocks.len(), "{blocks:?} of a page");
     let slot = || {
         let state = inner.pages.borrow();
-        let slot = state.find(incarnation, page);
+        let slot = state.find(volume_id, page);
         slot.filter(|slot| state.table.has(*slot, SUSPECT) == suspect)
     };
     let Some(first) = slot() else {
-        return buffers.into_iter().map(|buffer| Err(Unread::Absent(buffer))).collect();
+        return buffers.into_iter().map(|buffer| Err(PageReadError::Absent(buffer))).collect();
     };
-    let outcomes = read_slot(inner, incarnation, page, first, blocks.clone(), buffers).await;
+    let outcomes = read_slot(inner, volume_id, page, first, blocks.clone(), buffers).await;
     match slot() {
         // An addition has moved the page: results from its old slot are discarded, and the new slot is read.
         Some(moved) if moved != first => {
@@ -44,7 +44,7 @@ pub async fn read<S: Seam>(
                 Ok(data) => thaw::<S>(data),
                 Err(unread) => unread.into_buffer(),
             });
-            read_slot(inner, incarnation, page, moved, blocks, buffers.collect()).await
+            read_slot(inner, volume_id, page, moved, blocks, buffers.collect()).await
         }
         _ => outcomes,
     }
@@ -53,12 +53,12 @@ pub async fn read<S: Seam>(
 /// Reads blocks to copy them to another slot. Unreadable blocks are skipped.
 pub async fn read_for_copy<S: Seam>(
     inner: &Rc<Inner<S>>,
-    incarnation: VolumeId,
+    volume_id: VolumeId,
     page: PageNo,
     (slot, place): (SlotId, PagePlace),
     mask: u16,
 ) -> Vec<(u32, S::Block)> {
-    let mut found = Vec::new();
+    let mut read_blocks = Vec::new();
     let mut next = 0;
     while let Some(start) = (next..PAGE_BLOCKS).find(|block| mask >> block & 1 == 1) {
         next = (start..PAGE_BLOCKS).find(|block| mask >> block & 1 == 0).unwrap_or(PAGE_BLOCKS);
@@ -66,21 +66,21 @@ pub async fn read_for_copy<S: Seam>(
         let Some(buffers) = buffers else { break };
         let is_live = {
             let table = &inner.pages.borrow().table;
-            table.exists(slot) && table.place(slot) == place && table.phase(slot) == Phase::Live
+            table.exists(slot) && table.place(slot) == place && table.phase(slot) == SlotPhase::Live
         };
         if !is_live {
             break;
         }
-        let read = read_slot(inner, incarnation, page, slot, start..next, buffers).await;
-        found.extend((start..).zip(read).filter_map(|(block, outcome)| Some((block, outcome.ok()?))));
+        let read = read_slot(inner, volume_id, page, slot, start..next, buffers).await;
+        read_blocks.extend((start..).zip(read).filter_map(|(block, outcome)| Some((block, outcome.ok()?))));
     }
-    found
+    read_blocks
 }
 
 /// Reads the valid blocks among `blocks` of a slot, run by run.
 async fn read_slot<S: Seam>(
     inner: &Rc<Inner<S>>,
-    incarnation: VolumeId,
+    volume_id: VolumeId,
     page: PageNo,
     slot: SlotId,
     blocks: Range<u32>,
@@ -102,25 +102,25 @@ async fn read_slot<S: Seam>(
             run.push(buffer);
             continue;
         }
-        read_run(inner, incarnation, first, slot, (place, writes), start + outcomes.len() as u32, run, &mut outcomes)
+        read_run(inner, volume_id, first, slot, (place, writes), start + outcomes.len() as u32, run, &mut outcomes)
             .await;
         run = Vec::new();
-        outcomes.push(Err(Unread::Absent(buffer)));
+        outcomes.push(Err(PageReadError::Absent(buffer)));
     }
-    read_run(inner, incarnation, first, slot, (place, writes), start + outcomes.len() as u32, run, &mut outcomes).await;
+    read_run(inner, volume_id, first, slot, (place, writes), start + outcomes.len() as u32, run, &mut outcomes).await;
     drop(pin);
     assert!(outcomes.len() == blocks.len(), "one outcome per block");
     // Discard blocks that were invalidated since the read began, even if the slot has newer content of them (R2).
     let state = inner.pages.borrow();
     let is_same_slot =
-        state.table.exists(slot) && state.table.place(slot) == place && state.table.phase(slot) == Phase::Live;
+        state.table.exists(slot) && state.table.place(slot) == place && state.table.phase(slot) == SlotPhase::Live;
     let unchanged = || match inner.sabotage.is(Sabotage::ReadOverPut) {
         true => u16::MAX,
         false => state.table.writes(slot).equal_counts(writes),
     };
     let still_valid = if is_same_slot { state.table.valid(slot) & unchanged() } else { 0 };
     let keep = |(block, outcome): (u32, Outcome<S>)| match outcome {
-        Ok(data) if still_valid >> block & 1 == 0 => Err(Unread::Absent(thaw::<S>(data))),
+        Ok(data) if still_valid >> block & 1 == 0 => Err(PageReadError::Absent(thaw::<S>(data))),
         other => other,
     };
     blocks.zip(outcomes).map(keep).collect()
@@ -143,7 +143,7 @@ impl<S: Seam> Drop for Pin<'_, S> {
 #[expect(clippy::too_many_arguments, reason = "the slot, the page and the destination")]
 async fn read_run<S: Seam>(
     inner: &Rc<Inner<S>>,
-    incarnation: VolumeId,
+    volume_id: VolumeId,
     first: BlockNo,
     slot: SlotId,
     (place, writes): (PagePlace, Writes),
@@ -158,25 +158,25 @@ async fn read_run<S: Seam>(
     let device = inner.in_service().into_iter().find(|device| device.member == place.member);
     let spare = inner.pages.borrow_mut().spare.take();
     let (Some(device), Some(sums)) = (device, spare.or_else(|| inner.alloc())) else {
-        return outcomes.extend(buffers.into_iter().map(|buffer| Err(Unread::Absent(buffer))));
+        return outcomes.extend(buffers.into_iter().map(|buffer| Err(PageReadError::Absent(buffer))));
     };
     let (result, buffers, sums) = fetch(inner, &device, place, &blocks, buffers, sums).await;
     let Some(result) = result else {
         inner.pages.borrow_mut().spare = Some(sums);
-        return outcomes.extend(buffers.into_iter().map(|buffer| Err(Unread::Absent(buffer))));
+        return outcomes.extend(buffers.into_iter().map(|buffer| Err(PageReadError::Absent(buffer))));
     };
     let sums = sums.freeze();
     let mut bad = 0_u16;
     let trusted = inner.sabotage.is(Sabotage::SkipPageChecksum);
     for (block, buffer) in blocks.clone().zip(buffers) {
         let data = buffer.freeze();
-        let seed = page_seed(incarnation, first.plus(u64::from(block)), place, writes.count_of(block));
+        let seed = page_seed(volume_id, first.plus(u64::from(block)), place, writes.count_of(block));
         let good =
             result.is_ok() && (trusted || checksums::<S>(&sums, block / 2)[block as usize % 2] == data.checksum(seed));
         if !good {
             bad |= 1 << block;
         }
-        outcomes.push(if good { Ok(data) } else { Err(Unread::Bad(thaw::<S>(data))) });
+        outcomes.push(if good { Ok(data) } else { Err(PageReadError::Bad(thaw::<S>(data))) });
     }
     let mut state = inner.pages.borrow_mut();
     state.spare = Some(thaw::<S>(sums));
@@ -221,7 +221,7 @@ async fn fetch<S: Seam>(
         let data = Piece::whole(buffers.pop().expect("one buffer per block"));
         let sector = Piece::new(sums, pair as usize * SECTOR_BYTES, SECTOR_BYTES);
         let pieces = if odd { vec![sector, data] } else { vec![data, sector] };
-        let _queued = QueuedRequest::new(inner, device.member, Work::Read(1));
+        let _queued = QueuedRequest::new(inner, device.member, RequestWork::Read(1));
         let (result, mut pieces) = inner.read_from(device, base + run.start, pieces).await;
         let (last, first) = (pieces.pop().expect("two pieces").block, pieces.pop().expect("two pieces").block);
         return if odd { (Some(result), vec![last], first) } else { (Some(result), vec![first], last) };
@@ -249,18 +249,18 @@ async fn fetch_aligned<S: Seam>(
             None => return (None, buffers, sums),
         }
     }
-    let queued = QueuedRequest::new(inner, device.member, Work::Read(pieces.len()));
+    let queued = QueuedRequest::new(inner, device.member, RequestWork::Read(pieces.len()));
     let (result, pieces) = inner.read_from(device, base + start, pieces).await;
     drop(queued);
     let read: Vec<_> = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
     let copy = |from: u64, to: &mut S::BlockMut, to_at: usize, len: usize| {
-        let mut done = 0;
-        while done < len {
-            let at = (from - start) as usize + done;
+        let mut copied = 0;
+        while copied < len {
+            let at = (from - start) as usize + copied;
             let within = at % BLOCK_BYTES;
-            let count = (BLOCK_BYTES - within).min(len - done);
-            to.copy_from(to_at + done, &read[at / BLOCK_BYTES], within, count);
-            done += count;
+            let count = (BLOCK_BYTES - within).min(len - copied);
+            to.copy_from(to_at + copied, &read[at / BLOCK_BYTES], within, count);
+            copied += count;
         }
     };
     for (block, buffer) in blocks.clone().zip(&mut buffers) {

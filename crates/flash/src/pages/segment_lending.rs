@@ -8,7 +8,7 @@ use seam::{DiskResult, Nanos, Seam};
 
 use super::quota::{self, Evictability};
 use super::state::PageState;
-use super::table::{Phase, SlotId};
+use super::table::{SlotId, SlotPhase};
 use super::write_intent;
 use crate::device::{Device, block_of, block_offset};
 use crate::format::journal::Record;
@@ -17,7 +17,7 @@ use crate::format::superblock::{MemberEntry, Role};
 use crate::journal::wait_durable;
 use crate::membership::failures_of;
 use crate::store::{Inner, State};
-use crate::wait::{Boxed, join};
+use crate::wait::{BoxFuture, join};
 
 /// The log keeps 1/32 of the segments in reserve.
 const RESERVE_DIVISOR: usize = 32;
@@ -80,7 +80,7 @@ pub fn slots_max<S: Seam>(inner: &Inner<S>, state: &PageState<S>) -> usize {
 pub fn can_grow<S: Seam>(inner: &Inner<S>, state: &PageState<S>) -> bool {
     let store = inner.state.borrow();
     let fits = state.table.slots() + state.table.per_frame() as usize <= state.journal.slots_max();
-    fits && (store.segments.ready() > reserve(&store) || !available_segments(&store, state, 1).is_empty())
+    fits && (store.segments.writable_count() > reserve(&store) || !available_segments(&store, state, 1).is_empty())
 }
 
 /// Adds a segment to the pages; a segment of the log on both log members.
@@ -125,7 +125,7 @@ async fn write_header<S: Seam>(inner: &Inner<S>, device: &Device<S>, header: &Pa
     let Some(buffer) = inner.alloc() else { return false };
     let block = block_of::<S>(buffer, &header.encode());
     let at = block_offset(segment_bytes, header.segment, 0);
-    let write: Boxed<'_, DiskResult<()>> = Box::pin(inner.write_durably_to(device, at, vec![block], false));
+    let write: BoxFuture<'_, DiskResult<()>> = Box::pin(inner.write_durably_to(device, at, vec![block], false));
     let failures = failures_of(std::slice::from_ref(device), join(vec![write]).await);
     let good = failures.is_empty();
     if !good {
@@ -276,10 +276,10 @@ pub async fn drop_pages_of<S: Seam>(inner: &Rc<Inner<S>>, member: u32) -> Closed
 /// The cost of dropping a slot's page.
 fn cost_of<S: Seam>(state: &PageState<S>, slot: SlotId) -> usize {
     match state.table.phase(slot) {
-        Phase::Free | Phase::Dead => 0,
-        Phase::Live if quota::evictability(state, slot) == Evictability::Protected => PROTECTED_COST,
-        Phase::Live => 2 + usize::from(state.table.uses(slot)),
+        SlotPhase::Free | SlotPhase::Dead => 0,
+        SlotPhase::Live if quota::evictability(state, slot) == Evictability::Protected => PROTECTED_COST,
+        SlotPhase::Live => 2 + usize::from(state.table.uses(slot)),
         // The reclaim would have to wait for the write.
-        Phase::Writing => 1_000,
+        SlotPhase::Writing => 1_000,
     }
 }

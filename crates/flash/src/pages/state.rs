@@ -6,8 +6,8 @@ use std::ops::Range;
 use seam::{BLOCK_BYTES, Seam};
 
 use super::api::{PageMember, REGION_BLOCKS};
-use super::quota::{Limits, PageQuota};
-use super::table::{ADDING, DIRTY, Phase, SUSPECT, SlotId, Table, key_of, page_of};
+use super::quota::{PageLimits, PageQuota};
+use super::table::{ADDING, DIRTY, SUSPECT, SlotId, SlotPhase, SlotTable, key_of, page_of};
 use crate::format::journal::Record;
 use crate::format::page::slots_of;
 use crate::format::superblock::Superblock;
@@ -37,7 +37,7 @@ pub enum MapPhase {
 
 /// Invalidations that arrived before the map was loaded.
 #[derive(Default)]
-pub struct Early {
+pub struct EarlyInvalidations {
     /// Blocks by volume and page.
     pub pages: BTreeMap<(VolumeId, PageNo), u16>,
     /// Whole volumes.
@@ -46,16 +46,16 @@ pub struct Early {
 
 /// Counters since the opening.
 #[derive(Clone, Debug, Default)]
-pub struct Counts {
+pub struct PageCounters {
     /// Pages that were evicted.
     pub evictions: u64,
     /// Bytes written, by member.
     pub written: BTreeMap<u32, PageMember>,
 }
 
-impl Counts {
+impl PageCounters {
     /// The counters of a member.
-    pub fn of(&mut self, member: u32) -> &mut PageMember {
+    pub fn member_mut(&mut self, member: u32) -> &mut PageMember {
         self.written.entry(member).or_insert(PageMember { member, ..PageMember::default() })
     }
 }
@@ -65,7 +65,7 @@ pub struct PageState<S: Seam> {
     /// The state of the map.
     pub phase: MapPhase,
     /// The slots.
-    pub table: Table,
+    pub table: SlotTable,
     /// The number of each volume.
     pub numbers: BTreeMap<VolumeId, u16>,
     /// The volume of each number.
@@ -91,9 +91,9 @@ pub struct PageState<S: Seam> {
     /// The map journal.
     pub journal: Journal<S>,
     /// Invalidations that arrived before the map was loaded.
-    pub early: Early,
+    pub early: EarlyInvalidations,
     /// Counters.
-    pub counts: Counts,
+    pub counts: PageCounters,
     /// The hand of the CLOCK replacement.
     pub clock_hand: SlotId,
     /// A spare buffer for checksums.
@@ -121,10 +121,10 @@ pub struct PageState<S: Seam> {
     pub waiters: Vec<Reply<()>>,
     /// Number of further attempts to free slots that do not try to add a segment.
     pub growth_skips: u32,
-    /// The quota of each volume, by incarnation.
+    /// The quota of each volume, by volume ID.
     pub quotas: BTreeMap<VolumeId, PageQuota>,
     /// The quotas in pages, by volume number.
-    pub limits: BTreeMap<u16, Limits>,
+    pub limits: BTreeMap<u16, PageLimits>,
     /// The numbers of slots and volumes from which `limits` was computed; `None` requests an update.
     pub limits_valid_for: Option<(u64, usize)>,
     /// Number of segment generations issued since the opening.
@@ -139,7 +139,7 @@ impl<S: Seam> PageState<S> {
         let per_frame = slots_of((superblock.segment_bytes / BLOCK_BYTES as u64) as u32);
         PageState {
             phase: MapPhase::Unloaded,
-            table: Table::new(per_frame, 0),
+            table: SlotTable::new(per_frame, 0),
             numbers: BTreeMap::new(),
             volumes: BTreeMap::new(),
             pending_puts: BTreeMap::new(),
@@ -152,8 +152,8 @@ impl<S: Seam> PageState<S> {
             dirty_regions: DirtyRegions::default(),
             recent_writes: RecentWrites::default(),
             journal: Journal::new(superblock),
-            early: Early::default(),
-            counts: Counts::default(),
+            early: EarlyInvalidations::default(),
+            counts: PageCounters::default(),
             clock_hand: 0,
             spare: None,
             is_growing: false,
@@ -181,23 +181,23 @@ impl<S: Seam> PageState<S> {
     }
 
     /// The number of a volume, assigned on first use; `None` when all numbers are in use.
-    pub fn number_of(&mut self, incarnation: VolumeId) -> Option<u16> {
-        if let Some(number) = self.numbers.get(&incarnation) {
+    pub fn number_of(&mut self, volume_id: VolumeId) -> Option<u16> {
+        if let Some(number) = self.numbers.get(&volume_id) {
             return Some(*number);
         }
         let number = (0..u16::MAX).find(|number| !self.volumes.contains_key(number))?;
-        self.numbers.insert(incarnation, number);
-        self.volumes.insert(number, incarnation);
-        self.journal.events.push(Record::Volume { number, incarnation });
+        self.numbers.insert(volume_id, number);
+        self.volumes.insert(number, volume_id);
+        self.journal.events.push(Record::Volume { number, volume_id });
         Some(number)
     }
 
     /// The slot of a volume's page; `None` if it is absent or the map is not ready.
-    pub fn find(&self, incarnation: VolumeId, page: PageNo) -> Option<SlotId> {
+    pub fn find(&self, volume_id: VolumeId, page: PageNo) -> Option<SlotId> {
         if !self.is_ready() {
             return None;
         }
-        self.table.find(key_of(*self.numbers.get(&incarnation)?, page))
+        self.table.find(key_of(*self.numbers.get(&volume_id)?, page))
     }
 
     /// Queues a record of the slot.
@@ -210,10 +210,10 @@ impl<S: Seam> PageState<S> {
     /// Drops a slot's page. With `is_implied`, another pending record implies the drop, so the slot needs no record.
     pub fn drop_page(&mut self, slot: SlotId, is_implied: bool) {
         assert!(
-            self.table.phase(slot) == Phase::Live && !self.table.has(slot, ADDING),
+            self.table.phase(slot) == SlotPhase::Live && !self.table.has(slot, ADDING),
             "only a live slot without an addition in progress is dropped"
         );
-        self.table.set_phase(slot, Phase::Dead);
+        self.table.set_phase(slot, SlotPhase::Dead);
         self.table.set_valid(slot, 0);
         self.table.set_flag(slot, SUSPECT, false);
         if is_implied { self.implied_dead.push(slot) } else { self.dead.push(slot) }
@@ -225,7 +225,7 @@ impl<S: Seam> PageState<S> {
             *putting &= !mask;
         }
         let valid = self.table.valid(slot);
-        if self.table.phase(slot) != Phase::Live || valid & mask == 0 {
+        if self.table.phase(slot) != SlotPhase::Live || valid & mask == 0 {
             return;
         }
         self.table.set_valid(slot, valid & !mask);
@@ -237,31 +237,31 @@ impl<S: Seam> PageState<S> {
     }
 
     /// Invalidates blocks of a volume (R2).
-    pub fn invalidate(&mut self, incarnation: VolumeId, blocks: Range<BlockNo>) {
+    pub fn invalidate(&mut self, volume_id: VolumeId, blocks: Range<BlockNo>) {
         if blocks.is_empty() {
             return;
         }
         match self.phase {
             MapPhase::Void(_) => return,
-            MapPhase::Unloaded | MapPhase::Loading => return self.invalidate_early(incarnation, blocks),
+            MapPhase::Unloaded | MapPhase::Loading => return self.invalidate_early(volume_id, blocks),
             MapPhase::Ready => {}
         }
-        let Some(number) = self.numbers.get(&incarnation).copied() else { return };
+        let Some(number) = self.numbers.get(&volume_id).copied() else { return };
         for slot in self.table.slots_of_volume(number, PageNo::covering(&blocks)) {
             let mask = mask_of(page_of(self.table.key(slot)).1, &blocks);
             self.invalidate_blocks(slot, mask);
         }
     }
 
-    fn invalidate_early(&mut self, incarnation: VolumeId, blocks: Range<BlockNo>) {
+    fn invalidate_early(&mut self, volume_id: VolumeId, blocks: Range<BlockNo>) {
         let pages = PageNo::covering(&blocks);
         if self.early.pages.len() as u64 + PageNo::count(&pages) > EARLY_MAX as u64 {
-            self.early.volumes.insert(incarnation);
-            self.early.pages.retain(|(volume, _), _| *volume != incarnation);
+            self.early.volumes.insert(volume_id);
+            self.early.pages.retain(|(volume, _), _| *volume != volume_id);
             return;
         }
         for page in PageNo::each(&pages) {
-            *self.early.pages.entry((incarnation, page)).or_default() |= mask_of(page, &blocks);
+            *self.early.pages.entry((volume_id, page)).or_default() |= mask_of(page, &blocks);
         }
     }
 
@@ -270,7 +270,7 @@ impl<S: Seam> PageState<S> {
         let slots = self.table.slots_of_volume(number, PageNo::covering(blocks));
         let is_listed = |slot: &SlotId| {
             let mask = mask_of(page_of(self.table.key(*slot)).1, blocks);
-            self.table.phase(*slot) != Phase::Writing && self.table.writes(*slot).written() & mask != 0
+            self.table.phase(*slot) != SlotPhase::Writing && self.table.writes(*slot).written() & mask != 0
         };
         slots.iter().any(is_listed) || self.recent_writes.may_be_durable(number, blocks)
     }
@@ -294,7 +294,7 @@ impl<S: Seam> PageState<S> {
 
     /// Begins a read of a slot in this generation of its segment.
     pub fn pin(&mut self, slot: SlotId, segment_generation: u64) {
-        assert!(self.table.phase(slot) == Phase::Live, "only a live slot is read");
+        assert!(self.table.phase(slot) == SlotPhase::Live, "only a live slot is read");
         *self.pins.entry((slot, segment_generation)).or_default() += 1;
     }
 
@@ -304,7 +304,7 @@ impl<S: Seam> PageState<S> {
         *pins -= 1;
         if *pins == 0 {
             self.pins.remove(&(slot, segment_generation));
-            if self.table.is_in(slot, segment_generation) && self.table.phase(slot) == Phase::Free {
+            if self.table.is_in(slot, segment_generation) && self.table.phase(slot) == SlotPhase::Free {
                 self.free.push_back(slot);
             }
         }
@@ -367,10 +367,10 @@ impl<S: Seam> PageState<S> {
     }
 
     /// Makes the map permanently void.
-    pub fn void_map(&mut self, why: String) {
+    pub fn void_map(&mut self, reason: String) {
         self.clear_map();
         self.journal.stop();
-        self.phase = MapPhase::Void(why);
+        self.phase = MapPhase::Void(reason);
         self.wake_waiters();
     }
 
@@ -387,7 +387,7 @@ impl<S: Seam> PageState<S> {
 
     /// True when the region has suspect pages.
     pub fn has_suspects(&self, region: Region) -> bool {
-        let suspect = |slot: &SlotId| self.table.phase(*slot) == Phase::Live && self.table.has(*slot, SUSPECT);
+        let suspect = |slot: &SlotId| self.table.phase(*slot) == SlotPhase::Live && self.table.has(*slot, SUSPECT);
         self.table.counts().suspect > 0 && self.slots_of_region(region).iter().any(suspect)
     }
 

@@ -7,29 +7,29 @@ use crate::format::page::{PagePlace, Writes};
 use crate::number::{PageNo, VolumeId};
 
 /// A page as one number: the volume's number in the high bits, the page in the low bits.
-pub type Key = u64;
+pub type PageKey = u64;
 /// A slot: the frame's number in the high bits, the index in the frame in the low bits.
 pub type SlotId = u32;
 
 /// Bits of a key for the page number.
 pub const PAGE_BITS: u32 = 48;
 /// The key of a free slot.
-const NO_KEY: Key = u64::MAX;
+const NO_KEY: PageKey = u64::MAX;
 
 /// The key of a volume's page.
-pub fn key_of(volume: u16, page: PageNo) -> Key {
+pub fn key_of(volume: u16, page: PageNo) -> PageKey {
     assert!(page.0 >> PAGE_BITS == 0, "page {page} of a volume");
     u64::from(volume) << PAGE_BITS | page.0
 }
 
 /// The volume's number and the page.
-pub fn page_of(key: Key) -> (u16, PageNo) {
+pub fn page_of(key: PageKey) -> (u16, PageNo) {
     ((key >> PAGE_BITS) as u16, PageNo(key & ((1 << PAGE_BITS) - 1)))
 }
 
 /// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum SlotPhase {
     /// No durable record lists it.
     Free,
     /// A page is being written to it; no durable record lists it.
@@ -40,7 +40,7 @@ pub enum Phase {
     Dead,
 }
 
-const PHASES: [Phase; 4] = [Phase::Free, Phase::Writing, Phase::Live, Phase::Dead];
+const PHASES: [SlotPhase; 4] = [SlotPhase::Free, SlotPhase::Writing, SlotPhase::Live, SlotPhase::Dead];
 const USES: u8 = 0b11;
 const PHASE_SHIFT: u8 = 2;
 /// The slot has a pending record.
@@ -60,7 +60,7 @@ pub struct Frame {
     pub segment: u32,
     /// The segment's generation as a page segment.
     pub segment_generation: u64,
-    keys: Box<[Key]>,
+    keys: Box<[PageKey]>,
     valid: Box<[u16]>,
     writes: Box<[Writes]>,
     generation: Box<[u16]>,
@@ -68,18 +68,18 @@ pub struct Frame {
 }
 
 impl Frame {
-    fn counts(&self, index: usize) -> Counts {
+    fn counts(&self, index: usize) -> SlotCounts {
         let flags = self.flags[index];
-        if PHASES[usize::from(flags >> PHASE_SHIFT & 0b11)] != Phase::Live {
-            return Counts::default();
+        if PHASES[usize::from(flags >> PHASE_SHIFT & 0b11)] != SlotPhase::Live {
+            return SlotCounts::default();
         }
         let blocks = u64::from(self.valid[index].count_ones());
-        Counts { pages: 1, blocks, suspect: u64::from(flags & SUSPECT != 0) }
+        SlotCounts { pages: 1, blocks, suspect: u64::from(flags & SUSPECT != 0) }
     }
 }
 
 /// The slots of all frames.
-pub struct Table {
+pub struct SlotTable {
     frames: Vec<Option<Frame>>,
     free_frames: Vec<u32>,
     per_frame: u32,
@@ -88,14 +88,14 @@ pub struct Table {
     hash: Vec<u32>,
     hashed: usize,
     slots: usize,
-    counts: Counts,
+    counts: SlotCounts,
     /// Counts by volume number.
-    of_volumes: Vec<Counts>,
+    of_volumes: Vec<SlotCounts>,
 }
 
 /// Counts over all slots, or over one volume's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct SlotCounts {
     /// The number of pages.
     pub pages: u64,
     /// The number of valid blocks.
@@ -104,21 +104,21 @@ pub struct Counts {
     pub suspect: u64,
 }
 
-impl Counts {
-    fn replace(&mut self, before: Counts, after: Counts) {
+impl SlotCounts {
+    fn replace(&mut self, before: SlotCounts, after: SlotCounts) {
         self.pages = self.pages + after.pages - before.pages;
         self.blocks = self.blocks + after.blocks - before.blocks;
         self.suspect = self.suspect + after.suspect - before.suspect;
     }
 }
 
-impl Table {
+impl SlotTable {
     /// A table without slots. Each frame will have `per_frame` slots; `slots_expected` slots fit without growing the
     /// hash table.
-    pub fn new(per_frame: u32, slots_expected: usize) -> Table {
+    pub fn new(per_frame: u32, slots_expected: usize) -> SlotTable {
         let shift = per_frame.max(1).next_power_of_two().trailing_zeros();
         let hash = vec![0; hash_entries_for(slots_expected)];
-        Table {
+        SlotTable {
             frames: Vec::new(),
             free_frames: Vec::new(),
             per_frame,
@@ -126,7 +126,7 @@ impl Table {
             hash,
             hashed: 0,
             slots: 0,
-            counts: Counts::default(),
+            counts: SlotCounts::default(),
             of_volumes: Vec::new(),
         }
     }
@@ -228,42 +228,42 @@ impl Table {
         ((slot >> self.shift) as usize, (slot & ((1 << self.shift) - 1)) as usize)
     }
 
-    fn at(&self, slot: SlotId) -> (&Frame, usize) {
+    fn locate(&self, slot: SlotId) -> (&Frame, usize) {
         let (frame, index) = self.split(slot);
         (self.frame(frame as u32), index)
     }
 
-    fn at_mut(&mut self, slot: SlotId) -> (&mut Frame, usize) {
+    fn locate_mut(&mut self, slot: SlotId) -> (&mut Frame, usize) {
         let (frame, index) = self.split(slot);
         (self.frames[frame].as_mut().expect("the frame exists while its slots are used"), index)
     }
 
     /// The page that a slot holds, or that a durable record may still place there.
-    pub fn key(&self, slot: SlotId) -> Key {
-        let (frame, index) = self.at(slot);
+    pub fn key(&self, slot: SlotId) -> PageKey {
+        let (frame, index) = self.locate(slot);
         frame.keys[index]
     }
 
     /// The state of a slot.
-    pub fn phase(&self, slot: SlotId) -> Phase {
-        let (frame, index) = self.at(slot);
+    pub fn phase(&self, slot: SlotId) -> SlotPhase {
+        let (frame, index) = self.locate(slot);
         PHASES[usize::from(frame.flags[index] >> PHASE_SHIFT & 0b11)]
     }
 
     /// Sets the state of a slot.
-    pub fn set_phase(&mut self, slot: SlotId, phase: Phase) {
+    pub fn set_phase(&mut self, slot: SlotId, phase: SlotPhase) {
         self.change(slot, |frame, index| {
             frame.flags[index] = frame.flags[index] & !(0b11 << PHASE_SHIFT) | (phase as u8) << PHASE_SHIFT;
         });
     }
 
     /// Counts over all slots.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> SlotCounts {
         self.counts
     }
 
     /// Counts over the slots of one volume.
-    pub fn counts_of(&self, volume: u16) -> Counts {
+    pub fn counts_of(&self, volume: u16) -> SlotCounts {
         self.of_volumes.get(usize::from(volume)).copied().unwrap_or_default()
     }
 
@@ -274,7 +274,7 @@ impl Table {
 
     /// Changes a slot, and updates the counts.
     fn change<T>(&mut self, slot: SlotId, change: impl FnOnce(&mut Frame, usize) -> T) -> T {
-        let (frame, index) = self.at_mut(slot);
+        let (frame, index) = self.locate_mut(slot);
         let (volume, before) = (page_of(frame.keys[index]).0, frame.counts(index));
         let result = change(frame, index);
         let (new_volume, after) = (page_of(frame.keys[index]).0, frame.counts(index));
@@ -283,22 +283,22 @@ impl Table {
         }
         self.counts.replace(before, after);
         // A slot with counts always has a volume; a slot without a volume has no counts.
-        if before != Counts::default() {
-            self.of_volumes[usize::from(volume)].replace(before, Counts::default());
+        if before != SlotCounts::default() {
+            self.of_volumes[usize::from(volume)].replace(before, SlotCounts::default());
         }
-        if after != Counts::default() {
+        if after != SlotCounts::default() {
             let number = usize::from(new_volume);
             if self.of_volumes.len() <= number {
-                self.of_volumes.resize(number + 1, Counts::default());
+                self.of_volumes.resize(number + 1, SlotCounts::default());
             }
-            self.of_volumes[number].replace(Counts::default(), after);
+            self.of_volumes[number].replace(SlotCounts::default(), after);
         }
         result
     }
 
     /// Mask of the slot's valid blocks.
     pub fn valid(&self, slot: SlotId) -> u16 {
-        let (frame, index) = self.at(slot);
+        let (frame, index) = self.locate(slot);
         frame.valid[index]
     }
 
@@ -309,31 +309,31 @@ impl Table {
 
     /// Number of writes of each block in this generation.
     pub fn writes(&self, slot: SlotId) -> Writes {
-        let (frame, index) = self.at(slot);
+        let (frame, index) = self.locate(slot);
         frame.writes[index]
     }
 
     /// Counts one more write of these blocks.
     pub fn add_writes(&mut self, slot: SlotId, blocks: u16) {
-        let (frame, index) = self.at_mut(slot);
+        let (frame, index) = self.locate_mut(slot);
         frame.writes[index].add(blocks);
     }
 
     /// The slot's generation.
     pub fn generation(&self, slot: SlotId) -> u16 {
-        let (frame, index) = self.at(slot);
+        let (frame, index) = self.locate(slot);
         frame.generation[index]
     }
 
     /// Sets the slot's generation.
     pub fn set_generation(&mut self, slot: SlotId, generation: u16) {
-        let (frame, index) = self.at_mut(slot);
+        let (frame, index) = self.locate_mut(slot);
         frame.generation[index] = generation;
     }
 
     /// True when the flag is set.
     pub fn has(&self, slot: SlotId, flag: u8) -> bool {
-        let (frame, index) = self.at(slot);
+        let (frame, index) = self.locate(slot);
         frame.flags[index] & flag != 0
     }
 
@@ -348,7 +348,7 @@ impl Table {
 
     /// Counts a use, up to 3.
     pub fn touch(&mut self, slot: SlotId) {
-        let (frame, index) = self.at_mut(slot);
+        let (frame, index) = self.locate_mut(slot);
         if frame.flags[index] & USES != USES {
             frame.flags[index] += 1;
         }
@@ -356,13 +356,13 @@ impl Table {
 
     /// The number of counted uses.
     pub fn uses(&self, slot: SlotId) -> u8 {
-        let (frame, index) = self.at(slot);
+        let (frame, index) = self.locate(slot);
         frame.flags[index] & USES
     }
 
     /// Subtracts one use; returns false when there was none.
     pub fn decrement_uses(&mut self, slot: SlotId) -> bool {
-        let (frame, index) = self.at_mut(slot);
+        let (frame, index) = self.locate_mut(slot);
         let used = frame.flags[index] & USES != 0;
         frame.flags[index] -= u8::from(used);
         used
@@ -370,7 +370,7 @@ impl Table {
 
     /// The slot's place, for its checksums.
     pub fn place(&self, slot: SlotId) -> PagePlace {
-        let (frame, index) = self.at(slot);
+        let (frame, index) = self.locate(slot);
         PagePlace {
             member: frame.member,
             segment: frame.segment,
@@ -387,27 +387,27 @@ impl Table {
 
     /// The slot's number among all slots of its member.
     pub fn number(&self, slot: SlotId) -> u32 {
-        let (frame, index) = self.at(slot);
+        let (frame, index) = self.locate(slot);
         frame.segment * self.per_frame + index as u32
     }
 
     /// Assigns a free slot to a page, with a new generation, and indexes it.
-    pub fn claim(&mut self, slot: SlotId, key: Key) {
-        assert!(self.phase(slot) == Phase::Free, "only a free slot is claimed");
-        self.set_phase(slot, Phase::Writing);
+    pub fn claim(&mut self, slot: SlotId, key: PageKey) {
+        assert!(self.phase(slot) == SlotPhase::Free, "only a free slot is claimed");
+        self.set_phase(slot, SlotPhase::Writing);
         self.set_generation(slot, self.generation(slot).wrapping_add(1));
         self.insert(slot, key);
     }
 
-    /// Sets a slot from a record of the journal. It is not indexed before [`Table::index`].
-    pub fn restore(&mut self, slot: SlotId, page: Option<(Key, u16, Writes)>, generation: u16) {
+    /// Sets a slot from a record of the journal. It is not indexed before [`SlotTable::index`].
+    pub fn restore(&mut self, slot: SlotId, page: Option<(PageKey, u16, Writes)>, generation: u16) {
         let (key, valid, writes) = page.unwrap_or((NO_KEY, 0, Writes::default()));
         self.change(slot, |frame, index| {
             (frame.keys[index], frame.valid[index], frame.writes[index]) = (key, valid, writes);
             (frame.generation[index], frame.flags[index]) = (generation, 0);
         });
         if page.is_some() {
-            self.set_phase(slot, Phase::Live);
+            self.set_phase(slot, SlotPhase::Live);
         }
     }
 
@@ -471,8 +471,8 @@ impl Table {
     }
 
     /// Indexes a slot under a page.
-    pub fn insert(&mut self, slot: SlotId, key: Key) {
-        let (frame, index) = self.at_mut(slot);
+    pub fn insert(&mut self, slot: SlotId, key: PageKey) {
+        let (frame, index) = self.locate_mut(slot);
         assert!(frame.keys[index] == NO_KEY, "a slot holds one page");
         frame.keys[index] = key;
         self.hashed += 1;
@@ -492,7 +492,7 @@ impl Table {
         });
     }
 
-    fn unhash(&mut self, slot: SlotId, key: Key) {
+    fn unhash(&mut self, slot: SlotId, key: PageKey) {
         let size = self.hash.len();
         let mut hole = self.home(key);
         while self.hash[hole] != slot + 1 {
@@ -514,7 +514,7 @@ impl Table {
         self.hash[hole] = 0;
     }
 
-    fn home(&self, key: Key) -> usize {
+    fn home(&self, key: PageKey) -> usize {
         let mixed = (key ^ key >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
         (((mixed >> 32) * self.hash.len() as u64) >> 32) as usize
@@ -530,7 +530,7 @@ impl Table {
     }
 
     /// Every slot that holds the page, or that a durable record may still list for it.
-    pub fn slots_of_key(&self, key: Key) -> impl Iterator<Item = SlotId> {
+    pub fn slots_of_key(&self, key: PageKey) -> impl Iterator<Item = SlotId> {
         let mut at = self.home(key);
         std::iter::from_fn(move || {
             loop {
@@ -544,13 +544,13 @@ impl Table {
     }
 
     /// The slot that holds the page.
-    pub fn find(&self, key: Key) -> Option<SlotId> {
-        self.slots_of_key(key).find(|slot| self.phase(*slot) == Phase::Live)
+    pub fn find(&self, key: PageKey) -> Option<SlotId> {
+        self.slots_of_key(key).find(|slot| self.phase(*slot) == SlotPhase::Live)
     }
 
     /// True when the page is being written.
-    pub fn is_busy(&self, key: Key) -> bool {
-        self.slots_of_key(key).any(|slot| self.phase(slot) == Phase::Writing || self.has(slot, ADDING))
+    pub fn is_busy(&self, key: PageKey) -> bool {
+        self.slots_of_key(key).any(|slot| self.phase(slot) == SlotPhase::Writing || self.has(slot, ADDING))
     }
 
     /// True when the slot holds a page, or a durable record may still list one for it.
@@ -581,9 +581,9 @@ impl Table {
 
     /// Memory in bytes.
     pub fn memory_bytes(&self) -> usize {
-        let slot = size_of::<Key>() + 2 * size_of::<u16>() + size_of::<Writes>() + size_of::<u8>();
+        let slot = size_of::<PageKey>() + 2 * size_of::<u16>() + size_of::<Writes>() + size_of::<u8>();
         let frames = self.frames.capacity() * size_of::<Option<Frame>>();
-        let counts = self.of_volumes.capacity() * size_of::<Counts>();
+        let counts = self.of_volumes.capacity() * size_of::<SlotCounts>();
         self.hash.capacity() * size_of::<u32>() + self.slots * slot + frames + counts
     }
 }
@@ -605,8 +605,8 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % bound
         };
-        let mut table = Table::new(15, 0);
-        let mut plain: BTreeMap<Key, SlotId> = BTreeMap::new();
+        let mut table = SlotTable::new(15, 0);
+        let mut plain: BTreeMap<PageKey, SlotId> = BTreeMap::new();
         let mut free = Vec::new();
         for round in 0..4_000 {
             if round % 400 == 0 && round < 2_000 {
@@ -622,7 +622,7 @@ mod tests {
                 None if !free.is_empty() => {
                     let slot = free.swap_remove(below(free.len() as u64) as usize);
                     table.claim(slot, key);
-                    table.set_phase(slot, Phase::Live);
+                    table.set_phase(slot, SlotPhase::Live);
                     plain.insert(key, slot);
                 }
                 None => {}
@@ -649,8 +649,8 @@ mod tests {
     #[test]
     fn restored_pages_are_found_and_duplicates_lose_their_blocks() {
         for seed in 0..40_u64 {
-            let mut table = Table::new(15, 0);
-            let mut plain: BTreeMap<Key, Vec<SlotId>> = BTreeMap::new();
+            let mut table = SlotTable::new(15, 0);
+            let mut plain: BTreeMap<PageKey, Vec<SlotId>> = BTreeMap::new();
             for segment in 0..4 {
                 let frame = table.add_frame(0, segment, 1);
                 for slot in table.slots_of(frame) {
@@ -668,9 +668,9 @@ mod tests {
             for volume in 0..2 {
                 for page in 0..90 {
                     let key = key_of(volume, PageNo(page));
-                    let mut all: Vec<_> = table.slots_of_key(key).collect();
-                    all.sort_unstable();
-                    assert_eq!(all, plain.get(&key).cloned().unwrap_or_default());
+                    let mut slots: Vec<_> = table.slots_of_key(key).collect();
+                    slots.sort_unstable();
+                    assert_eq!(slots, plain.get(&key).cloned().unwrap_or_default());
                 }
             }
             // Restored pages are released like any others.
@@ -684,7 +684,7 @@ mod tests {
     #[test]
     fn cached_page_costs_at_most_26_bytes() {
         for frames in [1, 1_000] {
-            let mut table = Table::new(963, 0);
+            let mut table = SlotTable::new(963, 0);
             (0..frames).for_each(|segment| _ = table.add_frame(0, segment, 1));
             let bytes = table.memory_bytes() as f64 / table.slots() as f64;
             println!("{frames} segments: {bytes:.1} bytes a page");

@@ -60,10 +60,10 @@ async fn wait_abandoned<S: Seam>(inner: &Rc<Inner<S>>) {
 }
 
 /// Begins a write: invalidates its blocks, and marks its regions durably.
-pub async fn begin_write<S: Seam>(inner: &Rc<Inner<S>>, incarnation: VolumeId, blocks: Range<BlockNo>) -> WriteIntent {
-    inner.pages.borrow_mut().invalidate(incarnation, blocks.clone());
+pub async fn begin_write<S: Seam>(inner: &Rc<Inner<S>>, volume_id: VolumeId, blocks: Range<BlockNo>) -> WriteIntent {
+    inner.pages.borrow_mut().invalidate(volume_id, blocks.clone());
     wait_loaded(inner).await;
-    let (intent, durable) = mark_regions(inner, incarnation, &blocks);
+    let (intent, durable) = mark_regions(inner, volume_id, &blocks);
     if !durable && inner.sabotage.is(Sabotage::WriteBeforeMark) {
         write_now(inner);
     } else if !durable && !wait_durable(inner).await {
@@ -74,14 +74,14 @@ pub async fn begin_write<S: Seam>(inner: &Rc<Inner<S>>, incarnation: VolumeId, b
 
 /// Marks the write's regions dirty where that is needed. Returns true when they are already durably dirty, or need not
 /// be.
-fn mark_regions<S: Seam>(inner: &Inner<S>, incarnation: VolumeId, blocks: &Range<BlockNo>) -> (WriteIntent, bool) {
+fn mark_regions<S: Seam>(inner: &Inner<S>, volume_id: VolumeId, blocks: &Range<BlockNo>) -> (WriteIntent, bool) {
     let unmarked = WriteIntent { regions: Vec::new() };
     let mut guard = inner.pages.borrow_mut();
     let state = &mut *guard;
     if !state.is_ready() {
         return (unmarked, state.abandoned);
     }
-    let Some(number) = state.numbers.get(&incarnation).copied() else { return (unmarked, true) };
+    let Some(number) = state.numbers.get(&volume_id).copied() else { return (unmarked, true) };
     if blocks.is_empty() || !state.may_be_durable(number, blocks) {
         return (unmarked, true);
     }
@@ -110,19 +110,19 @@ pub fn end_write<S: Seam>(inner: &Rc<Inner<S>>, intent: WriteIntent, sequence: C
 }
 
 /// Records a successful flush of the backing.
-pub fn record_flush<S: Seam>(inner: &Rc<Inner<S>>, incarnation: VolumeId, covered: CompletionNo) {
+pub fn record_flush<S: Seam>(inner: &Rc<Inner<S>>, volume_id: VolumeId, covered: CompletionNo) {
     {
         let mut state = inner.pages.borrow_mut();
-        let Some(number) = state.numbers.get(&incarnation).copied() else { return };
+        let Some(number) = state.numbers.get(&volume_id).copied() else { return };
         state.dirty_regions.record_flush(number, covered);
     }
     schedule_clearing(inner);
 }
 
 /// True when the log is nearly full and a flush of the backing would let regions be cleared.
-pub fn wants_flush<S: Seam>(inner: &Inner<S>, incarnation: VolumeId) -> bool {
+pub fn wants_flush<S: Seam>(inner: &Inner<S>, volume_id: VolumeId) -> bool {
     let state = inner.pages.borrow();
-    let Some(number) = state.numbers.get(&incarnation) else { return false };
+    let Some(number) = state.numbers.get(&volume_id) else { return false };
     state.dirty_regions.len() >= DIRTY_REGIONS_MANY && state.dirty_regions.awaits_flush(*number)
 }
 

@@ -19,7 +19,7 @@ use crate::format::{Raw, newer_metadata};
 use crate::membership::Failure;
 use crate::number::{BootEpoch, CommitNo, Sequence};
 use crate::store::Sabotage;
-use crate::wait::{Boxed, join};
+use crate::wait::{BoxFuture, join};
 
 /// Blocks per read while the rest of a segment is searched.
 const SEARCH_BLOCKS: u32 = 32;
@@ -55,7 +55,7 @@ impl LogBatch {
 }
 
 /// The log as recovery has read it.
-pub struct Chain {
+pub struct LogChain {
     /// Its batches, oldest first.
     pub batches: Vec<LogBatch>,
     /// Batches with a lower sequence number are dead.
@@ -71,7 +71,7 @@ pub struct Chain {
 }
 
 /// The first batch of a segment.
-struct Head {
+struct SegmentHead {
     segment: u32,
     boot: BootEpoch,
     previous: u32,
@@ -84,7 +84,7 @@ struct LogReader<'a, S: Seam> {
     seam: &'a S,
     devices: &'a [Device<S>],
     superblock: &'a Superblock,
-    heads: BTreeMap<Sequence, Vec<Head>>,
+    heads: BTreeMap<Sequence, Vec<SegmentHead>>,
     /// Headers that were read ahead, by position (segment, block), as one device has them.
     prefetched: RefCell<BTreeMap<(u32, u32), (BatchHeader, u32)>>,
     /// The error of a segment whose first block is unreadable on all devices.
@@ -101,7 +101,7 @@ pub async fn read_log<S: Seam>(
     devices: &[Device<S>],
     superblock: &Superblock,
     sabotage: Sabotage,
-) -> Result<Chain, StoreError> {
+) -> Result<LogChain, StoreError> {
     let mut reader = LogReader {
         seam,
         devices,
@@ -131,7 +131,7 @@ pub async fn read_log<S: Seam>(
     let next = batches.last().map_or(tail, |batch| batch.header.sequence.next());
     reader.check_end(batches.last(), next).await?;
     let (page_segment_generations, journal) = (reader.page_segment_generations.take(), reader.journal.get());
-    Ok(Chain { batches, tail, next, segments: superblock.segments, page_segment_generations, journal })
+    Ok(LogChain { batches, tail, next, segments: superblock.segments, page_segment_generations, journal })
 }
 
 impl<S: Seam> LogReader<'_, S> {
@@ -150,8 +150,8 @@ impl<S: Seam> LogReader<'_, S> {
                     self.record_newer(device, &raw);
                     headers.push(self.decode(&raw, segment, offset));
                 }
-                Err(why) => {
-                    error = Some(device.failed(why));
+                Err(reason) => {
+                    error = Some(device.failed(reason));
                     headers.push(None);
                 }
             }
@@ -188,7 +188,7 @@ impl<S: Seam> LogReader<'_, S> {
         let segments: Vec<u32> = (self.superblock.journal_segments()..self.superblock.segments).collect();
         for segments in segments.chunks(SEGMENTS_AT_ONCE) {
             let reads = segments.iter().map(|segment| {
-                let read: Boxed<'_, Headers> = Box::pin(self.read_headers(*segment, 0));
+                let read: BoxFuture<'_, Headers> = Box::pin(self.read_headers(*segment, 0));
                 read
             });
             for (segment, (headers, error)) in segments.iter().zip(join(reads.collect()).await) {
@@ -200,7 +200,7 @@ impl<S: Seam> LogReader<'_, S> {
                     let heads = self.heads.entry(header.sequence).or_default();
                     let known = heads.iter().any(|head| head.segment == *segment && head.boot == header.boot);
                     if !known {
-                        heads.push(Head { segment: *segment, boot: header.boot, previous: header.previous });
+                        heads.push(SegmentHead { segment: *segment, boot: header.boot, previous: header.previous });
                     }
                 }
             }
@@ -214,7 +214,7 @@ impl<S: Seam> LogReader<'_, S> {
         let heads = self.heads.range(tail..).flat_map(|(first, heads)| heads.iter().map(|head| (*first, head)));
         let heads = RefCell::new(heads);
         let tasks = (0..SEGMENTS_AT_ONCE).map(|_| {
-            let task: Boxed<'_, ()> = Box::pin(async {
+            let task: BoxFuture<'_, ()> = Box::pin(async {
                 loop {
                     let Some((first, head)) = heads.borrow_mut().next() else { return };
                     self.prefetch_segment(first, head).await;
@@ -225,14 +225,14 @@ impl<S: Seam> LogReader<'_, S> {
         join(tasks.collect()).await;
     }
 
-    async fn prefetch_segment(&self, first: Sequence, head: &Head) {
+    async fn prefetch_segment(&self, first: Sequence, head: &SegmentHead) {
         let mut offset = 0;
         let fits = |(header, _): &(BatchHeader, u32)| (header.boot, header.first) == (head.boot, first);
         while offset < self.blocks() {
             let position = (head.segment, offset);
-            if let Some(found) = self.read_header_once(head.segment, offset).await.filter(fits) {
-                offset += found.0.blocks();
-                self.prefetched.borrow_mut().insert(position, found);
+            if let Some(header) = self.read_header_once(head.segment, offset).await.filter(fits) {
+                offset += header.0.blocks();
+                self.prefetched.borrow_mut().insert(position, header);
                 continue;
             }
             // The copy is bad. Without an entry in `prefetched`, all devices are read again, and a device that lacks
@@ -280,7 +280,7 @@ impl<S: Seam> LogReader<'_, S> {
                 return Ok(Some(LogBatch::new(header, checksum)));
             }
             let (headers, error) = self.read_headers(segment, offset).await;
-            let good = headers.iter().flatten().find(|found| fits(found)).cloned();
+            let good = headers.iter().flatten().find(|header| fits(header)).cloned();
             match (good, error) {
                 (Some((header, checksum)), _) => {
                     let mut batch = LogBatch::new(header, checksum);
@@ -301,7 +301,7 @@ impl<S: Seam> LogReader<'_, S> {
         batch.record_lacking(&headers);
         let LogBatch { header, lacking, .. } = batch;
         for (record, index, checksum) in header.data() {
-            let seed = data_seed(record.incarnation, record.block, header.boot, header.first);
+            let seed = data_seed(record.volume_id, record.block, header.boot, header.first);
             let at = block_offset(self.superblock.segment_bytes, header.segment, index);
             let (mut has_copy, mut error, mut read) = (false, None, false);
             for (number, device) in self.devices.iter().enumerate() {
@@ -310,8 +310,8 @@ impl<S: Seam> LogReader<'_, S> {
                         read = true;
                         blocks[0].checksum(seed) == checksum
                     }
-                    Err(why) => {
-                        error = Some(device.failed(why));
+                    Err(reason) => {
+                        error = Some(device.failed(reason));
                         false
                     }
                 };
@@ -375,7 +375,7 @@ pub fn decode(superblock: &Superblock, raw: &Raw, segment: u32, offset: u32) -> 
 pub async fn repair<S: Seam>(
     seam: &S,
     devices: &[Device<S>],
-    chain: &Chain,
+    chain: &LogChain,
     segment_bytes: u64,
 ) -> Result<Vec<Failure>, StoreError> {
     let mut failures: Vec<Failure> = Vec::new();
@@ -411,7 +411,7 @@ async fn good_copy<S: Seam>(
         let block = blocks.pop().expect("one block was read");
         let good = match header.data().find(|(_, place, _)| *place == header.offset + index) {
             Some((record, _, checksum)) => {
-                block.checksum(data_seed(record.incarnation, record.block, header.boot, header.first)) == checksum
+                block.checksum(data_seed(record.volume_id, record.block, header.boot, header.first)) == checksum
             }
             None => BatchHeader::decode(&raw(&block)).is_some_and(|(_, checksum)| checksum == batch.checksum),
         };

@@ -28,7 +28,7 @@ pub async fn find_members<S: Seam>(
     disks: &[S::Disk],
     options: OpenOptions,
 ) -> Result<Members<S>, StoreError> {
-    let mut found: Vec<(Device<S>, Superblock)> = Vec::new();
+    let mut candidates: Vec<(Device<S>, Superblock)> = Vec::new();
     let mut places: Vec<usize> = Vec::new();
     let mut refused = None;
     for disk in disks {
@@ -37,7 +37,7 @@ pub async fn find_members<S: Seam>(
             Ok((superblock, place)) => {
                 places.push(1 - place);
                 device.member = superblock.member;
-                found.push((device, superblock));
+                candidates.push((device, superblock));
             }
             // The other devices may be older than this one, so the store does not open without it.
             Err(error @ StoreError::Newer { .. }) => return Err(error),
@@ -46,19 +46,19 @@ pub async fn find_members<S: Seam>(
     }
     // A device without a valid superblock counts as missing.
     match refused {
-        Some(error) if !options.accept_missing || found.is_empty() => return Err(error),
-        None if found.is_empty() => return Err(StoreError::DeviceCount(disks.len())),
+        Some(error) if !options.accept_missing || candidates.is_empty() => return Err(error),
+        None if candidates.is_empty() => return Err(StoreError::DeviceCount(disks.len())),
         _ => {}
     }
-    let journal = found.iter().map(|(_, superblock)| superblock.journal).max().unwrap_or_default();
+    let journal = candidates.iter().map(|(_, superblock)| superblock.journal).max().unwrap_or_default();
     // The superblock of a device that was being filled when the store was last used is not reliable.
-    let members = found
+    let members = candidates
         .iter()
         .map(|(_, superblock)| superblock)
         .filter(|superblock| own_entry(superblock).state != MemberState::Syncing);
     let Some(newest) = members.max_by_key(|superblock| (superblock.generation, superblock.revision)) else {
-        let why = "it was being added when the store was last used".to_owned();
-        return Err(StoreError::NoStore { device: found[0].0.name(), why });
+        let reason = "it was being added when the store was last used".to_owned();
+        return Err(StoreError::NoStore { device: candidates[0].0.name(), reason });
     };
     let mut newest = newest.clone();
     newest.journal = journal;
@@ -68,7 +68,7 @@ pub async fn find_members<S: Seam>(
     {
         return Err(StoreError::Outdated { generation: newest.generation, recorded });
     }
-    for (index, (device, superblock)) in found.iter().enumerate() {
+    for (index, (device, superblock)) in candidates.iter().enumerate() {
         if superblock.store != newest.store {
             return Err(StoreError::OtherStore { device: device.name() });
         }
@@ -78,7 +78,7 @@ pub async fn find_members<S: Seam>(
             return Err(StoreError::Diverged);
         }
         let uuid = identity(superblock);
-        if found[..index].iter().any(|(_, other)| identity(other) == uuid) {
+        if candidates[..index].iter().any(|(_, other)| identity(other) == uuid) {
             return Err(StoreError::OtherStore { device: device.name() });
         }
         if own_entry(superblock).state == MemberState::Syncing {
@@ -103,7 +103,7 @@ pub async fn find_members<S: Seam>(
         }
     }
     let (mut devices, mut stale, mut next_places) = (Vec::new(), Vec::new(), vec![0; newest.members.len()]);
-    for ((device, superblock), place) in found.into_iter().zip(places) {
+    for ((device, superblock), place) in candidates.into_iter().zip(places) {
         let entry = newest.members.get(device.member as usize);
         match entry.filter(|entry| entry.uuid == identity(&superblock)).map(|entry| entry.state) {
             Some(MemberState::InService) => {
@@ -138,9 +138,9 @@ pub async fn find_members<S: Seam>(
         let claimed = newest.members[device.member as usize].segments;
         let capacity = segments_of(device, newest.segment_bytes);
         if claimed > capacity {
-            let why =
+            let reason =
                 format!("the store's newest superblock gives it {claimed} segments, and it has room for {capacity}");
-            return Err(StoreError::NoStore { device: device.name(), why });
+            return Err(StoreError::NoStore { device: device.name(), reason });
         }
     }
     // The smallest log member limits the log: segments past its end hold no batches.
@@ -153,11 +153,11 @@ pub async fn find_members<S: Seam>(
     if u64::from(newest.segments) < segments_min
         && let Some(device) = devices.first().or(stale.first())
     {
-        let why = format!(
+        let reason = format!(
             "its {} segments do not hold the map journal and a log, which take {segments_min}",
             newest.segments
         );
-        return Err(StoreError::NoStore { device: device.name(), why });
+        return Err(StoreError::NoStore { device: device.name(), reason });
     }
     Ok(Members { devices, stale, superblock: newest, next_places })
 }
@@ -191,23 +191,23 @@ pub async fn read_superblock<S: Seam>(
     device: &Device<S>,
 ) -> Result<(Superblock, usize), StoreError> {
     let mut best: Option<(Superblock, usize)> = None;
-    let mut why = "no superblock".to_owned();
+    let mut reason = "no superblock".to_owned();
     for (place, at) in PLACES.into_iter().enumerate() {
         match device.read_raw(source, at).await {
             Ok(raw) => match Superblock::decode(&raw) {
                 Ok(superblock) => match excessive_claim(device, &superblock) {
-                    Some(claim) => why = claim,
+                    Some(claim) => reason = claim,
                     None if best.as_ref().is_none_or(|(best, _)| superblock.revision > best.revision) => {
                         best = Some((superblock, place));
                     }
                     None => {}
                 },
                 Err(SuperblockError::NotASuperblock) => {}
-                Err(SuperblockError::Invalid(reason)) => why = reason,
+                Err(SuperblockError::Invalid(text)) => reason = text,
                 Err(SuperblockError::Newer(newer)) => return Err(StoreError::Newer { device: device.name(), newer }),
             },
-            Err(error) => why = error.to_string(),
+            Err(error) => reason = error.to_string(),
         }
     }
-    best.ok_or_else(|| StoreError::NoStore { device: device.name(), why })
+    best.ok_or_else(|| StoreError::NoStore { device: device.name(), reason })
 }

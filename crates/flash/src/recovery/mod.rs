@@ -36,8 +36,8 @@ use crate::retirement::Retirements;
 use crate::scrub::Scrub;
 use crate::segments::{Segment, Segments};
 use crate::store::{Inner, MemberStatus, Sabotage, State, Store, report};
-use crate::wait::{Boxed, TaskMutex, join};
-use chain::Chain;
+use crate::wait::{BoxFuture, TaskMutex, join};
+use chain::LogChain;
 use members::Members;
 
 /// Options of opening a store.
@@ -122,7 +122,7 @@ async fn refuse_newer_map<S: Seam>(seam: &S, devices: &[Device<S>], superblock: 
 
 async fn flush<S: Seam>(devices: &[Device<S>]) -> Vec<Failure> {
     let flushes = devices.iter().map(|device| {
-        let flush: Boxed<'_, DiskResult<()>> = Box::pin(device.disk.flush());
+        let flush: BoxFuture<'_, DiskResult<()>> = Box::pin(device.disk.flush());
         flush
     });
     failures_of(devices, join(flushes.collect()).await)
@@ -142,7 +142,7 @@ fn failures_text(failures: &[Failure]) -> String {
 fn new_inner<S: Seam>(
     seam: &S,
     members: Members<S>,
-    chain: &Chain,
+    chain: &LogChain,
     live: &[u32],
     options: OpenOptions,
 ) -> Rc<Inner<S>> {
@@ -202,7 +202,7 @@ fn new_inner<S: Seam>(
         recorded_generation: generation,
         unrecorded: None,
         joining: None,
-        speeds: BTreeMap::new(),
+        latency_trackers: BTreeMap::new(),
         scrub: Scrub::default(),
         lost: LostBlocks::default(),
         retirements: Retirements::default(),

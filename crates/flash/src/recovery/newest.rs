@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 
 use crate::format::batch::{RecordEntry, RecordKind};
 use crate::number::Epoch;
-use crate::record::{Owner, Position, Recovered, RecoveredContent};
-use crate::recovery::chain::Chain;
+use crate::record::{BlockAddress, Position, Recovered, RecoveredContent};
+use crate::recovery::chain::LogChain;
 
 /// A data record with all fields that the merge needs: millions of look-ups in the headers would take longer than
 /// sorting.
 #[derive(Clone, Copy)]
 struct DataRecord {
-    owner: Owner,
+    address: BlockAddress,
     epoch: Epoch,
     checksum: u32,
     at: LogPosition,
@@ -36,35 +36,35 @@ struct RangeRecord {
     at: LogPosition,
 }
 
-/// The live records in the order of their owners, and the number of live records in each segment.
-pub fn newest_records(chain: &Chain) -> (Vec<Recovered>, Vec<u32>) {
+/// The live records in the order of their addresses, and the number of live records in each segment.
+pub fn newest_records(chain: &LogChain) -> (Vec<Recovered>, Vec<u32>) {
     let (data_records, ranges) = collect_records(chain);
     let positions = chain.batches.iter().map(|batch| (batch.header.segment, batch.header.offset)).collect();
     let (records, live) = (Vec::with_capacity(data_records.len()), vec![0; chain.segments as usize]);
     let mut merge = Merge { chain, positions, records, live };
-    let mut ranges = ranges.into_iter().map(|(owner, range)| (owner, range.blocks, range.at));
+    let mut ranges = ranges.into_iter().map(|(address, range)| (address, range.blocks, range.at));
     let mut range = ranges.next();
     for (index, record) in data_records.iter().enumerate() {
-        let DataRecord { owner, at, .. } = *record;
-        if data_records.get(index + 1).is_some_and(|next| next.owner == owner) {
+        let DataRecord { address, at, .. } = *record;
+        if data_records.get(index + 1).is_some_and(|next| next.address == address) {
             continue;
         }
         // Emit the ranges before the block. A range that covers the block continues after it, unless the block's record
         // is older.
-        while let Some((start, blocks, range_position)) = range.filter(|(start, _, _)| *start <= owner) {
-            if start.incarnation == owner.incarnation && start.block.plus(blocks) > owner.block {
+        while let Some((start, blocks, range_position)) = range.filter(|(start, _, _)| *start <= address) {
+            if start.volume_id == address.volume_id && start.block.plus(blocks) > address.block {
                 break;
             }
             merge.emit_range(start, blocks, range_position);
             range = ranges.next();
         }
-        match range.filter(|(start, _, _)| *start <= owner) {
+        match range.filter(|(start, _, _)| *start <= address) {
             Some((_, _, range_position)) if range_position > at => {}
             Some((start, blocks, range_position)) => {
-                merge.emit_range(start, owner.block.since(start.block), range_position);
+                merge.emit_range(start, address.block.since(start.block), range_position);
                 merge.emit_data(record);
-                let rest = Owner { block: owner.block.next(), ..owner };
-                range = Some((rest, start.block.plus(blocks).since(rest.block), range_position));
+                let remainder = BlockAddress { block: address.block.next(), ..address };
+                range = Some((remainder, start.block.plus(blocks).since(remainder.block), range_position));
             }
             None => merge.emit_data(record),
         }
@@ -77,35 +77,35 @@ pub fn newest_records(chain: &Chain) -> (Vec<Recovered>, Vec<u32>) {
 }
 
 /// All records of data, sorted, and the newest records of ranges, cut so that they do not overlap.
-fn collect_records(chain: &Chain) -> (Vec<DataRecord>, BTreeMap<Owner, RangeRecord>) {
+fn collect_records(chain: &LogChain) -> (Vec<DataRecord>, BTreeMap<BlockAddress, RangeRecord>) {
     let records = chain.batches.iter().map(|batch| batch.header.records.len()).sum();
     let (mut data_records, mut ranges) = (Vec::with_capacity(records), BTreeMap::new());
     for (batch_index, batch) in (0..).zip(&chain.batches) {
         let mut data = 0;
         for (number, record) in (0..).zip(&batch.header.records) {
-            let owner = Owner { incarnation: record.incarnation, block: record.block };
+            let address = BlockAddress { volume_id: record.volume_id, block: record.block };
             let at = LogPosition { batch: batch_index, record: number, data };
             match record.kind {
                 RecordKind::Data { checksum } => {
                     data += 1;
-                    data_records.push(DataRecord { owner, epoch: record.epoch, checksum, at });
+                    data_records.push(DataRecord { address, epoch: record.epoch, checksum, at });
                 }
                 RecordKind::Zero { .. } | RecordKind::Retire => {
                     let blocks = u64::from(record.blocks);
-                    remove_range(&mut ranges, owner, blocks);
-                    ranges.insert(owner, RangeRecord { blocks, at });
+                    remove_range(&mut ranges, address, blocks);
+                    ranges.insert(address, RangeRecord { blocks, at });
                 }
             }
         }
     }
     // By block, and for one block in the log's order.
-    data_records.sort_unstable_by_key(|record| (record.owner, record.at));
+    data_records.sort_unstable_by_key(|record| (record.address, record.at));
     (data_records, ranges)
 }
 
 /// The state of the merge, and its result.
 struct Merge<'a> {
-    chain: &'a Chain,
+    chain: &'a LogChain,
     /// Segment and block of each batch, in a compact array.
     positions: Vec<(u32, u32)>,
     records: Vec<Recovered>,
@@ -115,13 +115,13 @@ struct Merge<'a> {
 
 impl Merge<'_> {
     fn emit_data(&mut self, record: &DataRecord) {
-        let DataRecord { owner, epoch, checksum, at } = *record;
+        let DataRecord { address, epoch, checksum, at } = *record;
         let (segment, offset) = self.positions[at.batch as usize];
         let position = Position { segment, index: offset + 1 + u32::from(at.data), checksum, live: true };
-        self.emit(Recovered { owner, epoch, position, content: RecoveredContent::Data });
+        self.emit(Recovered { address, epoch, position, content: RecoveredContent::Data });
     }
 
-    fn emit_range(&mut self, owner: Owner, blocks: u64, at: LogPosition) {
+    fn emit_range(&mut self, address: BlockAddress, blocks: u64, at: LogPosition) {
         let header = &self.chain.batches[at.batch as usize].header;
         let RecordEntry { epoch, kind, .. } = header.records[usize::from(at.record)];
         if let RecordKind::Zero { may_unmap } = kind
@@ -129,7 +129,7 @@ impl Merge<'_> {
         {
             let blocks = u32::try_from(blocks).expect("a part of a range is not longer than the range");
             let position = Position { segment: header.segment, index: header.offset, checksum: 0, live: true };
-            self.emit(Recovered { owner, epoch, position, content: RecoveredContent::Zero { blocks, may_unmap } });
+            self.emit(Recovered { address, epoch, position, content: RecoveredContent::Zero { blocks, may_unmap } });
         }
     }
 
@@ -139,21 +139,21 @@ impl Merge<'_> {
     }
 }
 
-/// Removes the range of `blocks` from `owner` on from older ranges.
-fn remove_range(ranges: &mut BTreeMap<Owner, RangeRecord>, owner: Owner, blocks: u64) {
-    let end = Owner { block: owner.block.plus(blocks), ..owner };
+/// Removes the range of `blocks` from `address` on from older ranges.
+fn remove_range(ranges: &mut BTreeMap<BlockAddress, RangeRecord>, address: BlockAddress, blocks: u64) {
+    let end = BlockAddress { block: address.block.plus(blocks), ..address };
     // At most one range begins before it and overlaps it.
-    let before = ranges.range(..owner).next_back().map(|(start, range)| (*start, *range));
+    let before = ranges.range(..address).next_back().map(|(start, range)| (*start, *range));
     if let Some((start, range)) = before
-        && start.incarnation == owner.incarnation
-        && start.block.plus(range.blocks) > owner.block
+        && start.volume_id == address.volume_id
+        && start.block.plus(range.blocks) > address.block
     {
-        ranges.insert(start, RangeRecord { blocks: owner.block.since(start.block), ..range });
+        ranges.insert(start, RangeRecord { blocks: address.block.since(start.block), ..range });
         if start.block.plus(range.blocks) > end.block {
             ranges.insert(end, RangeRecord { blocks: start.block.plus(range.blocks).since(end.block), ..range });
         }
     }
-    let inside: Vec<_> = ranges.range(owner..end).map(|(start, range)| (*start, *range)).collect();
+    let inside: Vec<_> = ranges.range(address..end).map(|(start, range)| (*start, *range)).collect();
     for (start, range) in inside {
         ranges.remove(&start);
         if start.block.plus(range.blocks) > end.block {
@@ -170,7 +170,7 @@ mod tests {
     use crate::recovery::chain::LogBatch;
 
     /// A log of these batches in one segment.
-    fn chain(batches: Vec<Vec<RecordEntry>>) -> Chain {
+    fn chain(batches: Vec<Vec<RecordEntry>>) -> LogChain {
         let (mut log_batches, mut offset) = (Vec::new(), 0);
         for (sequence, records) in (1..).map(Sequence).zip(batches) {
             let header = BatchHeader {
@@ -188,7 +188,7 @@ mod tests {
             offset += header.blocks();
             log_batches.push(LogBatch::new(header, 0));
         }
-        Chain {
+        LogChain {
             batches: log_batches,
             tail: Sequence(1),
             next: Sequence(0),
@@ -221,7 +221,7 @@ mod tests {
                     let now = (kind != RecordKind::Retire).then_some((Epoch(epoch), kind));
                     array[volume as usize][block as usize..(block + blocks) as usize].fill(now);
                     records.push(RecordEntry {
-                        incarnation: VolumeId(volume),
+                        volume_id: VolumeId(volume),
                         block: BlockNo(block),
                         epoch: Epoch(epoch),
                         blocks: blocks as u32,
@@ -231,15 +231,15 @@ mod tests {
                 batches.push(records);
             }
             let chain = chain(batches);
-            let (left, live) = newest_records(&chain);
-            let mut found = [[None; 32]; 2];
-            for recovered in &left {
+            let (newest, live) = newest_records(&chain);
+            let mut actual = [[None; 32]; 2];
+            for recovered in &newest {
                 let (blocks, kind) = match recovered.content {
                     RecoveredContent::Zero { blocks, may_unmap } => (blocks, RecordKind::Zero { may_unmap }),
                     RecoveredContent::Data => (1, RecordKind::Data { checksum: recovered.position.checksum }),
                 };
-                let place = recovered.owner.block.0 as usize..recovered.owner.block.0 as usize + blocks as usize;
-                let row = &mut found[recovered.owner.incarnation.0 as usize][place];
+                let place = recovered.address.block.0 as usize..recovered.address.block.0 as usize + blocks as usize;
+                let row = &mut actual[recovered.address.volume_id.0 as usize][place];
                 assert!(row.iter().all(Option::is_none), "recovered records do not overlap");
                 row.fill(Some((recovered.epoch, kind)));
                 if recovered.content == RecoveredContent::Data {
@@ -252,9 +252,9 @@ mod tests {
                     assert!(named, "the header names the block's position");
                 }
             }
-            assert_eq!(found, array);
-            assert!(left.is_sorted_by_key(|record| record.owner));
-            assert_eq!(live, [left.len() as u32]);
+            assert_eq!(actual, array);
+            assert!(newest.is_sorted_by_key(|record| record.address));
+            assert_eq!(live, [newest.len() as u32]);
         }
     }
 }

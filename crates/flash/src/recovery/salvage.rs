@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use seam::{BLOCK_BYTES, Seam};
 
-use super::chain::{Chain, LogBatch, decode};
+use super::chain::{LogBatch, LogChain, decode};
 use crate::device::{Device, block_offset, raw};
 use crate::format::batch::BatchHeader;
 use crate::format::superblock::Superblock;
@@ -20,33 +20,33 @@ pub async fn salvage<S: Seam>(
     seam: &S,
     devices: &[Device<S>],
     superblock: &Superblock,
-) -> (Chain, Vec<Range<Sequence>>) {
+) -> (LogChain, Vec<Range<Sequence>>) {
     let blocks = (superblock.segment_bytes / BLOCK_BYTES as u64) as u32;
-    let mut found: BTreeMap<(Sequence, BootEpoch), (BatchHeader, u32)> = BTreeMap::new();
+    let mut headers: BTreeMap<(Sequence, BootEpoch), (BatchHeader, u32)> = BTreeMap::new();
     for device in devices {
         for segment in 0..superblock.segments {
             for offset in (0..blocks).step_by(READ_BLOCKS as usize) {
                 let count = READ_BLOCKS.min(blocks - offset);
                 for (block, offset) in read(seam, device, superblock, segment, offset, count).await {
                     if let Some((header, checksum)) = decode(superblock, &raw(&block), segment, offset) {
-                        found.insert((header.sequence, header.boot), (header, checksum));
+                        headers.insert((header.sequence, header.boot), (header, checksum));
                     }
                 }
             }
         }
     }
     // The tail in a header is correct even if the batch is not valid.
-    let tail = found.values().map(|(header, _)| header.tail).fold(superblock.tail, Sequence::max);
+    let tail = headers.values().map(|(header, _)| header.tail).fold(superblock.tail, Sequence::max);
     // From the first batch of a boot epoch on, batches of earlier epochs are not valid.
     let mut begins: BTreeMap<BootEpoch, Sequence> = BTreeMap::new();
-    for (sequence, boot) in found.keys() {
+    for (sequence, boot) in headers.keys() {
         begins.entry(*boot).or_insert(*sequence);
     }
     let is_valid = |sequence: Sequence, boot: BootEpoch| {
         sequence >= tail && begins.range(boot.next()..).all(|(_, begin)| sequence < *begin)
     };
     let (mut batches, mut missing, mut next) = (Vec::new(), Vec::new(), tail);
-    for ((sequence, boot), (header, checksum)) in found {
+    for ((sequence, boot), (header, checksum)) in headers {
         if !is_valid(sequence, boot) {
             continue;
         }
@@ -57,7 +57,7 @@ pub async fn salvage<S: Seam>(
         batches.push(LogBatch::new(header, checksum));
     }
     (
-        Chain {
+        LogChain {
             batches,
             tail,
             next,

@@ -1,24 +1,24 @@
 //! Read-only inspection of devices.
 
-use flash::{BlockNo, Content, Epoch, OpenOptions, Owner, Record, Sequence, StoreError, VolumeId, inspect};
+use flash::{BlockAddress, BlockNo, Content, Epoch, OpenOptions, Record, Sequence, StoreError, VolumeId, inspect};
 use seam::sim::{CrashMode, SimSeam, World};
 use seam::{BlockMut, Seam};
 
-use crate::world::{NAMES, SMALL, Shape, after, disks, formatted, open};
+use crate::world::{NAMES, SMALL, StoreShape, after, disks, formatted, open};
 
 /// A crashed world with blocks 0 to 5 in the log, one batch each. Block *n* has tag *n* + 100; the last batch writes
 /// block 0 again.
 fn written() -> World {
-    let world = formatted(1, Shape { devices: 2, ..SMALL });
+    let world = formatted(1, StoreShape { devices: 2, ..SMALL });
     let seam = world.seam();
     world.block_on(async {
         let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
         for (block, tag) in (0..6).map(|block| (block, block + 100)).chain([(0, 900)]) {
             let mut buffer = seam.alloc().expect("the pool has a free buffer");
             (0..8).for_each(|sector| buffer.set_tag(sector, tag));
-            let owner = Owner { incarnation: VolumeId(5), block: BlockNo(block) };
+            let address = BlockAddress { volume_id: VolumeId(5), block: BlockNo(block) };
             let content = Content::Data(buffer.freeze());
-            store.append(vec![Record { owner, epoch: Epoch(1), content }]).await.unwrap();
+            store.append(vec![Record { address, epoch: Epoch(1), content }]).await.unwrap();
         }
     });
     after(2, world.crash(CrashMode::LoseAll))
@@ -31,20 +31,20 @@ async fn inspect_devices(
     names: &[&str],
 ) -> (Vec<(u64, Option<u64>)>, Vec<u32>, Option<StoreError>, Vec<std::ops::Range<Sequence>>) {
     let disks = disks(seam, names).await;
-    let (devices, found) = inspect(seam, &disks).await;
+    let (devices, inspection) = inspect(seam, &disks).await;
     assert_eq!(devices.len(), names.len());
-    let found = found.expect("a store exists");
+    let inspection = inspection.expect("a store exists");
     let mut blocks = Vec::new();
-    for dirty in &found.dirty {
-        let block = found.read(dirty).await;
-        blocks.push((dirty.owner.block.0, block.map(|block| block.tags()[0])));
+    for dirty in &inspection.dirty {
+        let block = inspection.read(dirty).await;
+        blocks.push((dirty.address.block.0, block.map(|block| block.tags()[0])));
     }
     blocks.sort_unstable();
     for name in names {
         let counts = world.disk(name).unwrap().counts();
         assert_eq!((counts.writes, counts.flushes), (0, 0), "nothing is written");
     }
-    (blocks, found.missing, found.problem, found.lost_batches)
+    (blocks, inspection.missing, inspection.problem, inspection.lost_batches)
 }
 
 fn all() -> Vec<(u64, Option<u64>)> {

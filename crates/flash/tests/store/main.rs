@@ -1,15 +1,15 @@
-//! Tests of the store in the simulated world: scenarios cut at every I/O, random scenarios with faults, members,
+//! Tests of the store in the simulated world: crashes at every I/O, random scenarios with faults, members,
 //! damage.
 
-mod changes;
-mod cuts;
-mod forged;
+mod crash_points;
 mod inspect;
+mod invalid_metadata;
+mod member_changes;
 mod members;
 mod model;
 mod ownership;
+mod page_crash_points;
 mod paged;
-mod paged_cuts;
 mod paged_seeds;
 mod pages;
 mod sabotage;

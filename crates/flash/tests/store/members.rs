@@ -3,14 +3,14 @@
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::superblock::Role;
 use flash::{
-    BlockNo, Content, Epoch, FormatOptions, MemberStatus, OpenOptions, Owner, Position, Record, Recovered, Sequence,
-    Store, StoreError, StoreGeneration, VolumeId,
+    BlockAddress, BlockNo, Content, Epoch, FormatOptions, MemberStatus, OpenOptions, Position, Record, Recovered,
+    Sequence, Store, StoreError, StoreGeneration, VolumeId,
 };
 use seam::sim::{CrashMode, DiskImages, Fault, Ops, Rule, SimDiskSpec, SimSeam, When, World};
 use seam::{BlockMut, Seam};
 
 use crate::model::{BlockContent, read_all};
-use crate::world::{ALL, NAMES, SMALL, Shape, after, disks, empty, formatted, open, open_named};
+use crate::world::{ALL, NAMES, SMALL, StoreShape, after, disks, empty, formatted, open, open_named};
 
 const ACCEPT: OpenOptions = OpenOptions {
     accept_missing: true,
@@ -20,19 +20,19 @@ const ACCEPT: OpenOptions = OpenOptions {
     sabotage: flash::Sabotage::None,
 };
 
-fn owner(block: u64) -> Owner {
-    Owner { incarnation: VolumeId(5), block: BlockNo(block) }
+fn address(block: u64) -> BlockAddress {
+    BlockAddress { volume_id: VolumeId(5), block: BlockNo(block) }
 }
 
 async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64, tag: u64) -> Result<Position, StoreError> {
     let mut buffer = seam.alloc().expect("the pool has a free buffer");
     (0..8).for_each(|sector| buffer.set_tag(sector, tag));
-    let record = Record { owner: owner(block), epoch: Epoch(1), content: Content::Data(buffer.freeze()) };
+    let record = Record { address: address(block), epoch: Epoch(1), content: Content::Data(buffer.freeze()) };
     Ok(store.append(vec![record]).await?[0])
 }
 
 async fn read(seam: &SimSeam, store: &Store<SimSeam>, block: u64, position: Position) -> Result<u64, StoreError> {
-    Ok(store.read(owner(block), position, seam.alloc().expect("the pool has a free buffer")).await?.tags()[0])
+    Ok(store.read(address(block), position, seam.alloc().expect("the pool has a free buffer")).await?.tags()[0])
 }
 
 /// A world in which blocks 0 to `count` - 1 were appended, one batch each, block *n* with tag *n* + 100.
@@ -53,9 +53,9 @@ fn expect_all_blocks(world: &World, count: u64, options: OpenOptions) -> Vec<Rec
     let seam = world.seam();
     world.block_on(async {
         let (store, recovered) = open(world, &seam, options).await.unwrap();
-        let found = read_all(&seam, &store, &recovered).await.unwrap();
-        let expected: Vec<_> = (0..count).map(|block| (owner(block), BlockContent::Data(block + 100))).collect();
-        assert_eq!(found.into_iter().collect::<Vec<_>>(), expected);
+        let content = read_all(&seam, &store, &recovered).await.unwrap();
+        let expected: Vec<_> = (0..count).map(|block| (address(block), BlockContent::Data(block + 100))).collect();
+        assert_eq!(content.into_iter().collect::<Vec<_>>(), expected);
         recovered
     })
 }
@@ -78,8 +78,8 @@ fn missing_member_must_be_accepted_and_is_stale_when_it_returns() {
         drop(store);
         let (store, recovered) = open(&world, &seam, OpenOptions::default()).await.unwrap();
         assert_eq!(store.members()[1].status, MemberStatus::Stale);
-        let found = read_all(&seam, &store, &recovered).await.unwrap();
-        assert_eq!((found.len(), found[&owner(0)]), (5, BlockContent::Data(900)));
+        let content = read_all(&seam, &store, &recovered).await.unwrap();
+        assert_eq!((content.len(), content[&address(0)]), (5, BlockContent::Data(900)));
         drop(store);
         let refused = open_named(&seam, &NAMES[1..], OpenOptions::default()).await.err();
         assert_eq!(refused, Some(StoreError::MemberMissing { member: 0 }));
@@ -193,15 +193,18 @@ fn block_without_a_good_copy_fails_alone() {
         let (store, again) = open(&world, &seam, OpenOptions::default()).await.unwrap();
         assert_eq!(again, recovered);
         for record in again {
-            let tag = read(&seam, &store, record.owner.block.0, record.position).await;
-            match record.owner.block.0 {
-                1 => assert_eq!(tag, Err(StoreError::Lost { incarnation: VolumeId(5), block: BlockNo(1) })),
+            let tag = read(&seam, &store, record.address.block.0, record.position).await;
+            match record.address.block.0 {
+                1 => assert_eq!(tag, Err(StoreError::Lost { volume_id: VolumeId(5), block: BlockNo(1) })),
                 block => assert_eq!(tag, Ok(block + 100)),
             }
         }
-        assert_eq!(store.lost(), [owner(1)], "the lost block is listed");
-        let lost: Vec<_> =
-            recovered.iter().filter(|record| record.owner.block == BlockNo(1)).map(|record| record.position).collect();
+        assert_eq!(store.lost(), [address(1)], "the lost block is listed");
+        let lost: Vec<_> = recovered
+            .iter()
+            .filter(|record| record.address.block == BlockNo(1))
+            .map(|record| record.position)
+            .collect();
         store.retire(&lost);
         assert_eq!(store.lost(), [], "a retired block is not lost");
     });
@@ -333,7 +336,7 @@ fn removed_member_alone_is_refused_if_its_owner_saw_a_later_generation() {
 
 #[test]
 fn first_two_devices_carry_the_log_and_others_may_be_missing() {
-    let world = formatted(1, Shape { devices: 4, ..SMALL });
+    let world = formatted(1, StoreShape { devices: 4, ..SMALL });
     let seam = world.seam();
     world.block_on(async {
         let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();

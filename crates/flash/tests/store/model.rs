@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use flash::{Owner, Position, Recovered, RecoveredContent, Store};
+use flash::{BlockAddress, Position, Recovered, RecoveredContent, Store};
 use seam::Seam;
 use seam::sim::SimSeam;
 
@@ -34,13 +34,13 @@ struct Version {
 struct RecordState {
     position: Option<Position>,
     blocks_left: usize,
-    owners: Vec<Owner>,
+    addresses: Vec<BlockAddress>,
 }
 
 /// The expected content of the log.
 #[derive(Default)]
-pub struct Model {
-    blocks: BTreeMap<Owner, Vec<Version>>,
+pub struct LogModel {
+    blocks: BTreeMap<BlockAddress, Vec<Version>>,
     records: Vec<RecordState>,
     /// Records with a live block, oldest first.
     live: std::collections::BTreeSet<usize>,
@@ -48,9 +48,9 @@ pub struct Model {
 }
 
 /// The content of each block after recovery.
-pub type Found = BTreeMap<Owner, BlockContent>;
+pub type RecoveredBlocks = BTreeMap<BlockAddress, BlockContent>;
 
-impl Model {
+impl LogModel {
     /// An unused tag.
     pub fn tag(&mut self) -> u64 {
         self.tags += 1;
@@ -58,15 +58,15 @@ impl Model {
     }
 
     /// Adds a record before its append. Returns its number.
-    pub fn submit(&mut self, owner: Owner, blocks: u32, content: BlockContent) -> usize {
+    pub fn submit(&mut self, address: BlockAddress, blocks: u32, content: BlockContent) -> usize {
         let record = self.records.len();
-        let owners: Vec<_> =
-            (0..u64::from(blocks)).map(|index| Owner { block: owner.block.plus(index), ..owner }).collect();
-        for owner in &owners {
+        let addresses: Vec<_> =
+            (0..u64::from(blocks)).map(|index| BlockAddress { block: address.block.plus(index), ..address }).collect();
+        for address in &addresses {
             let version = Version { content, record, acked: false, is_unwritten: false, dropped: false };
-            self.blocks.entry(*owner).or_default().push(version);
+            self.blocks.entry(*address).or_default().push(version);
         }
-        self.records.push(RecordState { position: None, blocks_left: owners.len(), owners });
+        self.records.push(RecordState { position: None, blocks_left: addresses.len(), addresses });
         record
     }
 
@@ -81,8 +81,8 @@ impl Model {
         self.live.insert(record);
         self.versions(record, |version| version.acked = true);
         let mut dead = Vec::new();
-        for owner in self.records[record].owners.clone() {
-            let versions = &self.blocks[&owner];
+        for address in self.records[record].addresses.clone() {
+            let versions = &self.blocks[&address];
             let newest = versions.iter().rposition(|version| version.acked).expect("a version was just acknowledged");
             let old = versions[..newest].iter().filter(|version| version.acked && !version.dropped);
             let mut old: Vec<_> = old.map(|version| version.record).collect();
@@ -90,7 +90,7 @@ impl Model {
                 old.push(versions[newest].record);
             }
             for record in old {
-                dead.extend(self.drop_version(owner, record));
+                dead.extend(self.drop_version(address, record));
             }
         }
         dead
@@ -100,14 +100,14 @@ impl Model {
     pub fn destage_oldest(&mut self) -> Option<Position> {
         let record = *self.live.first()?;
         let mut position = None;
-        for owner in self.records[record].owners.clone() {
-            position = position.or(self.drop_version(owner, record));
+        for address in self.records[record].addresses.clone() {
+            position = position.or(self.drop_version(address, record));
         }
         position
     }
 
-    fn drop_version(&mut self, owner: Owner, record: usize) -> Option<Position> {
-        let version = self.blocks.get_mut(&owner)?.iter_mut().find(|version| version.record == record)?;
+    fn drop_version(&mut self, address: BlockAddress, record: usize) -> Option<Position> {
+        let version = self.blocks.get_mut(&address)?.iter_mut().find(|version| version.record == record)?;
         if std::mem::replace(&mut version.dropped, true) {
             return None;
         }
@@ -120,8 +120,8 @@ impl Model {
     }
 
     fn versions(&mut self, record: usize, mut change: impl FnMut(&mut Version)) {
-        for owner in self.records[record].owners.clone() {
-            let versions = self.blocks.get_mut(&owner).expect("a submitted record has versions");
+        for address in self.records[record].addresses.clone() {
+            let versions = self.blocks.get_mut(&address).expect("a submitted record has versions");
             versions.iter_mut().filter(|version| version.record == record).for_each(&mut change);
         }
     }
@@ -132,43 +132,44 @@ impl Model {
     }
 
     /// A block whose newest version is acknowledged data, chosen by `draw`.
-    pub fn readable(&self, draw: u64) -> Option<(Owner, Position, u64)> {
-        let all = self.blocks.iter().filter_map(|(owner, versions)| {
+    pub fn readable(&self, draw: u64) -> Option<(BlockAddress, Position, u64)> {
+        let candidates = self.blocks.iter().filter_map(|(address, versions)| {
             let version = versions.last().filter(|version| version.acked && !version.dropped)?;
             match version.content {
-                BlockContent::Data(tag) => Some((*owner, self.records[version.record].position?, tag)),
+                BlockContent::Data(tag) => Some((*address, self.records[version.record].position?, tag)),
                 _ => None,
             }
         });
-        let all: Vec<_> = all.collect();
-        (!all.is_empty()).then(|| all[(draw % all.len() as u64) as usize])
+        let candidates: Vec<_> = candidates.collect();
+        (!candidates.is_empty()).then(|| candidates[(draw % candidates.len() as u64) as usize])
     }
 
     /// True when the block's version with this tag is still live.
-    pub fn is_current(&self, owner: Owner, tag: u64) -> bool {
-        self.blocks[&owner].iter().any(|version| version.content == BlockContent::Data(tag) && !version.dropped)
+    pub fn is_current(&self, address: BlockAddress, tag: u64) -> bool {
+        self.blocks[&address].iter().any(|version| version.content == BlockContent::Data(tag) && !version.dropped)
     }
 
     /// Checks the blocks that recovery found.
-    pub fn check(&self, found: &Found) -> Result<(), String> {
-        if let Some(owner) = found.keys().find(|owner| !self.blocks.contains_key(owner)) {
-            return Err(format!("foreign: {owner:?} was never written"));
+    pub fn check(&self, recovered: &RecoveredBlocks) -> Result<(), String> {
+        if let Some(address) = recovered.keys().find(|address| !self.blocks.contains_key(address)) {
+            return Err(format!("foreign: {address:?} was never written"));
         }
-        for (owner, versions) in &self.blocks {
-            let found = found.get(owner).copied().unwrap_or(BlockContent::Absent);
+        for (address, versions) in &self.blocks {
+            let recovered = recovered.get(address).copied().unwrap_or(BlockContent::Absent);
             let newest = versions.iter().rposition(|version| version.acked);
-            let is_allowed =
-                versions[newest.unwrap_or(0)..].iter().any(|version| !version.is_unwritten && version.content == found);
+            let is_allowed = versions[newest.unwrap_or(0)..]
+                .iter()
+                .any(|version| !version.is_unwritten && version.content == recovered);
             let may_be_absent = newest.is_none_or(|newest| versions[newest].dropped);
-            if !is_allowed && (found != BlockContent::Absent || !may_be_absent) {
-                return Err(format!("{owner:?}: found {found:?} of {versions:?}"));
+            if !is_allowed && (recovered != BlockContent::Absent || !may_be_absent) {
+                return Err(format!("{address:?}: found {recovered:?} of {versions:?}"));
             }
         }
         Ok(())
     }
 
     /// Replaces the model by the recovered content. Recovery has decided which unacknowledged writes survive.
-    pub fn adopt_recovered(&mut self, recovered: &[Recovered], found: &Found) {
+    pub fn adopt_recovered(&mut self, recovered: &[Recovered], content: &RecoveredBlocks) {
         self.blocks.clear();
         self.records.clear();
         self.live.clear();
@@ -177,7 +178,7 @@ impl Model {
                 RecoveredContent::Data => 1,
                 RecoveredContent::Zero { blocks, .. } => blocks,
             };
-            let record = self.submit(entry.owner, blocks, found[&entry.owner]);
+            let record = self.submit(entry.address, blocks, content[&entry.address]);
             let dead = self.ack(record, entry.position);
             assert!(dead.is_empty(), "recovery returns each block once");
         }
@@ -185,27 +186,32 @@ impl Model {
 }
 
 /// Reads all recovered records, block by block.
-pub async fn read_all(seam: &SimSeam, store: &Store<SimSeam>, recovered: &[Recovered]) -> Result<Found, String> {
-    let mut found = Found::new();
+pub async fn read_all(
+    seam: &SimSeam,
+    store: &Store<SimSeam>,
+    recovered: &[Recovered],
+) -> Result<RecoveredBlocks, String> {
+    let mut recovered_blocks = RecoveredBlocks::new();
     for entry in recovered {
         let (blocks, content) = match entry.content {
             RecoveredContent::Zero { blocks, .. } => (blocks, BlockContent::Zero),
             RecoveredContent::Data => {
                 let buffer = seam.alloc().ok_or("the pool is empty")?;
-                let block = store.read(entry.owner, entry.position, buffer).await.map_err(|error| error.to_string())?;
+                let block =
+                    store.read(entry.address, entry.position, buffer).await.map_err(|error| error.to_string())?;
                 let tags = block.tags();
                 if tags != [tags[0]; 8] {
-                    return Err(format!("{:?} is torn: {tags:x?}", entry.owner));
+                    return Err(format!("{:?} is torn: {tags:x?}", entry.address));
                 }
                 (1, BlockContent::Data(tags[0]))
             }
         };
         for index in 0..u64::from(blocks) {
-            let owner = Owner { block: entry.owner.block.plus(index), ..entry.owner };
-            if found.insert(owner, content).is_some() {
-                return Err(format!("{owner:?} was recovered twice"));
+            let address = BlockAddress { block: entry.address.block.plus(index), ..entry.address };
+            if recovered_blocks.insert(address, content).is_some() {
+                return Err(format!("{address:?} was recovered twice"));
             }
         }
     }
-    Ok(found)
+    Ok(recovered_blocks)
 }

@@ -2,7 +2,7 @@
 //! it keeps the owner's manifest.
 
 use flash::{
-    BlockNo, Content, Epoch, OpenOptions, Owner, Ownership, Record, Store, StoreError, VolumeId, identify,
+    BlockAddress, BlockNo, Content, Epoch, OpenOptions, Ownership, Record, Store, StoreError, VolumeId, identify,
     read_manifest,
 };
 use seam::Seam;
@@ -18,10 +18,10 @@ fn owned(ownership: Ownership) -> OpenOptions {
 }
 
 async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) {
-    let owner = Owner { incarnation: VolumeId(7), block: BlockNo(block) };
+    let address = BlockAddress { volume_id: VolumeId(7), block: BlockNo(block) };
     let data = seam::BlockMut::freeze(seam.alloc().expect("the pool has a free buffer"));
     store
-        .append(vec![Record { owner, epoch: Epoch(1), content: Content::Data(data) }])
+        .append(vec![Record { address, epoch: Epoch(1), content: Content::Data(data) }])
         .await
         .expect("the append succeeds");
 }
@@ -87,7 +87,7 @@ fn manifest_survives_a_crash_at_any_step_of_the_next_write() {
         store.save_manifest(b"one".to_vec()).await.expect("nothing fails");
     });
     let start = world.snapshot();
-    let mut found = std::collections::BTreeSet::new();
+    let mut outcomes = std::collections::BTreeSet::new();
     for step in 1.. {
         let world = after(10 + step, start.images(|_| Survival::Whole));
         let seam = world.seam();
@@ -105,11 +105,11 @@ fn manifest_survives_a_crash_at_any_step_of_the_next_write() {
         });
         let manifest = manifest.expect("one of the two manifests is intact").payload;
         assert!(manifest == b"one" || manifest == payload, "after {step} steps");
-        found.insert(manifest == payload);
+        outcomes.insert(manifest == payload);
         if ended.is_ok() {
             assert_eq!(manifest, payload, "it was saved");
             break;
         }
     }
-    assert_eq!(found.len(), 2, "both outcomes occur");
+    assert_eq!(outcomes.len(), 2, "both outcomes occur");
 }

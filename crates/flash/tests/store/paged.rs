@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use flash::{
-    BlockNo, CompletionNo, Content, Epoch, Owner, PageNo, Pages, Position, Record, Store, StoreError, VolumeId,
+    BlockAddress, BlockNo, CompletionNo, Content, Epoch, PageNo, Pages, Position, Record, Store, StoreError, VolumeId,
     VolumePages,
 };
 use seam::sim::{Rng, SimBlock, SimSeam};
@@ -111,18 +111,18 @@ pub struct PagedWorkload {
 impl PagedWorkload {
     /// Runs `workers` clients with `steps` each, and returns when all are done.
     pub async fn run(&self, seed: u64, workers: u64, steps: u64) {
-        let left = Rc::new(Cell::new(workers));
+        let running = Rc::new(Cell::new(workers));
         for worker in 0..workers {
-            let (workload, left) = (self.clone(), Rc::clone(&left));
+            let (workload, running) = (self.clone(), Rc::clone(&running));
             self.seam.spawn(async move {
                 let rng = Rng::new(seed, 300 + worker);
                 for _ in 0..steps {
                     workload.step(&rng).await;
                 }
-                left.set(left.get() - 1);
+                running.set(running.get() - 1);
             });
         }
-        while left.get() > 0 {
+        while running.get() > 0 {
             self.seam.sleep(Nanos::from_micros(100)).await;
         }
     }
@@ -150,9 +150,9 @@ impl PagedWorkload {
     /// Puts the clean ones of some blocks.
     async fn put(&self, volume_pages: &VolumePages<SimSeam>, volume: u64, rng: &Rng) {
         let page = page_number(rng.below(PAGES));
-        let wanted = if rng.coin() { 0xffff } else { rng.next() as u16 };
+        let requested = if rng.coin() { 0xffff } else { rng.next() as u16 };
         let mut blocks = Vec::new();
-        for number in (0..16).filter(|number| wanted >> number & 1 == 1) {
+        for number in (0..16).filter(|number| requested >> number & 1 == 1) {
             let held = self.backing.borrow().get(volume, page.first_block().0 + u64::from(number));
             if held.is_clean() {
                 blocks.push((number, block(&self.seam, held.durable)));
@@ -257,7 +257,7 @@ impl PagedWorkload {
         }
         for _ in 0..1 + rng.below(6) {
             let record = |number: u64| Record {
-                owner: Owner { incarnation: VolumeId(LOGGED), block: BlockNo(rng.below(1 << 20)) },
+                address: BlockAddress { volume_id: VolumeId(LOGGED), block: BlockNo(rng.below(1 << 20)) },
                 epoch: Epoch(1),
                 content: Content::Data(block(&self.seam, number)),
             };

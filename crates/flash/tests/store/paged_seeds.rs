@@ -7,22 +7,23 @@ use std::rc::Rc;
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::journal::{JOURNAL_AT, JournalHeader};
 use flash::{
-    BlockNo, CommitNo, CompletionNo, Content, Epoch, OpenOptions, Owner, PageNo, Record, Sabotage, StoreError, VolumeId,
+    BlockAddress, BlockNo, CommitNo, CompletionNo, Content, Epoch, OpenOptions, PageNo, Record, Sabotage, StoreError,
+    VolumeId,
 };
 use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, Stop, When, World};
 use seam::{Block, BlockMut, Disk, Nanos, Piece, Seam};
 
+use crate::page_crash_points;
 use crate::paged::{Backing, PagedWorkload, check_all};
-use crate::paged_cuts;
 use crate::pages::block;
-use crate::world::{ALL, NAMES, PAGED, Shape, after, disks, formatted, open};
+use crate::world::{ALL, NAMES, PAGED, StoreShape, after, disks, formatted, open};
 
 /// Seeds that have found a fault: a page segment's header was written after the log had reclaimed the segment.
 const REGRESSION_SEEDS: [u64; 1] = [1731];
 
 /// Counts of the scenarios.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counts {
+pub struct ScenarioCounts {
     pub served: u64,
     pub suspect: u64,
     pub evictions: u64,
@@ -30,14 +31,14 @@ pub struct Counts {
 }
 
 /// Runs the scenario of `seed`.
-pub fn run_scenario(seed: u64, sabotage: Sabotage, counts: &mut Counts) -> Result<(), String> {
+pub fn run_scenario(seed: u64, sabotage: Sabotage, counts: &mut ScenarioCounts) -> Result<(), String> {
     let rng = Rng::new(seed, 51);
     let devices = 1 + rng.below(3) as usize;
     let segment_bytes = (128 << 10) << rng.below(3);
     let journal_bytes = Some((10 + rng.below(20)) * 4096);
-    let shape = Shape { devices, segment_bytes, segments: 5 + rng.below(6), journal_bytes };
+    let shape = StoreShape { devices, segment_bytes, segments: 5 + rng.below(6), journal_bytes };
     let victim = ALL[rng.below(devices as u64) as usize];
-    let mut world = formatted(seed, Shape { ..shape });
+    let mut world = formatted(seed, StoreShape { ..shape });
     let backing = Rc::<RefCell<Backing>>::default();
     let options = OpenOptions { sabotage, accept_missing: true, ..OpenOptions::default() };
     let mut is_undamaged = true;
@@ -51,8 +52,8 @@ pub fn run_scenario(seed: u64, sabotage: Sabotage, counts: &mut Counts) -> Resul
         let ended = world.run_until(async {
             let Ok((store, recovered)) = open(&world, &seam, options).await else { return Ok(()) };
             let pages = store.pages();
-            let found = pages.load().await;
-            counts.dropped += u64::from(found.dropped.is_some());
+            let map = pages.load().await;
+            counts.dropped += u64::from(map.dropped.is_some());
             let held = backing.borrow().clone();
             let (served, suspect) = check_all(&seam, &pages, &held, &Rng::new(seed, boot), is_undamaged).await?;
             counts.served += served;
@@ -116,7 +117,7 @@ fn plan_faults(world: &World, rng: &Rng, victim: &str) -> bool {
 #[test]
 fn thousand_random_scenarios_with_page_faults_serve_nothing_stale() {
     let seeds = std::env::var("HOTSET_FLASH_SEEDS").map_or(1_000, |seeds| seeds.parse().expect("a number of seeds"));
-    let mut counts = Counts::default();
+    let mut counts = ScenarioCounts::default();
     for seed in REGRESSION_SEEDS.into_iter().chain(0..seeds) {
         run_scenario(seed, Sabotage::None, &mut counts).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     }
@@ -140,8 +141,9 @@ fn short_map(sabotage: Sabotage) -> Result<(), String> {
         seam.sleep(Nanos::from_secs(2)).await;
         let mark = volume.begin_write(BlockNo(0)..BlockNo(1)).await;
         volume.end_write(mark, CompletionNo(1));
-        let (owner, content) = (Owner { incarnation: VolumeId(9), block: BlockNo(1) }, Content::Data(block(&seam, 1)));
-        store.append(vec![Record { owner, epoch: Epoch(1), content }]).await.unwrap();
+        let (address, content) =
+            (BlockAddress { volume_id: VolumeId(9), block: BlockNo(1) }, Content::Data(block(&seam, 1)));
+        store.append(vec![Record { address, epoch: Epoch(1), content }]).await.unwrap();
     });
     let world = after(4, world.crash(CrashMode::LoseAll));
     let seam = world.seam();
@@ -170,15 +172,17 @@ fn short_map(sabotage: Sabotage) -> Result<(), String> {
 
 /// Checks that a random scenario with faults detects the sabotage, and passes without it.
 fn is_caught_by_a_seed(sabotage: Sabotage) {
-    let caught = (0..2_000).find_map(|seed| Some((seed, run_scenario(seed, sabotage, &mut Counts::default()).err()?)));
+    let caught =
+        (0..2_000).find_map(|seed| Some((seed, run_scenario(seed, sabotage, &mut ScenarioCounts::default()).err()?)));
     let (seed, error) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not detected"));
     println!("{sabotage:?}: seed {seed}, {error}");
-    run_scenario(seed, Sabotage::None, &mut Counts::default()).expect("the same seed passes without it");
+    run_scenario(seed, Sabotage::None, &mut ScenarioCounts::default()).expect("the same seed passes without it");
 }
 
 /// Checks that a crash of a scenario without faults detects the sabotage.
 fn is_caught_by_a_cut(sabotage: Sabotage) {
-    let caught = (0..6).find_map(|seed| Some((seed, paged_cuts::campaign(seed, 8, sabotage, u64::MAX).err()?)));
+    let caught =
+        (0..6).find_map(|seed| Some((seed, page_crash_points::crash_at_every_io(seed, 8, sabotage, u64::MAX).err()?)));
     let (seed, error) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not detected"));
     println!("{sabotage:?}: seed {seed}, {error}");
 }

@@ -14,7 +14,7 @@ use seam::sim::{
 };
 use seam::{Block, BlockMut, Nanos, Seam};
 
-use crate::world::{NAMES, PAGED, Shape, after, disks, formatted, open};
+use crate::world::{NAMES, PAGED, StoreShape, after, disks, formatted, open};
 
 pub fn block(seam: &SimSeam, tag: u64) -> SimBlock {
     let mut block = seam.alloc().expect("the pool has a free buffer");
@@ -157,9 +157,9 @@ fn read_returns_no_block_that_was_rewritten_meanwhile() {
             })
             .await;
             assert!(written, "the second run was written later");
-            let found: Vec<_> = read.into_iter().map(|block| block.ok().map(|block| block.tags()[0])).collect();
+            let tags_read: Vec<_> = read.into_iter().map(|block| block.ok().map(|block| block.tags()[0])).collect();
             let old = (sabotage == Sabotage::ReadOverPut).then_some(101);
-            assert_eq!(found, [old, None, Some(103)]);
+            assert_eq!(tags_read, [old, None, Some(103)]);
         });
     }
 }
@@ -229,8 +229,8 @@ fn pages_survive_a_clean_stop_and_a_crash() {
         world.block_on(async {
             let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
             let pages = store.pages();
-            let found = pages.load().await;
-            assert_eq!((found.pages, found.suspect, found.dropped), (6, 0, None));
+            let map = pages.load().await;
+            assert_eq!((map.pages, map.suspect, map.dropped), (6, 0, None));
             for number in 0..6 {
                 let expected: Vec<_> =
                     (0..16).map(|block| (number != 1 || block > 1).then_some(1_000 * (number + 1) + block)).collect();
@@ -295,8 +295,8 @@ fn write_waits_for_lost_devices_until_their_map_is_abandoned_for_good() {
         seam.sleep(Nanos::from_secs(2)).await;
         let fails = || Rule::new(Fault::Error, Ops::CHANGE | Ops::FLUSH, When::Always);
         NAMES.iter().take(2).for_each(|name| world.disk(name).unwrap().add_fault(fails()));
-        let (volume, done) = (pages.volume(VolumeId(7)), Rc::new(Cell::new(false)));
-        let flag = Rc::clone(&done);
+        let (volume, has_ended) = (pages.volume(VolumeId(7)), Rc::new(Cell::new(false)));
+        let flag = Rc::clone(&has_ended);
         seam.spawn(async move {
             let mark = volume.begin_write(BlockNo(49)..BlockNo(50)).await;
             volume.end_write(mark, CompletionNo(1));
@@ -304,12 +304,12 @@ fn write_waits_for_lost_devices_until_their_map_is_abandoned_for_good() {
         });
         seam.sleep(Nanos::from_secs(5)).await;
         assert!(
-            !done.get() && pages.void_reason().is_some(),
+            !has_ended.get() && pages.void_reason().is_some(),
             "the write went out while the devices still list the page"
         );
         pages.abandon();
         seam.sleep(Nanos::from_millis(1)).await;
-        assert!(done.get(), "the write still waits after the map was abandoned");
+        assert!(has_ended.get(), "the write still waits after the map was abandoned");
     });
     // The devices return, with their old map.
     let world = after(2, world.crash(CrashMode::LoseAll));
@@ -318,11 +318,8 @@ fn write_waits_for_lost_devices_until_their_map_is_abandoned_for_good() {
         let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
         let pages = store.pages();
         pages.ignore_persisted_map();
-        let found = pages.load().await;
-        assert!(
-            found.dropped.is_some() && found.pages == 0 && pages.volume(VolumeId(7)).valid(PageNo(3)) == 0,
-            "{found:?}"
-        );
+        let map = pages.load().await;
+        assert!(map.dropped.is_some() && map.pages == 0 && pages.volume(VolumeId(7)).valid(PageNo(3)) == 0, "{map:?}");
     });
     let world = after(3, world.crash(CrashMode::LoseAll));
     let seam = world.seam();
@@ -351,8 +348,8 @@ fn region_with_a_write_in_flight_is_suspect_after_a_crash() {
     world.block_on(async {
         let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
         let pages = store.pages();
-        let found = pages.load().await;
-        assert_eq!((found.pages, found.suspect), (2, 1));
+        let map = pages.load().await;
+        assert_eq!((map.pages, map.suspect), (2, 1));
         let volume = pages.volume(VolumeId(1));
         assert_eq!((volume.valid(PageNo(0)), volume.valid(PageNo(64))), (0, 0xffff));
         let suspect = volume.suspect_blocks(PageNo(0));
@@ -381,10 +378,10 @@ fn pages_are_evicted_for_pages_and_for_the_log() {
         let mut positions = Vec::new();
         for number in 0..300 {
             let content = flash::Content::Data(block(&seam, number));
-            let owner = flash::Owner { incarnation: VolumeId(9), block: BlockNo(number) };
+            let address = flash::BlockAddress { volume_id: VolumeId(9), block: BlockNo(number) };
             positions.extend(
                 store
-                    .append(vec![flash::Record { owner, epoch: Epoch(1), content }])
+                    .append(vec![flash::Record { address, epoch: Epoch(1), content }])
                     .await
                     .expect("pages are evicted for the log"),
             );
@@ -393,14 +390,14 @@ fn pages_are_evicted_for_pages_and_for_the_log() {
         assert!(less.slots < full.slots && less.pages > 0, "{less:?}");
         for number in 0..100 {
             let expected: Vec<_> = (0..16).map(|block| Some(1_000 * (number + 1) + block)).collect();
-            let found = tags(&seam, &pages, 1, number).await;
-            assert!(found == expected || found == vec![None; 16], "page {number}: {found:?}");
+            let actual = tags(&seam, &pages, 1, number).await;
+            assert!(actual == expected || actual == vec![None; 16], "page {number}: {actual:?}");
         }
         store.retire(&positions);
         for number in 0..400 {
             let content = flash::Content::Data(block(&seam, number));
-            let owner = flash::Owner { incarnation: VolumeId(9), block: BlockNo(number) };
-            let position = store.append(vec![flash::Record { owner, epoch: Epoch(1), content }]).await.unwrap();
+            let address = flash::BlockAddress { volume_id: VolumeId(9), block: BlockNo(number) };
+            let position = store.append(vec![flash::Record { address, epoch: Epoch(1), content }]).await.unwrap();
             store.retire(&position);
         }
         for number in 0..100 {
@@ -414,16 +411,16 @@ fn pages_are_evicted_for_pages_and_for_the_log() {
 #[test]
 fn late_write_to_a_reclaimed_segment_never_overwrites_the_log() {
     for filled in (0..520).step_by(16) {
-        let world = formatted(1, Shape { devices: 1, ..PAGED });
+        let world = formatted(1, StoreShape { devices: 1, ..PAGED });
         let seam = world.seam();
         let acknowledged = world.block_on(async {
             let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
             let pages = loaded(&store).await;
             let append = async |first: u64, count: u64| {
                 let record = |block: u64| {
-                    let owner = flash::Owner { incarnation: VolumeId(9), block: BlockNo(block) };
+                    let address = flash::BlockAddress { volume_id: VolumeId(9), block: BlockNo(block) };
                     flash::Record {
-                        owner,
+                        address,
                         epoch: Epoch(1),
                         content: flash::Content::Data(self::block(&seam, 1 + block)),
                     }

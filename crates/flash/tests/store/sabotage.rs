@@ -2,16 +2,17 @@
 
 use flash::Sabotage;
 
-use crate::{cuts, seeds};
+use crate::{crash_points, seeds};
 
 /// Scenarios that are tried for each sabotage.
 const SEEDS: u64 = 6;
 
 fn is_caught_by_a_cut(sabotage: Sabotage) {
-    let caught = (0..SEEDS).find_map(|seed| Some((seed, cuts::campaign(seed, sabotage, u64::MAX).err()?)));
+    let caught =
+        (0..SEEDS).find_map(|seed| Some((seed, crash_points::crash_at_every_io(seed, sabotage, u64::MAX).err()?)));
     let (seed, error) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not detected in {SEEDS} scenarios"));
     println!("{sabotage:?}: seed {seed}, {error}");
-    cuts::campaign(seed, Sabotage::None, u64::MAX).expect("the same scenario passes without it");
+    crash_points::crash_at_every_io(seed, Sabotage::None, u64::MAX).expect("the same scenario passes without it");
 }
 
 #[test]

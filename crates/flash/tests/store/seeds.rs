@@ -8,31 +8,35 @@ use flash::{OpenOptions, Recovered, Sabotage, Store, StoreError};
 use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, SimDiskSpec, SimSeam, Timing, When, World};
 use seam::{DiskOpen, Nanos, Seam};
 
-use crate::changes::open_members;
-use crate::model::{Model, read_all};
+use crate::member_changes::open_members;
+use crate::model::{LogModel, read_all};
 use crate::workload::Workload;
-use crate::world::{ALL, NAMES, Shape, after, formatted, open};
+use crate::world::{ALL, NAMES, StoreShape, after, formatted, open};
 
 /// Runs the scenario of `seed`.
 pub fn run_scenario(seed: u64, sabotage: Sabotage) -> Result<(), String> {
     let rng = Rng::new(seed, 50);
     let devices = if rng.below(4) == 0 { 1 } else { 2 + rng.below(2) as usize };
-    let shape =
-        Shape { devices, segment_bytes: 4096 << (3 + rng.below(3)), segments: 4 + rng.below(6), journal_bytes: None };
+    let shape = StoreShape {
+        devices,
+        segment_bytes: 4096 << (3 + rng.below(3)),
+        segments: 4 + rng.below(6),
+        journal_bytes: None,
+    };
     // Always the same device: once it is removed, the other has the only copy.
     let victim = NAMES[rng.below(2) as usize];
     let mut world = formatted(seed, shape);
     // A scenario has either faults or changes of the members.
-    let changes = devices == 3 && rng.coin();
-    if changes {
+    let changes_members = devices == 3 && rng.coin();
+    if changes_members {
         let spec = SimDiskSpec::new(FIRST_SEGMENT_BYTES + (2 + shape.segments) * shape.segment_bytes);
         let timing = Timing::between(Nanos::from_micros(20), Nanos::from_micros(200));
         world.add_disk(ALL[3], SimDiskSpec { timing, ..spec });
     }
-    let model = Rc::<RefCell<Model>>::default();
+    let model = Rc::<RefCell<LogModel>>::default();
     let options = OpenOptions { sabotage, ..OpenOptions::default() };
     for boot in 0..2 + rng.below(4) {
-        let has_faults = devices > 1 && !changes && plan_faults(&world, &rng, victim);
+        let has_faults = devices > 1 && !changes_members && plan_faults(&world, &rng, victim);
         let first_error = Rc::<RefCell<Option<String>>>::default();
         let seam = world.seam();
         let (writers, steps, cut_short) = (1 + rng.below(3), 1 + rng.below(30), rng.coin());
@@ -46,9 +50,9 @@ pub fn run_scenario(seed: u64, sabotage: Sabotage) -> Result<(), String> {
                 Err(_) if has_faults => return Ok(()),
                 Err(error) => return Err(format!("boot {boot}: {error}")),
             };
-            let found = read_all(&seam, &store, &recovered).await?;
-            model.borrow().check(&found)?;
-            model.borrow_mut().adopt_recovered(&recovered, &found);
+            let content = read_all(&seam, &store, &recovered).await?;
+            model.borrow().check(&content)?;
+            model.borrow_mut().adopt_recovered(&recovered, &content);
             let (model, first_error) = (Rc::clone(&model), Rc::clone(&first_error));
             let workload = Workload {
                 seam: seam.clone(),
@@ -57,7 +61,7 @@ pub fn run_scenario(seed: u64, sabotage: Sabotage) -> Result<(), String> {
                 first_error,
                 full_without_live_record: Rc::default(),
             };
-            if changes {
+            if changes_members {
                 seam.spawn(change_members(seam.clone(), workload.store.clone(), rng.next()));
             }
             workload.run(rng.next(), writers, steps).await;
@@ -84,8 +88,8 @@ pub fn run_scenario(seed: u64, sabotage: Sabotage) -> Result<(), String> {
     let last = world.run_until(async {
         let (store, recovered) =
             open_or_accept_missing(&world, &seam, options).await.map_err(|error| error.to_string())?;
-        let found = read_all(&seam, &store, &recovered).await?;
-        model.borrow().check(&found)
+        let content = read_all(&seam, &store, &recovered).await?;
+        model.borrow().check(&content)
     });
     last.map_err(|stop| stop.to_string())?
 }

@@ -4,26 +4,26 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use flash::{
-    BlockNo, Content, Epoch, MemberStatus, OpenOptions, Owner, Position, Record, Store, StoreError, StoreGeneration,
-    VolumeId,
+    BlockAddress, BlockNo, Content, Epoch, MemberStatus, OpenOptions, Position, Record, Store, StoreError,
+    StoreGeneration, VolumeId,
 };
 use seam::model::{DiskType, SsdSpec};
 use seam::sim::{Fault, Ops, Rule, SimSeam, Timing, When, World};
 use seam::{BlockMut, Nanos, Seam};
 
-use crate::world::{NAMES, SMALL, Shape, formatted, formatted_on, open};
+use crate::world::{NAMES, SMALL, StoreShape, formatted, formatted_on, open};
 
 async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) -> Position {
     let mut buffer = seam.alloc().expect("the pool has a free buffer");
     (0..8).for_each(|sector| buffer.set_tag(sector, block + 100));
-    let owner = Owner { incarnation: VolumeId(5), block: BlockNo(block) };
-    let record = Record { owner, epoch: Epoch(1), content: Content::Data(buffer.freeze()) };
+    let address = BlockAddress { volume_id: VolumeId(5), block: BlockNo(block) };
+    let record = Record { address, epoch: Epoch(1), content: Content::Data(buffer.freeze()) };
     store.append(vec![record]).await.expect("a copy is in service")[0]
 }
 
 async fn read(seam: &SimSeam, store: &Store<SimSeam>, block: u64, position: Position) -> u64 {
     let buffer = seam.alloc().expect("the pool has a free buffer");
-    let read = store.read(Owner { incarnation: VolumeId(5), block: BlockNo(block) }, position, buffer).await;
+    let read = store.read(BlockAddress { volume_id: VolumeId(5), block: BlockNo(block) }, position, buffer).await;
     read.expect("a copy is good").tags()[0]
 }
 
@@ -55,8 +55,8 @@ fn device_ten_times_slower_than_its_history_is_removed() {
         append_and_retire(&seam, &store, 10).await;
         assert!(seam.now().since(started_at) < Nanos::from_millis(150), "all flushes waited for the slow device");
         assert_eq!(store.copies(), 1);
-        let MemberStatus::Lost(why) = &store.members()[1].status else { panic!("the slow device is in service") };
-        assert!(why.contains("ten times slower"), "{why}");
+        let MemberStatus::Lost(reason) = &store.members()[1].status else { panic!("the slow device is in service") };
+        assert!(reason.contains("ten times slower"), "{reason}");
         // The last log member stays, however slow it is.
         slow_down(&world, NAMES[0]);
         append_and_retire(&seam, &store, 100).await;
@@ -97,7 +97,7 @@ fn device_that_never_answers_is_removed() {
 
 #[test]
 fn slow_reads_remove_a_device_and_many_concurrent_reads_do_not() {
-    let world = formatted(1, Shape { segments: 40, ..SMALL });
+    let world = formatted(1, StoreShape { segments: 40, ..SMALL });
     let seam = world.seam();
     world.block_on(async {
         let store = opened(&world, &seam).await;
@@ -127,7 +127,7 @@ fn slow_reads_remove_a_device_and_many_concurrent_reads_do_not() {
 
 #[test]
 fn one_stall_of_many_reads_removes_no_device() {
-    let world = formatted(1, Shape { segments: 40, ..SMALL });
+    let world = formatted(1, StoreShape { segments: 40, ..SMALL });
     let seam = world.seam();
     world.block_on(async {
         let store = opened(&world, &seam).await;
@@ -155,7 +155,7 @@ fn one_stall_of_many_reads_removes_no_device() {
 
 #[test]
 fn load_that_slows_both_members_becomes_the_usual_latency() {
-    let world = formatted(1, Shape { segments: 40, ..SMALL });
+    let world = formatted(1, StoreShape { segments: 40, ..SMALL });
     let seam = world.seam();
     world.block_on(async {
         let store = opened(&world, &seam).await;
@@ -188,7 +188,7 @@ fn hang(world: &World, name: &str, ops: Ops) {
 
 #[test]
 fn reads_of_a_hung_member_come_from_its_mirror_within_three_seconds() {
-    let world = formatted(1, Shape { segments: 40, ..SMALL });
+    let world = formatted(1, StoreShape { segments: 40, ..SMALL });
     let seam = world.seam();
     world.block_on(async {
         let store = opened(&world, &seam).await;
@@ -203,8 +203,8 @@ fn reads_of_a_hung_member_come_from_its_mirror_within_three_seconds() {
         }
         assert!(seam.now().since(started_at) < Nanos::from_secs(3), "{}", seam.now().since(started_at));
         assert_eq!(store.copies(), 1);
-        let MemberStatus::Lost(why) = &store.members()[0].status else { panic!("the hung member is in service") };
-        assert!(why.contains("no answer to a request"), "{why}");
+        let MemberStatus::Lost(reason) = &store.members()[0].status else { panic!("the hung member is in service") };
+        assert!(reason.contains("no answer to a request"), "{reason}");
         assert!(store.unanswered()[&0] > Nanos::from_secs(1), "the request is still unanswered");
         let before = world.disk(NAMES[0]).unwrap().counts();
         append_and_retire(&seam, &store, 10).await;
@@ -254,10 +254,10 @@ fn last_member_that_answers_in_time_stays() {
         let store = opened(&world, &seam).await;
         NAMES.iter().for_each(|name| hang(&world, name, Ops::ALL));
         let (task_seam, flag) = (seam.clone(), Rc::new(Cell::new(false)));
-        let (log, done) = (store.clone(), Rc::clone(&flag));
+        let (log, has_ended) = (store.clone(), Rc::clone(&flag));
         seam.spawn(async move {
             append(&task_seam, &log, 1).await;
-            done.set(true);
+            has_ended.set(true);
         });
         seam.sleep(Nanos::from_secs(25)).await;
         assert!(!flag.get());
@@ -286,9 +286,9 @@ fn keep_programming(seam: &SimSeam, store: &Store<SimSeam>) -> Rc<Cell<bool>> {
         seam.clone().spawn(async move {
             while !stop.get() {
                 let record = |number: u64| {
-                    let owner = Owner { incarnation: VolumeId(6), block: BlockNo(writer * 100 + number) };
+                    let address = BlockAddress { volume_id: VolumeId(6), block: BlockNo(writer * 100 + number) };
                     let content = Content::Data(seam.alloc().expect("the pool has a free buffer").freeze());
-                    Record { owner, epoch: Epoch(1), content }
+                    Record { address, epoch: Epoch(1), content }
                 };
                 let positions = store.append((0..40).map(record).collect()).await.expect("a copy is in service");
                 store.retire(&positions);
@@ -300,7 +300,7 @@ fn keep_programming(seam: &SimSeam, store: &Store<SimSeam>) -> Rc<Cell<bool>> {
 
 #[test]
 fn reads_behind_buffered_programs_remove_no_device() {
-    let world = formatted_on(1, Shape { segment_bytes: 256 << 10, segments: 1_000, ..SMALL }, buffered());
+    let world = formatted_on(1, StoreShape { segment_bytes: 256 << 10, segments: 1_000, ..SMALL }, buffered());
     let seam = world.seam();
     world.block_on(async {
         let store = opened(&world, &seam).await;
@@ -338,7 +338,7 @@ fn reads_behind_buffered_programs_remove_no_device() {
 
 #[test]
 fn scrub_repairs_silent_damage_before_the_other_copy_is_lost() {
-    let world = formatted(1, Shape { segments: 20, ..SMALL });
+    let world = formatted(1, StoreShape { segments: 20, ..SMALL });
     let seam = world.seam();
     world.block_on(async {
         let store = opened(&world, &seam).await;
@@ -434,8 +434,8 @@ async fn losing_a_device(
 async fn try_append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) -> Result<Vec<Position>, StoreError> {
     let mut buffer = seam.alloc().expect("the pool has a free buffer");
     (0..8).for_each(|sector| buffer.set_tag(sector, block));
-    let owner = Owner { incarnation: VolumeId(5), block: BlockNo(block) };
-    store.append(vec![Record { owner, epoch: Epoch(1), content: Content::Data(buffer.freeze()) }]).await
+    let address = BlockAddress { volume_id: VolumeId(5), block: BlockNo(block) };
+    store.append(vec![Record { address, epoch: Epoch(1), content: Content::Data(buffer.freeze()) }]).await
 }
 
 #[test]
@@ -456,8 +456,8 @@ fn appends_fail_until_the_owner_has_recorded_the_generation() {
         for block in 0..3 {
             let error =
                 try_append(&seam, &store, block).await.expect_err("the owner has not recorded that one copy is left");
-            let StoreError::Unrecorded { why, positions } = &error else { panic!("{error}") };
-            assert_eq!((why.as_str(), positions.len(), store.copies()), ("the disk is full", 1, 1));
+            let StoreError::Unrecorded { reason, positions } = &error else { panic!("{error}") };
+            assert_eq!((reason.as_str(), positions.len(), store.copies()), ("the disk is full", 1, 1));
             assert_eq!(store.unrecorded_reason().as_deref(), Some("the disk is full"));
             seam.sleep(Nanos::from_secs(3)).await;
         }

@@ -3,11 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use flash::{BlockNo, Content, Epoch, Owner, Record, Store, StoreError, VolumeId};
+use flash::{BlockAddress, BlockNo, Content, Epoch, Record, Store, StoreError, VolumeId};
 use seam::sim::{Rng, SimSeam};
 use seam::{BlockMut, Nanos, Seam};
 
-use crate::model::{BlockContent, Model};
+use crate::model::{BlockContent, LogModel};
 
 /// Number of blocks in each volume.
 const BLOCKS: u64 = 8;
@@ -17,7 +17,7 @@ const BLOCKS: u64 = 8;
 pub struct Workload {
     pub seam: SimSeam,
     pub store: Store<SimSeam>,
-    pub model: Rc<RefCell<Model>>,
+    pub model: Rc<RefCell<LogModel>>,
     /// The first error.
     pub first_error: Rc<RefCell<Option<String>>>,
     /// Consecutive appends that found the log full although no record is live. A few are normal while a read or another
@@ -31,9 +31,9 @@ const FULL_WITHOUT_LIVE_RECORD_MAX: u32 = 20;
 impl Workload {
     /// Runs `writers` clients with `steps` each, and returns when all are done.
     pub async fn run(&self, seed: u64, writers: u64, steps: u64) {
-        let left = Rc::new(Cell::new(writers));
+        let running = Rc::new(Cell::new(writers));
         for writer in 0..writers {
-            let (workload, left) = (self.clone(), Rc::clone(&left));
+            let (workload, running) = (self.clone(), Rc::clone(&running));
             self.seam.spawn(async move {
                 let rng = Rng::new(seed, 100 + writer);
                 for _ in 0..steps {
@@ -41,10 +41,10 @@ impl Workload {
                         break;
                     }
                 }
-                left.set(left.get() - 1);
+                running.set(running.get() - 1);
             });
         }
-        while left.get() > 0 {
+        while running.get() > 0 {
             self.seam.sleep(Nanos::from_micros(50)).await;
         }
     }
@@ -71,9 +71,9 @@ impl Workload {
         let mut numbers = Vec::new();
         for _ in 0..1 + rng.below(3) {
             // A quarter of the records go to volume 7, which all writers share.
-            let incarnation = VolumeId(if rng.below(4) == 0 { 7 } else { 1 + writer });
-            let owner = Owner { incarnation, block: BlockNo(rng.below(BLOCKS)) };
-            let blocks = (1 + rng.below(BLOCKS - owner.block.0)) as u32;
+            let volume_id = VolumeId(if rng.below(4) == 0 { 7 } else { 1 + writer });
+            let address = BlockAddress { volume_id, block: BlockNo(rng.below(BLOCKS)) };
+            let blocks = (1 + rng.below(BLOCKS - address.block.0)) as u32;
             let (content, blocks, expected) = match rng.below(8) {
                 0 => (Content::Zero { blocks, may_unmap: true }, blocks, BlockContent::Zero),
                 1 => (Content::Retire { blocks }, blocks, BlockContent::Absent),
@@ -84,8 +84,8 @@ impl Workload {
                     (Content::Data(block.freeze()), 1, BlockContent::Data(tag))
                 }
             };
-            numbers.push(self.model.borrow_mut().submit(owner, blocks, expected));
-            records.push(Record { owner, epoch: Epoch(1), content });
+            numbers.push(self.model.borrow_mut().submit(address, blocks, expected));
+            records.push(Record { address, epoch: Epoch(1), content });
         }
         match self.store.append(records).await {
             Ok(positions) => {
@@ -114,13 +114,15 @@ impl Workload {
     }
 
     async fn read(&self, rng: &Rng) -> Result<(), StoreError> {
-        let Some((owner, position, tag)) = self.model.borrow().readable(rng.next()) else { return Ok(()) };
+        let Some((address, position, tag)) = self.model.borrow().readable(rng.next()) else { return Ok(()) };
         let buffer = self.seam.alloc().expect("the pool has a free buffer");
-        let read = self.store.read(owner, position, buffer).await;
+        let read = self.store.read(address, position, buffer).await;
         // A block that was retired meanwhile may read as anything.
-        if self.model.borrow().is_current(owner, tag) {
+        if self.model.borrow().is_current(address, tag) {
             match read {
-                Ok(block) if block.tags() != [tag; 8] => self.report(format!("{owner:?} reads as {:x?}", block.tags())),
+                Ok(block) if block.tags() != [tag; 8] => {
+                    self.report(format!("{address:?} reads as {:x?}", block.tags()))
+                }
                 Err(error) => self.report(error.to_string()),
                 Ok(_) => {}
             }

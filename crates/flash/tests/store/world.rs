@@ -12,7 +12,7 @@ pub const ALL: [&str; 4] = [NAMES[0], NAMES[1], "flash-2", "flash-3"];
 
 /// Number, sizes and journal of the devices of a world.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct StoreShape {
     pub devices: usize,
     pub segment_bytes: u64,
     pub segments: u64,
@@ -20,10 +20,11 @@ pub struct Shape {
 }
 
 /// Small segments, so that the log wraps soon.
-pub const SMALL: Shape = Shape { devices: 2, segment_bytes: 32 << 10, segments: 6, journal_bytes: None };
+pub const SMALL: StoreShape = StoreShape { devices: 2, segment_bytes: 32 << 10, segments: 6, journal_bytes: None };
 
 /// Segments of three pages each, and a map journal that often needs a checkpoint.
-pub const PAGED: Shape = Shape { devices: 2, segment_bytes: 256 << 10, segments: 10, journal_bytes: Some(16 * 4096) };
+pub const PAGED: StoreShape =
+    StoreShape { devices: 2, segment_bytes: 256 << 10, segments: 10, journal_bytes: Some(16 * 4096) };
 
 /// A world that runs its tasks in an order of the seed, with 600 buffers.
 pub fn empty(seed: u64) -> World {
@@ -39,12 +40,12 @@ pub fn after(seed: u64, images: DiskImages) -> World {
 }
 
 /// A world with a new store on fast devices that answer out of order.
-pub fn formatted(seed: u64, shape: Shape) -> World {
+pub fn formatted(seed: u64, shape: StoreShape) -> World {
     formatted_on(seed, shape, Timing::between(Nanos::from_micros(20), Nanos::from_micros(200)))
 }
 
 /// A world with a new store on devices of this timing.
-pub fn formatted_on(seed: u64, shape: Shape, timing: Timing) -> World {
+pub fn formatted_on(seed: u64, shape: StoreShape, timing: Timing) -> World {
     let world = empty(seed);
     for (number, name) in (0..).zip(&ALL[..shape.devices]) {
         // Each is larger than the previous one.

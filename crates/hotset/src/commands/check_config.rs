@@ -83,16 +83,16 @@ fn check_flash_minima(config: Config) -> Result<Config, Problems> {
         let (path, flash) = (flash.devices.first()?.clone(), flash.clone());
         PathCall::start(&path, move |_| flash.clean_bytes_about()).wait(PATH_TIMEOUT).ok().flatten()
     };
-    let Some(all) = config.flash.as_ref().and_then(bytes) else { return Ok(config) };
+    let Some(flash_bytes) = config.flash.as_ref().and_then(bytes) else { return Ok(config) };
     let promised = config.volumes.iter().filter(|volume| volume.flash);
-    let sum = promised.fold(0_u64, |sum, volume| sum.saturating_add(volume.flash_min.of(all)));
-    if sum <= all {
+    let sum = promised.fold(0_u64, |sum, volume| sum.saturating_add(volume.flash_min.bytes_of(flash_bytes)));
+    if sum <= flash_bytes {
         return Ok(config);
     }
     let fault = format!(
         "the sum of the volumes' flash_min is {}, but the devices hold only about {} of clean pages",
         show_bytes(sum),
-        show_bytes(all)
+        show_bytes(flash_bytes)
     );
     let problem = Problem { line: 0, column: 0, fault, remedy: "lower some, or add a device".to_owned() };
     Err(Problems { file: config.file, problems: vec![problem] })
@@ -133,17 +133,17 @@ struct ByRule {
 }
 
 fn by_rule(config: &Config) -> Vec<ByRule> {
-    let mut all = Vec::new();
+    let mut settings = Vec::new();
     for volume in &config.volumes {
         let values = config.rule_values(volume).into_iter();
-        all.extend(values.map(|RuleValue { key, value, line }| ByRule {
+        settings.extend(values.map(|RuleValue { key, value, line }| ByRule {
             volume: volume.name.clone(),
             key,
             value,
             line,
         }));
     }
-    all
+    settings
 }
 
 fn summary(config: &Config, overrides: &[OverrideReport], by_rule: &[ByRule]) -> String {

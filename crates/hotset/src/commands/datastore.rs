@@ -33,8 +33,8 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
         Action::List => terminal::render::print(&table(&datastores, style)),
         Action::Show { name } => {
             let none = || format!("unknown datastore \"{name}\"; `hotset datastore list` shows all");
-            let found = datastores.iter().find(|datastore| datastore.name == name);
-            let datastore = found.ok_or_else(|| Failure::failed(none()))?;
+            let matching = datastores.iter().find(|datastore| datastore.name == name);
+            let datastore = matching.ok_or_else(|| Failure::failed(none()))?;
             if json {
                 return print_json(datastore);
             }

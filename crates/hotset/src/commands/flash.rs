@@ -57,7 +57,7 @@ pub enum Action {
         /// The remaining devices of one store
         #[arg(required = true)]
         paths: Vec<PathBuf>,
-        /// Each volume's data goes to FILE.INCARNATION, the list of present and lost ranges to FILE.json
+        /// Each volume's data goes to FILE.VOLUME_ID, the list of present and lost ranges to FILE.json
         #[arg(long, value_name = "FILE")]
         to: PathBuf,
     },
@@ -89,11 +89,11 @@ fn wear(report: &FlashReport) -> String {
         let used = device
             .endurance_used_ratio
             .map_or(String::new(), |used| format!("; {:.2} % of its endurance", used * 100.0));
-        let left = device
+        let time_left = device
             .endurance_left_days
             .map_or(String::new(), |days| format!(", {} left at this rate", show_counted(days, "day")));
         text += &format!(
-            "         written to {}: {} promoted, {} dirty, {} map{used}{left}\n",
+            "         written to {}: {} promoted, {} dirty, {} map{used}{time_left}\n",
             device.device,
             show_bytes(written.promotion_bytes),
             show_bytes(written.dirty_bytes),

@@ -43,8 +43,9 @@ type Run = (u64, u64);
 /// The dirty data of one volume.
 #[derive(Clone, Debug, Default, Serialize)]
 struct VolumeReport {
-    /// Incarnation of the volume, 16 hexadecimal digits.
-    incarnation: String,
+    /// Volume ID of the volume, 16 hexadecimal digits.
+    #[serde(rename = "incarnation")]
+    volume_id: String,
     /// File to which its data was written; absent for a check.
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<PathBuf>,
@@ -89,7 +90,7 @@ pub fn check(paths: &[PathBuf], json: bool) -> Result<(), Failure> {
     }
 }
 
-/// `flash rescue`: writes each volume's dirty data to `to.INCARNATION`, and the list of its ranges to `to.json`.
+/// `flash rescue`: writes each volume's dirty data to `to.VOLUME_ID`, and the list of its ranges to `to.json`.
 pub fn rescue(paths: &[PathBuf], to: &Path, json: bool) -> Result<(), Failure> {
     let report = inspect(paths.to_vec(), Some(to.to_owned()))?;
     let list = with_suffix(to, "json");
@@ -182,20 +183,20 @@ fn empty_report(path: PathBuf) -> DeviceReport {
 fn device_report(device: &DeviceFindings, path: &Path) -> DeviceReport {
     match &device.superblock {
         Err(reason) => DeviceReport { problem: Some(reason.clone()), ..empty_report(path.to_owned()) },
-        Ok(found) => DeviceReport {
-            store: Some(hex(&found.store)),
-            number: Some(found.member),
-            state: Some(match found.state {
+        Ok(superblock) => DeviceReport {
+            store: Some(hex(&superblock.store)),
+            number: Some(superblock.member),
+            state: Some(match superblock.state {
                 MemberState::InService => "in-service",
                 MemberState::Lost => "lost",
                 MemberState::Vacant => "removed",
                 MemberState::Syncing => "being-filled",
             }),
-            role: Some(match found.role {
+            role: Some(match superblock.role {
                 Role::Log => "log",
                 Role::Pages => "pages",
             }),
-            generation: Some(found.generation.0),
+            generation: Some(superblock.generation.0),
             ..empty_report(path.to_owned())
         },
     }
@@ -205,20 +206,20 @@ fn device_report(device: &DeviceFindings, path: &Path) -> DeviceReport {
 async fn volumes(inspection: &Inspection<RealSeam>, to: Option<&Path>) -> Result<Vec<VolumeReport>, String> {
     let mut volumes: BTreeMap<VolumeId, (VolumeReport, Option<File>)> = BTreeMap::new();
     let mut dirty: Vec<_> = inspection.dirty.iter().collect();
-    dirty.sort_by_key(|record| record.owner);
+    dirty.sort_by_key(|record| record.address);
     let mut bytes = vec![0; BLOCK_BYTES];
     for record in dirty {
-        let incarnation = record.owner.incarnation;
-        if let std::collections::btree_map::Entry::Vacant(entry) = volumes.entry(incarnation) {
-            let name = format!("{incarnation:016x}");
+        let volume_id = record.address.volume_id;
+        if let std::collections::btree_map::Entry::Vacant(entry) = volumes.entry(volume_id) {
+            let name = format!("{volume_id:016x}");
             let path = to.map(|to| with_suffix(to, &name));
             let file =
                 path.as_deref().map(|path| new_file(path).map_err(|error| format!("{}: {error}", path.display())));
-            let report = VolumeReport { incarnation: name, file: path, ..VolumeReport::default() };
+            let report = VolumeReport { volume_id: name, file: path, ..VolumeReport::default() };
             entry.insert((report, file.transpose()?));
         }
-        let (report, file) = volumes.get_mut(&incarnation).expect("the entry was just inserted");
-        let block = record.owner.block;
+        let (report, file) = volumes.get_mut(&volume_id).expect("the entry was just inserted");
+        let block = record.address.block;
         match record.content {
             RecoveredContent::Zero { blocks, .. } => {
                 extend(&mut report.zeroes, block.0, u64::from(blocks));
@@ -228,7 +229,7 @@ async fn volumes(inspection: &Inspection<RealSeam>, to: Option<&Path>) -> Result
                 Some(content) => {
                     content.read_bytes(0, &mut bytes);
                     let written = file.as_ref().map(|file| file.write_all_at(&bytes, block.offset()));
-                    written.transpose().map_err(|error| format!("volume {incarnation:016x}: {error}"))?;
+                    written.transpose().map_err(|error| format!("volume {volume_id:016x}: {error}"))?;
                     report.dirty_bytes += BLOCK_BYTES as u64;
                     extend(&mut report.present, block.0, 1);
                 }
@@ -238,7 +239,7 @@ async fn volumes(inspection: &Inspection<RealSeam>, to: Option<&Path>) -> Result
     }
     for (report, file) in volumes.values() {
         let synced = file.as_ref().map(File::sync_all).transpose();
-        synced.map_err(|error| format!("volume {}: {error}", report.incarnation))?;
+        synced.map_err(|error| format!("volume {}: {error}", report.volume_id))?;
     }
     Ok(volumes.into_values().map(|(report, _)| report).collect())
 }
@@ -287,7 +288,7 @@ fn print_report(report: &Report, json: bool) -> Result<(), Failure> {
         let to = volume.file.as_ref().map(|file| format!(", in {}", file.display())).unwrap_or_default();
         println!(
             "volume {}: {} dirty, {} of zeroes, {} lost{to}",
-            volume.incarnation,
+            volume.volume_id,
             show_bytes(volume.dirty_bytes),
             show_counted(sum(&volume.zeroes), "block"),
             show_counted(sum(&volume.lost), "block"),

@@ -94,7 +94,8 @@ fn run_scenarios(selected: &[&'static Scenario], seed: u64, out: Option<&Path>, 
         let mut results: Vec<Value> = runs.iter().map(|(scenario, outcome)| value(scenario, outcome, seed)).collect();
         print_json(&if results.len() == 1 { results.remove(0) } else { Value::Array(results) })?;
     }
-    let failed: Vec<_> = runs.iter().filter(|(_, outcome)| !outcome.passed()).map(|(one, _)| one.name).collect();
+    let failed: Vec<_> =
+        runs.iter().filter(|(_, outcome)| !outcome.passed()).map(|(scenario, _)| scenario.name).collect();
     match (failed.is_empty(), json) {
         (true, _) => Ok(()),
         (false, true) => Err(Failure::failed("")),

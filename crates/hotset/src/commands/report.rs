@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use control::Client;
-use lab::report::{Findings, Gain, VolumeGain, page};
+use lab::report::{Gain, ReportData, VolumeGain, page};
 use messages::report::{EventKind, HistoryReport};
 use messages::{Answer, Request, StatusReport, unix_time};
 
@@ -75,7 +75,7 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
     Ok(())
 }
 
-fn collect(client: &mut Client, from: u64, to: u64) -> Result<Findings, Failure> {
+fn collect(client: &mut Client, from: u64, to: u64) -> Result<ReportData, Failure> {
     let requested = (from, to);
     let Answer::Status(status) = send_request_on(client, &Request::Status {})? else { return Err(unexpected()) };
     let history = fetch_history(client, None, from, to)?;
@@ -109,7 +109,7 @@ fn collect(client: &mut Client, from: u64, to: u64) -> Result<Findings, Failure>
     };
     let Answer::Events(alerts) = send_request_on(client, &request)? else { return Err(unexpected()) };
     let host = std::fs::read_to_string(HOST_NAME).unwrap_or_default().trim().to_owned();
-    Ok(Findings { host, requested, version, history, gain, volumes, volumes_examined, volumes_not_examined, alerts })
+    Ok(ReportData { host, requested, version, history, gain, volumes, volumes_examined, volumes_not_examined, alerts })
 }
 
 /// The history of a volume, or of all volumes together, in the same steps.

@@ -47,8 +47,8 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
     }
     let failed = |error: &dyn std::fmt::Display| Failure::failed(error.to_string());
     let (mut directory, aside) = StateDir::open_for_rebuild(&config.state_directory).map_err(|error| failed(&error))?;
-    let found = run_core(RealCoreSpec::new(POOL_BYTES), |seam| read_inventory(seam, devices));
-    let (inventory, warnings) = found.map_err(|error| failed(&error))?.map_err(Failure::failed)?;
+    let result = run_core(RealCoreSpec::new(POOL_BYTES), |seam| read_inventory(seam, devices));
+    let (inventory, warnings) = result.map_err(|error| failed(&error))?.map_err(Failure::failed)?;
     let (rebuilt, holdings) = rebuild(directory.state().clone(), &inventory).map_err(|error| failed(&error))?;
     let summary =
         Summary { inventory: &inventory, warnings: &warnings, volumes: rebuilt.volumes.len(), holdings: &holdings };
@@ -93,7 +93,7 @@ struct Summary<'a> {
 impl Summary<'_> {
     fn json(&self) -> serde_json::Value {
         let holding = |one: &Holding| {
-            json!({ "volume": one.volume, "incarnation": one.incarnation, "backing": one.backing,
+            json!({ "volume": one.volume, "incarnation": one.volume_id, "backing": one.backing,
                     "dirty_bytes": one.blocks * seam::BLOCK_BYTES as u64 })
         };
         let dirty: Vec<_> = self.holdings.iter().map(holding).collect();
@@ -106,15 +106,12 @@ impl Summary<'_> {
             let bytes = show_bytes(holding.blocks * seam::BLOCK_BYTES as u64);
             match &holding.volume {
                 Some(name) => {
-                    println!(
-                        "  {name} ({}, on {}): {bytes} of dirty data on flash",
-                        holding.incarnation, holding.backing
-                    )
+                    println!("  {name} ({}, on {}): {bytes} of dirty data on flash", holding.volume_id, holding.backing)
                 }
                 None => println!(
                     "  {}: {bytes} of dirty data on flash, of a volume without a record; \
                      `hotset flash rescue` copies it to a file",
-                    holding.incarnation
+                    holding.volume_id
                 ),
             }
         }
@@ -136,13 +133,13 @@ async fn read_inventory(seam: RealSeam, paths: Vec<PathBuf>) -> Result<(StoreInv
     let (devices, inspection) = flash::inspect(&seam, &disks).await;
     let inspection = inspection.map_err(|error| error.to_string())?;
     warnings.extend(inspection.problem.as_ref().map(ToString::to_string));
-    let is_of_store = |found: &&SuperblockSummary| found.store == inspection.store;
+    let is_of_store = |superblock: &&SuperblockSummary| superblock.store == inspection.store;
     let superblocks = devices.iter().filter_map(|device| device.superblock.as_ref().ok()).filter(is_of_store);
-    let newest = superblocks.max_by_key(|found| (found.generation, found.ownership.epoch));
+    let newest = superblocks.max_by_key(|superblock| (superblock.generation, superblock.ownership.epoch));
     let newest = newest.ok_or("no device has a valid superblock")?;
     let mut dirty_blocks: BTreeMap<VolumeId, u64> = BTreeMap::new();
     for record in &inspection.dirty {
-        *dirty_blocks.entry(record.owner.incarnation).or_default() += BlockNo::count(&record.blocks());
+        *dirty_blocks.entry(record.address.volume_id).or_default() += BlockNo::count(&record.blocks());
     }
     let manifest = flash::read_manifest(&seam, &disks, inspection.store).await.map_err(|error| error.to_string())?;
     let inventory = StoreInventory {

@@ -19,13 +19,13 @@ pub fn run(named: Option<&Path>, json: bool, pause: Duration, times: Option<u64>
         return terminal::top::run(control_socket(named), pause);
     }
     let mut client = connect(named)?;
-    let mut left = times.unwrap_or(u64::MAX);
+    let mut remaining = times.unwrap_or(u64::MAX);
     let mut before = None;
-    if !json && left > 0 {
+    if !json && remaining > 0 {
         before = Some(fetch(&mut client)?);
         std::thread::sleep(pause);
     }
-    while left > 0 {
+    while remaining > 0 {
         let now = fetch(&mut client)?;
         if json {
             print_json(&now)?;
@@ -34,8 +34,8 @@ pub fn run(named: Option<&Path>, json: bool, pause: Duration, times: Option<u64>
             std::io::stdout().flush().map_err(|error| Failure::failed(error.to_string()))?;
         }
         before = Some(now);
-        left -= 1;
-        if left > 0 {
+        remaining -= 1;
+        if remaining > 0 {
             std::thread::sleep(pause);
         }
     }

@@ -34,17 +34,17 @@ struct Outcome {
 /// Runs seeds until all are done, one violates a promise, or time is up.
 pub fn run(seeds: Option<Range<u64>>, minutes: Option<u64>, sites: bool, json: bool) -> Result<(), Failure> {
     // With minutes alone, seeds must not run out before time does.
-    let all = if minutes.is_some() { 0..u64::MAX } else { SEEDS };
+    let seeds_max = if minutes.is_some() { 0..u64::MAX } else { SEEDS };
     let spec = Campaign {
         with_administrator: sites,
-        seeds: seeds.unwrap_or(all),
+        seeds: seeds.unwrap_or(seeds_max),
         time_max: minutes.map(|minutes| Duration::from_secs(minutes * 60)),
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         sabotage: Sabotage::None,
     };
-    let summary = campaign(&spec, |done| {
-        if !json && done > 0 && done.is_multiple_of(1_000) {
-            eprintln!("{done} seeds");
+    let summary = campaign(&spec, |completed| {
+        if !json && completed > 0 && completed.is_multiple_of(1_000) {
+            eprintln!("{completed} seeds");
         }
     });
     let report = summary.report;

@@ -60,19 +60,19 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
     // A named configuration has a socket of its own.
     let is_default = options.config.is_none() && options.state.is_none();
     let socket = socket.map(Path::to_owned).or_else(|| socket_of_environment().filter(|_| is_default));
-    let found = wait_for_result(&locate(socket.as_deref(), options)?)?;
+    let result = wait_for_result(&locate(socket.as_deref(), options)?)?;
     if json {
-        print_json(&json!({ "undestaged": found.names }))?;
+        print_json(&json!({ "undestaged": result.names }))?;
     } else {
-        found.names.iter().for_each(|name| println!("{name}"));
+        result.names.iter().for_each(|name| println!("{name}"));
     }
-    let finding = match (found.names.len(), found.unproven) {
+    let finding = match (result.names.len(), result.unproven) {
         (0, None) => return Ok(()),
         (_, Some(reason)) => reason,
         (1, None) => "the backing of 1 volume is not complete".to_owned(),
         (count, None) => format!("the backings of {count} volumes are not complete"),
     };
-    Err(Failure::failed(format!("{finding}; {}", found.remedy)))
+    Err(Failure::failed(format!("{finding}; {}", result.remedy)))
 }
 
 /// Location of the state directory: from the options, else from the daemon at the given socket, else from the default
@@ -126,8 +126,8 @@ fn locate_by_socket(socket: &Path) -> Result<Location, Failure> {
 fn wait_for_result(location: &Location) -> Result<Found, Failure> {
     let end = Instant::now() + TRANSITION_TIMEOUT;
     loop {
-        if let Some(found) = try_find(location, Instant::now() >= end)? {
-            return Ok(found);
+        if let Some(result) = try_find(location, Instant::now() >= end)? {
+            return Ok(result);
         }
         std::thread::sleep(POLL_INTERVAL);
     }
@@ -193,7 +193,7 @@ fn fetch_status(socket: &Path) -> Result<Box<StatusReport>, Failure> {
 /// The volumes with dirty data, and the volumes of data cores that do not answer, whose counters are unknown.
 fn undestaged_while_serving(state: &State, status: &StatusReport) -> BTreeSet<String> {
     let is_reported = |core: usize| status.cores.iter().any(|report| report.core == core);
-    let unknown = status.volumes.iter().filter(|volume| !volume.incarnation.is_empty() && !is_reported(volume.core));
+    let unknown = status.volumes.iter().filter(|volume| !volume.volume_id.is_empty() && !is_reported(volume.core));
     let mut names = undestaged(state, &status.volumes);
     names.extend(unknown.map(|volume| volume.name.clone()));
     names
@@ -202,9 +202,8 @@ fn undestaged_while_serving(state: &State, status: &StatusReport) -> BTreeSet<St
 /// The served volumes with dirty data, and the other volumes with records in the flash log or without a clean stop.
 fn undestaged(state: &State, served: &[VolumeReport]) -> BTreeSet<String> {
     let dirty = served.iter().filter(|volume| volume.dirty_bytes + volume.written_bytes + volume.flash_dirty_bytes > 0);
-    let is_served =
-        |incarnation: VolumeId| served.iter().any(|volume| volume.incarnation == format!("{incarnation:016x}"));
-    let others = state.volumes.iter().filter(|volume| !is_served(volume.incarnation));
+    let is_served = |volume_id: VolumeId| served.iter().any(|volume| volume.volume_id == format!("{volume_id:016x}"));
+    let others = state.volumes.iter().filter(|volume| !is_served(volume.volume_id));
     let incomplete = others.filter(|volume| volume.dirty_on_flash.is_some() || !volume.clean);
     dirty.map(|volume| volume.name.clone()).chain(incomplete.map(|volume| volume.name.clone())).collect()
 }
@@ -216,9 +215,9 @@ mod tests {
     use super::*;
     use state::VolumeRecord;
 
-    fn record(incarnation: VolumeId, name: &str, clean: bool, on_flash: bool) -> VolumeRecord {
+    fn record(volume_id: VolumeId, name: &str, clean: bool, on_flash: bool) -> VolumeRecord {
         VolumeRecord {
-            incarnation,
+            volume_id,
             name: name.to_owned(),
             backing_identity: String::new(),
             clean,
@@ -228,9 +227,9 @@ mod tests {
         }
     }
 
-    fn served(incarnation: VolumeId, name: &str) -> VolumeReport {
-        let incarnation = format!("{incarnation:016x}");
-        VolumeReport { incarnation, ..VolumeReport::idle(name, VolumeState::Active, "write-back", "/dev/sdb") }
+    fn served(volume_id: VolumeId, name: &str) -> VolumeReport {
+        let volume_id = format!("{volume_id:016x}");
+        VolumeReport { volume_id, ..VolumeReport::idle(name, VolumeState::Active, "write-back", "/dev/sdb") }
     }
 
     fn names(state: &State, served: &[VolumeReport]) -> Vec<String> {
@@ -278,7 +277,7 @@ mod tests {
         let location =
             |directory: &Path| Location { directory: directory.to_owned(), socket: directory.join("none.sock") };
         let fresh = wait_for_result(&location(&folder.path().join("never-used"))).map_err(|failure| failure.message);
-        assert_eq!(fresh.map(|found| found.names), Ok(BTreeSet::new()));
+        assert_eq!(fresh.map(|result| result.names), Ok(BTreeSet::new()));
         drop(StateDir::open(folder.path()).expect("the directory is new"));
         let lost = wait_for_result(&location(folder.path())).err().expect("the records are missing").message;
         assert!(lost.contains("state.json is missing"), "{lost}");

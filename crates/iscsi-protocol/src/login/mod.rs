@@ -322,7 +322,7 @@ impl Login {
         };
         if session == SessionType::Normal {
             let target = find("TargetName").ok_or(Refusal::MissingParameter)?;
-            if !name::same(target, rules.target) {
+            if !name::is_same_name(target, rules.target) {
                 return Err(Refusal::NoSuchTarget);
             }
             text::push(out, "TargetPortalGroupTag", &rules.portal_group.to_string());

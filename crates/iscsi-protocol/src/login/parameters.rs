@@ -108,8 +108,8 @@ impl Negotiation {
 
     /// The negotiated values.
     pub(super) fn parameters(&self) -> Parameters {
-        let found = self.parameters;
-        Parameters { first_burst_bytes: found.first_burst_bytes.min(found.burst_bytes), ..found }
+        let parameters = self.parameters;
+        Parameters { first_burst_bytes: parameters.first_burst_bytes.min(parameters.burst_bytes), ..parameters }
     }
 }
 
@@ -130,33 +130,33 @@ const fn normal(name: &'static str, negotiate: fn(&mut Parameters, &str) -> KeyR
 }
 
 const KEYS: &[Key] = &[
-    key("HeaderDigest", |all, value| digest(&mut all.header_digest, value)),
-    key("DataDigest", |all, value| digest(&mut all.data_digest, value)),
-    key("MaxRecvDataSegmentLength", |all, value| match number(value, LEN_MIN, LEN_MAX) {
+    key("HeaderDigest", |negotiated, value| digest(&mut negotiated.header_digest, value)),
+    key("DataDigest", |negotiated, value| digest(&mut negotiated.data_digest, value)),
+    key("MaxRecvDataSegmentLength", |negotiated, value| match number(value, LEN_MIN, LEN_MAX) {
         Some(len) => {
-            all.send_bytes_max = len;
+            negotiated.send_bytes_max = len;
             KeyReply::Declared
         }
         None => KeyReply::Reject,
     }),
-    normal("InitialR2T", |all, value| store(&mut all.initial_r2t, boolean(value), yes_or_no)),
-    normal("ImmediateData", |all, value| store(&mut all.immediate_data, boolean(value), yes_or_no)),
-    normal("MaxBurstLength", |all, value| {
+    normal("InitialR2T", |negotiated, value| store(&mut negotiated.initial_r2t, boolean(value), yes_or_no)),
+    normal("ImmediateData", |negotiated, value| store(&mut negotiated.immediate_data, boolean(value), yes_or_no)),
+    normal("MaxBurstLength", |negotiated, value| {
         let len = number(value, LEN_MIN, LEN_MAX).map(|len| len.min(limits::BURST_BYTES));
-        store(&mut all.burst_bytes, len, |len| len.to_string())
+        store(&mut negotiated.burst_bytes, len, |len| len.to_string())
     }),
-    normal("FirstBurstLength", |all, value| {
+    normal("FirstBurstLength", |negotiated, value| {
         let len = number(value, LEN_MIN, LEN_MAX).map(|len| len.min(limits::FIRST_BURST_BYTES));
-        store(&mut all.first_burst_bytes, len, |len| len.to_string())
+        store(&mut negotiated.first_burst_bytes, len, |len| len.to_string())
     }),
-    normal("MaxOutstandingR2T", |all, value| {
+    normal("MaxOutstandingR2T", |negotiated, value| {
         let count = number(value, 1, 65_535).map(|count| (count as u16).min(limits::OUTSTANDING_R2T));
-        store(&mut all.outstanding_r2t, count, |count| count.to_string())
+        store(&mut negotiated.outstanding_r2t, count, |count| count.to_string())
     }),
     // Rule "maximum"; the target's value is zero.
-    key("DefaultTime2Wait", |all, value| {
+    key("DefaultTime2Wait", |negotiated, value| {
         let seconds = number(value, 0, 3600).map(|seconds| seconds as u16);
-        store(&mut all.time2wait_s, seconds, |seconds| seconds.to_string())
+        store(&mut negotiated.time2wait_s, seconds, |seconds| seconds.to_string())
     }),
     // Rule "minimum"; the target keeps no state of a lost connection.
     key("DefaultTime2Retain", |_, value| fixed(number(value, 0, 3600).is_some(), "0")),

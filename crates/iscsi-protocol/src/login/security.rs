@@ -113,11 +113,11 @@ impl Security {
             (Some(name), Some(proof)) => {
                 let State::Challenged(challenge) = &self.state else { return Err(Refusal::InitiatorError) };
                 // All credentials are tried, so that the time does not reveal which one matches.
-                let keep_match = |found, one: &&'a Credentials| {
-                    if challenge.verifies(one, &name, &proof) { Some(*one) } else { found }
+                let keep_match = |matching, one: &&'a Credentials| {
+                    if challenge.verifies(one, &name, &proof) { Some(*one) } else { matching }
                 };
-                let found = credentials.unwrap_or_default().iter().fold(None, keep_match);
-                let credentials = found.ok_or(Refusal::Authentication)?;
+                let matching = credentials.unwrap_or_default().iter().fold(None, keep_match);
+                let credentials = matching.ok_or(Refusal::Authentication)?;
                 if let Some((identifier, challenge_of_initiator)) = mutual {
                     let proven = challenge.prove(credentials, identifier, &challenge_of_initiator, out);
                     proven.ok_or(Refusal::MutualChapNotConfigured)?;

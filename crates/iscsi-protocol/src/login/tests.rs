@@ -94,7 +94,7 @@ fn offers_are_accepted_up_to_the_target_limits() {
          MaxRecvDataSegmentLength=1048576\0HeaderDigest=CRC32C,None\0DataDigest=SHA9,CRC32C\0MaxConnections=8\0\
          DefaultTime2Wait=2\0DefaultTime2Retain=20\0ErrorRecoveryLevel=2\0DataPDUInOrder=No\0DataSequenceInOrder=No\0",
     );
-    for wanted in [
+    for expected in [
         "MaxOutstandingR2T=8\0",
         "FirstBurstLength=262144\0",
         "MaxBurstLength=16777215\0",
@@ -109,7 +109,7 @@ fn offers_are_accepted_up_to_the_target_limits() {
         "DataPDUInOrder=Yes\0",
         "DataSequenceInOrder=Yes\0",
     ] {
-        assert!(text.contains(wanted), "{wanted} in {text}");
+        assert!(text.contains(expected), "{expected} in {text}");
     }
     assert_eq!((parameters.header_digest, parameters.data_digest, parameters.initial_r2t), (true, true, false));
     assert_eq!((parameters.send_bytes_max, parameters.receive_bytes_max), (1 << 20, 256 << 10));
@@ -121,7 +121,7 @@ fn keys_are_accepted_in_any_order_and_unknown_ones_are_rejected() {
         "X-com.example=1\0Unheard=2\0IFMarker=Yes\0OFMarkInt=2048~8192\0HeaderDigest=MD5\0MaxBurstLength=1\0\
          InitialR2T=perhaps\0MaxOutstandingR2T=0x4\0iSCSIProtocolLevel=2\0TaskReporting=FastAbort,RFC3720\0",
     );
-    for wanted in [
+    for expected in [
         "X-com.example=NotUnderstood\0",
         "Unheard=NotUnderstood\0",
         "IFMarker=No\0",
@@ -133,7 +133,7 @@ fn keys_are_accepted_in_any_order_and_unknown_ones_are_rejected() {
         "iSCSIProtocolLevel=1\0",
         "TaskReporting=RFC3720\0",
     ] {
-        assert!(text.contains(wanted), "{wanted} in {text}");
+        assert!(text.contains(expected), "{expected} in {text}");
     }
     assert_eq!((parameters.header_digest, parameters.burst_bytes), (false, 262_144), "the defaults hold");
 }
@@ -218,11 +218,11 @@ fn endless_login_is_ended() {
 }
 
 /// Runs the login up to the target's challenge; returns identifier and challenge.
-fn challenged(fixture: &mut LoginFixture, algorithms: &str, wanted: &str) -> (u8, Vec<u8>) {
+fn challenged(fixture: &mut LoginFixture, algorithms: &str, expected: &str) -> (u8, Vec<u8>) {
     let reply = fixture.send(request(true, 0, 1), &format!("{NAMES}AuthMethod=CHAP,None\0"));
     assert_eq!((value(&reply, "AuthMethod"), reply.response.transit), ("CHAP", false));
     let reply = fixture.send(request(true, 0, 1), &format!("CHAP_A={algorithms}\0"));
-    assert_eq!((value(&reply, "CHAP_A"), reply.response.transit), (wanted, false));
+    assert_eq!((value(&reply, "CHAP_A"), reply.response.transit), (expected, false));
     let challenge = text::binary(value(&reply, "CHAP_C"), 64).expect("a binary value");
     (value(&reply, "CHAP_I").parse().expect("a number"), challenge)
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use iscsi_protocol::NO_TAG;
 use iscsi_protocol::request::{Command, Reject};
 use iscsi_protocol::response::Residual;
-use scsi::{Expected, Lun, Nexus, Outcome, SENT_AT_ONCE_BYTES_MAX, Status};
+use scsi::{ExpectedLengths, Lun, Nexus, Outcome, SENT_AT_ONCE_BYTES_MAX, Status};
 use seam::Seam;
 
 use super::Session;
@@ -40,7 +40,7 @@ impl<S: Seam> Session<S> {
         }
         self.counters.commands.set(self.counters.commands.get() + 1);
         let (reads, writes, len) = (command.reads, command.writes, u64::from(command.expected_len));
-        let expected = Expected {
+        let expected = ExpectedLengths {
             out_bytes: if writes { len } else { 0 },
             in_bytes: match (reads, writes) {
                 (true, false) => len,
@@ -86,7 +86,7 @@ impl<S: Seam> Session<S> {
     }
 
     /// Answers a command if the unit needs no waiting.
-    fn try_answer(&self, nexus: &Nexus, tag: u32, command: &Command, expected: Expected, data: &[u8]) -> bool {
+    fn try_answer(&self, nexus: &Nexus, tag: u32, command: &Command, expected: ExpectedLengths, data: &[u8]) -> bool {
         let target = &self.spec.shared.target;
         let scsi_command =
             scsi::Command { lun: command.lun, cdb: &command.cdb, expected, cancel: &self.never_cancelled };
@@ -116,7 +116,7 @@ impl<S: Seam> Session<S> {
         true
     }
 
-    async fn execute(self: Rc<Self>, nexus: &Nexus, task: Rc<Task>, cdb: &[u8], expected: Expected) {
+    async fn execute(self: Rc<Self>, nexus: &Nexus, task: Rc<Task>, cdb: &[u8], expected: ExpectedLengths) {
         let started = self.spec.shared.seam.now();
         let mut data = Data::new(&self, &task);
         let mut reply = Reply::new(&self, &task, expected.in_bytes);
@@ -127,11 +127,11 @@ impl<S: Seam> Session<S> {
         self.finish(&task, &outcome, reply, expected).await;
         let ended = self.spec.shared.seam.now();
         let lun = Lun::decode(task.lun).map(Lun::number);
-        self.slowest.record(SlowCommand { name: scsi::name_of(cdb), lun, ended, took: ended.since(started) });
+        self.slowest.record(SlowCommand { name: scsi::name_of(cdb), lun, ended, latency: ended.since(started) });
     }
 
     /// Ends a command and answers it unless it was aborted.
-    async fn finish(&self, task: &Rc<Task>, outcome: &Outcome, reply: Reply<S>, expected: Expected) {
+    async fn finish(&self, task: &Rc<Task>, outcome: &Outcome, reply: Reply<S>, expected: ExpectedLengths) {
         self.wait_for_requested_data(task).await;
         self.running.set(self.running.get() - 1);
         self.immediate.set(self.immediate.get() - usize::from(task.is_immediate));

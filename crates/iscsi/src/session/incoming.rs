@@ -7,7 +7,7 @@ use iscsi_protocol::limits::RECEIVE_BYTES_MAX;
 use iscsi_protocol::request::Reject;
 use iscsi_protocol::window::CommandOrder;
 use iscsi_protocol::{Frame, Framing, NO_TAG, ProtocolError, Request, RequestBody, ResponseBody, Step};
-use seam::{Incoming, Seam, StreamReader};
+use seam::{BufferedReader, Seam, StreamReader};
 
 use super::Session;
 use crate::options::PDU_COST;
@@ -38,7 +38,7 @@ impl<S: Seam> Session<S> {
     /// Reads PDUs until the connection ends.
     pub(super) async fn read_pdus<R: StreamReader<S>>(
         self: &Rc<Self>,
-        incoming: &mut Incoming<S, R>,
+        incoming: &mut BufferedReader<S, R>,
     ) -> Result<(), ReadError> {
         let framing = Framing { data_bytes_max: RECEIVE_BYTES_MAX, ..self.framing };
         incoming.grow(framing.pdu_bytes_max());
@@ -57,7 +57,7 @@ impl<S: Seam> Session<S> {
                 }
                 Ok(Step::More(_)) => {
                     self.duplex.wait_until_sent().await;
-                    incoming.more().await?;
+                    incoming.receive_more().await?;
                     self.last_received_at.set(self.spec.shared.seam.now());
                     self.ping_sent.set(false);
                 }

@@ -22,8 +22,8 @@ use connection::{Control, Duplex, Protocol, Stop};
 use iscsi_protocol::login::{Negotiated, SessionType};
 use iscsi_protocol::response::AsyncEvent;
 use iscsi_protocol::{Framing, NO_TAG, ResponseBody, Window};
-use scsi::{Cancel, Lun, Nexus};
-use seam::{Incoming, Nanos, Piece, Seam, StreamReader, StreamWriter};
+use scsi::{CancelToken, Lun, Nexus};
+use seam::{BufferedReader, Nanos, Piece, Seam, StreamReader, StreamWriter};
 
 use self::incoming::ReadError;
 pub(crate) use self::shared::Shared;
@@ -73,7 +73,7 @@ pub(crate) struct Session<S: Seam> {
     scratch: RefCell<Vec<u8>>,
     pieces: RefCell<Vec<Piece<S::Block>>>,
     /// Cancellation handle for commands that are answered at once; never cancelled.
-    never_cancelled: Cancel,
+    never_cancelled: CancelToken,
     /// Commands to be answered, by initiator task tag.
     tasks: RefCell<BTreeMap<u32, Rc<Task>>>,
     /// Aborted commands that may still change the medium.
@@ -83,7 +83,7 @@ pub(crate) struct Session<S: Seam> {
     /// Number of immediate commands and task management functions in flight.
     immediate: Cell<usize>,
     /// Next target transfer tag.
-    next: Cell<u32>,
+    next_target_tag: Cell<u32>,
     writes: Writes,
     texts: RefCell<TextExchange>,
     counters: Counters,
@@ -116,12 +116,12 @@ impl<S: Seam> Session<S> {
             duplex: Duplex::new(Rc::clone(&spec.control), &spec.shared.clients),
             scratch: RefCell::default(),
             pieces: RefCell::default(),
-            never_cancelled: Cancel::default(),
+            never_cancelled: CancelToken::default(),
             tasks: RefCell::default(),
             ending: RefCell::default(),
             running: Cell::new(0),
             immediate: Cell::new(0),
-            next: Cell::new(1),
+            next_target_tag: Cell::new(1),
             writes: Writes::default(),
             texts: RefCell::default(),
             counters: Counters::default(),
@@ -193,7 +193,7 @@ impl<S: Seam> Session<S> {
     /// Serves until a logout, a lost connection, a protocol error, or a request to stop.
     pub(crate) async fn run<R: StreamReader<S>, W: StreamWriter<S>>(
         self: &Rc<Self>,
-        incoming: &mut Incoming<S, R>,
+        incoming: &mut BufferedReader<S, R>,
         writer: W,
     ) {
         self.duplex.run(&**self, self.read_pdus(incoming), writer).await;
@@ -245,7 +245,7 @@ impl<S: Seam> Session<S> {
             return;
         }
         if !self.ping_sent.replace(true) {
-            let target_tag = self.next_number();
+            let target_tag = self.draw_target_tag();
             self.queue(NO_TAG, ResponseBody::NopIn { lun: [0; 8], target_tag }, &[]);
             self.control().wake();
         } else if idle_time >= after + after {
@@ -254,15 +254,15 @@ impl<S: Seam> Session<S> {
     }
 
     /// A target transfer tag, never [`NO_TAG`].
-    fn next_number(&self) -> u32 {
-        let number = self.next.get();
-        self.next.set(if number == NO_TAG - 1 { 1 } else { number + 1 });
+    fn draw_target_tag(&self) -> u32 {
+        let number = self.next_target_tag.get();
+        self.next_target_tag.set(if number == NO_TAG - 1 { 1 } else { number + 1 });
         number
     }
 }
 
 impl<S: Seam> Protocol for Session<S> {
-    type Ended = Result<(), ReadError>;
+    type ReadOutcome = Result<(), ReadError>;
 
     fn is_full(&self) -> bool {
         self.is_full()

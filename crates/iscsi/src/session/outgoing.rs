@@ -88,16 +88,16 @@ impl<S: Seam> Session<S> {
             scratch.clear();
             self.framing.push_header(&mut scratch, header, len);
             out.push_bytes(&scratch);
-            let (mut wanted, mut crc) = (len, 0);
-            while wanted > 0 {
+            let (mut unsent, mut crc) = (len, 0);
+            while unsent > 0 {
                 let Some(piece) = current.take() else { unreachable!("the pieces are as long as was counted") };
-                let (piece, rest) = split(piece, wanted);
-                wanted -= piece.len();
+                let (piece, tail) = split(piece, unsent);
+                unsent -= piece.len();
                 if self.framing.data_digest {
                     crc = checksum::<S>(crc, &piece);
                 }
                 out.push_piece(piece);
-                current = rest.or_else(|| drained.next());
+                current = tail.or_else(|| drained.next());
             }
             scratch.clear();
             self.framing.push_trailer(&mut scratch, len, crc);
@@ -108,13 +108,13 @@ impl<S: Seam> Session<S> {
     /// Like [`Session::queue_pieces`], for bytes.
     pub(super) fn queue_bytes(&self, task_tag: u32, at: &mut DataAt, bytes: &[u8], status: Option<Residual>) {
         let Some(mut out) = self.duplex.queue(0) else { return };
-        let (mut parts, mut rest) = (self.parts(), bytes);
+        let (mut parts, mut remaining) = (self.parts(), bytes);
         let mut scratch = self.scratch.borrow_mut();
-        while let Some((len, ends_sequence)) = parts.next(rest.len()) {
-            let (part, after) = rest.split_at(len);
-            rest = after;
-            let status = if rest.is_empty() { status } else { None };
-            let header = self.data_header(task_tag, at, ends_sequence || rest.is_empty(), status, len);
+        while let Some((len, ends_sequence)) = parts.next(remaining.len()) {
+            let (part, after) = remaining.split_at(len);
+            remaining = after;
+            let status = if remaining.is_empty() { status } else { None };
+            let header = self.data_header(task_tag, at, ends_sequence || remaining.is_empty(), status, len);
             scratch.clear();
             self.framing.push(&mut scratch, header, part);
             out.push_bytes(&scratch);
@@ -137,26 +137,26 @@ impl<S: Seam> Session<S> {
         self.header(task_tag, body)
     }
 
-    fn parts(&self) -> Parts {
+    fn parts(&self) -> PduSplitter {
         let burst = self.spec.negotiated.parameters.burst_bytes as usize;
-        Parts { pdu_bytes_max: self.framing.data_bytes_max as usize, burst_bytes: burst, left_in_burst: burst }
+        PduSplitter { pdu_bytes_max: self.framing.data_bytes_max as usize, burst_bytes: burst, left_in_burst: burst }
     }
 }
 
 /// Splits data into PDUs and sequences.
-struct Parts {
+struct PduSplitter {
     pdu_bytes_max: usize,
     burst_bytes: usize,
     left_in_burst: usize,
 }
 
-impl Parts {
-    /// Length of the next PDU of `left` bytes, and whether it ends a sequence.
-    fn next(&mut self, left: usize) -> Option<(usize, bool)> {
-        if left == 0 {
+impl PduSplitter {
+    /// Length of the next PDU of `remaining` bytes, and whether it ends a sequence.
+    fn next(&mut self, remaining: usize) -> Option<(usize, bool)> {
+        if remaining == 0 {
             return None;
         }
-        let len = left.min(self.pdu_bytes_max).min(self.left_in_burst);
+        let len = remaining.min(self.pdu_bytes_max).min(self.left_in_burst);
         self.left_in_burst -= len;
         let ends_sequence = self.left_in_burst == 0;
         if ends_sequence {
@@ -171,9 +171,9 @@ fn split<B: Clone>(piece: Piece<B>, len: usize) -> (Piece<B>, Option<Piece<B>>) 
     if piece.len() <= len {
         return (piece, None);
     }
-    let rest = Piece::new(piece.block.clone(), piece.start() + len, piece.len() - len);
+    let tail = Piece::new(piece.block.clone(), piece.start() + len, piece.len() - len);
     let start = piece.start();
-    (Piece::new(piece.block, start, len), Some(rest))
+    (Piece::new(piece.block, start, len), Some(tail))
 }
 
 /// Continues a CRC32C with a piece's bytes.

@@ -19,7 +19,7 @@ pub struct SlowCommand {
     /// When it ended.
     pub ended: Nanos,
     /// Time from reading the command to queueing its answer.
-    pub took: Nanos,
+    pub latency: Nanos,
 }
 
 /// The slowest commands of one session.
@@ -29,11 +29,11 @@ pub(super) struct SlowestCommands(RefCell<Vec<SlowCommand>>);
 impl SlowestCommands {
     /// Records the end of a command.
     pub(super) fn record(&self, command: SlowCommand) {
-        let mut found = self.0.borrow_mut();
-        found.retain(|slow| slow.ended + HOUR > command.ended);
-        found.push(command);
-        found.sort_by_key(|slow| std::cmp::Reverse(slow.took));
-        found.truncate(COMMANDS_MAX);
+        let mut slowest = self.0.borrow_mut();
+        slowest.retain(|slow| slow.ended + HOUR > command.ended);
+        slowest.push(command);
+        slowest.sort_by_key(|slow| std::cmp::Reverse(slow.latency));
+        slowest.truncate(COMMANDS_MAX);
     }
 
     /// The slowest commands of the hour before `now`, slowest first.
@@ -49,12 +49,13 @@ mod tests {
     #[test]
     fn slowest_commands_of_an_hour_are_kept_in_order() {
         let slowest = SlowestCommands::default();
-        let took = |slowest: &SlowestCommands, at| slowest.list(at).iter().map(|slow| slow.took.0).collect::<Vec<_>>();
+        let latencies =
+            |slowest: &SlowestCommands, at| slowest.list(at).iter().map(|slow| slow.latency.0).collect::<Vec<_>>();
         for number in 1..=100 {
             let ended = Nanos::from_secs(number);
-            slowest.record(SlowCommand { name: "READ", lun: Some(0), ended, took: Nanos(number * 7 % 101) });
+            slowest.record(SlowCommand { name: "READ", lun: Some(0), ended, latency: Nanos(number * 7 % 101) });
         }
-        assert_eq!(took(&slowest, Nanos::from_secs(100)), [100, 99, 98, 97, 96, 95, 94, 93]);
-        assert_eq!(took(&slowest, Nanos::from_secs(3_700)), Vec::<u64>::new());
+        assert_eq!(latencies(&slowest, Nanos::from_secs(100)), [100, 99, 98, 97, 96, 95, 94, 93]);
+        assert_eq!(latencies(&slowest, Nanos::from_secs(3_700)), Vec::<u64>::new());
     }
 }

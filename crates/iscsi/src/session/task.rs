@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use iscsi_protocol::NO_TAG;
 use iscsi_protocol::request::DataOut;
-use scsi::Cancel;
+use scsi::CancelToken;
 
 /// A command in flight.
 pub(crate) struct Task {
@@ -24,7 +24,7 @@ pub(crate) struct Task {
     /// True if the data arrived out of order.
     pub(super) has_data_error: Cell<bool>,
     /// Cancellation of the unit's work.
-    pub(super) cancel: Cancel,
+    pub(super) cancel: CancelToken,
     /// True once the command can have no effect.
     ended: Cell<bool>,
     /// State of the write data.

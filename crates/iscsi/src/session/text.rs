@@ -65,12 +65,12 @@ impl<S: Seam> Session<S> {
     fn send_targets(&self, which: &str, out: &mut Vec<u8>) {
         let (shared, is_discovery) = (&self.spec.shared, self.spec.nexus.is_none());
         let target = shared.target.name();
-        let wanted = match which {
+        let is_addressed = match which {
             "All" => is_discovery,
             "" => !is_discovery,
-            requested => name::same(requested, target),
+            requested => name::is_same_name(requested, target),
         };
-        match wanted {
+        match is_addressed {
             true => text::push(out, "TargetName", target),
             // "All" and "" are each valid in one session type only; an unknown target has an empty reply.
             false if matches!(which, "All" | "") => return text::push(out, "SendTargets", "Reject"),

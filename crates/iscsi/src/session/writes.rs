@@ -102,14 +102,14 @@ impl<S: Seam> Session<S> {
         task.wake();
     }
 
-    /// Sends R2Ts for data up to offset `wanted`, and for some data beyond it within the quota.
-    fn send_r2ts(&self, task: &Rc<Task>, wanted: u32) {
+    /// Sends R2Ts for data up to offset `end`, and for some data beyond it within the quota.
+    fn send_r2ts(&self, task: &Rc<Task>, end: u32) {
         let parameters = &self.spec.negotiated.parameters;
         let r2t_bytes = R2T_BYTES.min(parameters.burst_bytes);
         let mut data = task.data.borrow_mut();
         while data.may_send_r2t() && data.outstanding() < usize::from(parameters.outstanding_r2t) {
-            let is_wanted = data.requested() < wanted;
-            if !is_wanted && data.requested() >= wanted.saturating_add(PREFETCH_BYTES) {
+            let is_wanted = data.requested() < end;
+            if !is_wanted && data.requested() >= end.saturating_add(PREFETCH_BYTES) {
                 break;
             }
             // Half of the quota is left for unsolicited data. While units work, their progress releases bytes.
@@ -122,7 +122,7 @@ impl<S: Seam> Session<S> {
             if !is_within_quota && !must_send {
                 break;
             }
-            let target_tag = self.next_number();
+            let target_tag = self.draw_target_tag();
             let (r2t_sn, offset, len) = data.request(target_tag, r2t_bytes);
             self.count_write_bytes(len as usize);
             let body = ResponseBody::ReadyToTransfer { lun: task.lun, target_tag, r2t_sn, offset, len };
@@ -187,8 +187,8 @@ impl<S: Seam> Data<S> {
             true => self.session.writes.remove_waiting(&self.task),
             false => self.session.writes.add_waiting(&self.task),
         }
-        let wanted = position.saturating_add(len.try_into().unwrap_or(u32::MAX));
-        self.session.send_r2ts(&self.task, wanted);
+        let end = position.saturating_add(len.try_into().unwrap_or(u32::MAX));
+        self.session.send_r2ts(&self.task, end);
         if is_available {
             return Poll::Ready(Ok(()));
         }

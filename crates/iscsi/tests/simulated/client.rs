@@ -4,7 +4,7 @@ use iscsi_protocol::request::{Attribute, Command, DataOut, LoginRequest, TaskFun
 use iscsi_protocol::response::{Residual, TaskResponse};
 use iscsi_protocol::{Framing, NO_TAG, Request, RequestBody, Response, ResponseBody, Step, text};
 use seam::sim::{SimReader, SimSeam, SimWriter};
-use seam::{ByteStream, Gather, Incoming, Seam, StreamWriter};
+use seam::{BufferedReader, ByteStream, Gather, Seam, StreamWriter};
 
 use crate::fixture::{TARGET, address};
 
@@ -28,7 +28,7 @@ impl Default for LoginSpec {
 
 /// Result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Done {
+pub struct CommandResult {
     pub status: u8,
     pub data: Vec<u8>,
     pub sense: Vec<u8>,
@@ -37,7 +37,7 @@ pub struct Done {
 
 /// A connection to the server.
 pub struct Client {
-    incoming: Incoming<SimSeam, SimReader>,
+    incoming: BufferedReader<SimSeam, SimReader>,
     writer: SimWriter,
     pub framing: Framing,
     pub cmd_sn: u32,
@@ -84,7 +84,7 @@ impl Client {
     pub async fn connect_without_login(seam: &SimSeam) -> Client {
         let (reader, writer) = seam.connect(&address()).await.expect("the server listens").split();
         Client {
-            incoming: Incoming::new(reader, 1 << 20),
+            incoming: BufferedReader::new(reader, 1 << 20),
             writer,
             framing: Framing { data_bytes_max: 1 << 18, ..Framing::default() },
             cmd_sn: 1,
@@ -101,7 +101,7 @@ impl Client {
     pub async fn ready(seam: &SimSeam, login_spec: &LoginSpec) -> Client {
         let mut client = Client::log_in(seam, login_spec).await.expect("the login succeeds");
         assert_eq!(
-            client.call(&[0; 16], 0, &[]).await.map(|done| done.status),
+            client.call(&[0; 16], 0, &[]).await.map(|result| result.status),
             Some(2),
             "the first command reports the power-on attention"
         );
@@ -207,14 +207,14 @@ impl Client {
                     self.max_cmd_sn = response.max_cmd_sn;
                     return Some((response, data));
                 }
-                None => self.incoming.more().await.ok()?,
+                None => self.incoming.receive_more().await.ok()?,
             }
         }
     }
 
     /// True if the server has closed the connection and all data was received.
     pub async fn is_closed(&mut self) -> bool {
-        self.incoming.bytes().is_empty() && self.incoming.more().await.is_err()
+        self.incoming.bytes().is_empty() && self.incoming.receive_more().await.is_err()
     }
 
     /// A new initiator task tag.
@@ -257,7 +257,7 @@ impl Client {
     }
 
     /// Waits for a command's end and answers its R2Ts; `None` if the server has closed the connection.
-    pub async fn end(&mut self, tag: u32, data: &[u8]) -> Option<Done> {
+    pub async fn end(&mut self, tag: u32, data: &[u8]) -> Option<CommandResult> {
         let (mut read, mut data_sn, mut r2t_sn) = (Vec::new(), 0, 0);
         loop {
             let (response, part) = self.receive().await?;
@@ -272,7 +272,7 @@ impl Client {
                     data_sn += 1;
                     read.extend(part);
                     if let Some(residual) = head.status {
-                        return Some(Done { status: 0, data: read, sense: Vec::new(), residual });
+                        return Some(CommandResult { status: 0, data: read, sense: Vec::new(), residual });
                     }
                 }
                 ResponseBody::ReadyToTransfer { target_tag, r2t_sn: number, offset, len, .. } => {
@@ -284,7 +284,7 @@ impl Client {
                 ResponseBody::Command { status, residual, exp_data_sn, .. } => {
                     assert!(status != 0 || exp_data_sn == data_sn + r2t_sn || data_sn + r2t_sn == 0);
                     let sense = part.get(2..).unwrap_or_default().to_vec();
-                    return Some(Done { status, data: read, sense, residual });
+                    return Some(CommandResult { status, data: read, sense, residual });
                 }
                 other => panic!("unexpected response: {other:?}"),
             }
@@ -292,23 +292,24 @@ impl Client {
     }
 
     /// Executes a command while no other command is in flight.
-    pub async fn call(&mut self, cdb: &[u8], read: u32, data: &[u8]) -> Option<Done> {
+    pub async fn call(&mut self, cdb: &[u8], read: u32, data: &[u8]) -> Option<CommandResult> {
         let tag = self.begin(cdb, read, data).await;
         self.end(tag, data).await
     }
 
     /// Writes whole sectors.
     pub async fn write(&mut self, sector: u32, data: &[u8]) {
-        let done =
+        let result =
             self.call(&write_cdb(sector, (data.len() / 512) as u16), 0, data).await.expect("the server responds");
-        assert_eq!((done.status, done.residual), (0, Residual::None), "{:02x?}", done.sense);
+        assert_eq!((result.status, result.residual), (0, Residual::None), "{:02x?}", result.sense);
     }
 
     /// Reads whole sectors.
     pub async fn read(&mut self, sector: u32, count: u16) -> Vec<u8> {
-        let done = self.call(&read_cdb(sector, count), u32::from(count) * 512, &[]).await.expect("the server responds");
-        assert_eq!((done.status, done.residual), (0, Residual::None), "{:02x?}", done.sense);
-        done.data
+        let result =
+            self.call(&read_cdb(sector, count), u32::from(count) * 512, &[]).await.expect("the server responds");
+        assert_eq!((result.status, result.residual), (0, Residual::None), "{:02x?}", result.sense);
+        result.data
     }
 
     /// Sends a task management request; returns its tag.

@@ -61,9 +61,9 @@ fn residual_is_reported_for_other_expected_lengths() {
         let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         client.write(0, &counted(1, 4)).await;
         for (len, residual) in [(512, Residual::Overflow(512)), (4096, Residual::Underflow(3072))] {
-            let done = client.call(&read_cdb(0, 2), len, &[]).await.expect("the server responds");
-            assert_eq!((done.status, done.residual), (0, residual));
-            assert_eq!(done.data, counted(1, 2)[..1024.min(len as usize)]);
+            let result = client.call(&read_cdb(0, 2), len, &[]).await.expect("the server responds");
+            assert_eq!((result.status, result.residual), (0, residual));
+            assert_eq!(result.data, counted(1, 2)[..1024.min(len as usize)]);
         }
     });
 }
@@ -87,8 +87,8 @@ fn write_with_data_out_of_order_fails_alone() {
         client.send_pdu(tag, false, RequestBody::Command(command), &[]).await;
         let pdu = DataOut { is_final: false, lun: [0; 8], target_tag: NO_TAG, data_sn: 1, offset: 0 };
         client.send_pdu(tag, false, RequestBody::DataOut(pdu), &counted(900, 4)).await;
-        let done = client.end(tag, &[]).await.expect("the connection stays open");
-        assert_eq!((done.status, done.sense[2], done.sense[12]), (2, 0x0b, 0x4b));
+        let result = client.end(tag, &[]).await.expect("the connection stays open");
+        assert_eq!((result.status, result.sense[2], result.sense[12]), (2, 0x0b, 0x4b));
         // Further data of the command are ignored.
         client.send_pdu(tag, false, RequestBody::DataOut(DataOut { data_sn: 0, ..pdu }), &counted(900, 4)).await;
         assert_eq!(client.read(0, 8).await, counted(1, 8));
@@ -107,7 +107,7 @@ fn write_with_data_at_a_wrong_offset_fails_alone() {
         };
         let (offset, len) = (offset as usize, len as usize);
         client.send_data(tag, target_tag, offset + 512, &data[offset..][..len]).await;
-        let done = loop {
+        let result = loop {
             let (response, part) = client.receive().await.expect("the connection stays open");
             match response.body {
                 ResponseBody::ReadyToTransfer { .. } => (),
@@ -115,7 +115,7 @@ fn write_with_data_at_a_wrong_offset_fails_alone() {
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!((done.0, done.1[2 + 2], done.1[2 + 12]), (2, 0x0b, 0x4b));
+        assert_eq!((result.0, result.1[2 + 2], result.1[2 + 12]), (2, 0x0b, 0x4b));
         client.write(0, &data).await;
         assert_eq!(client.read(0, 256).await, data);
     });

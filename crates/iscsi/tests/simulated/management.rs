@@ -84,18 +84,18 @@ fn command_is_answered_or_aborted_never_both() {
 #[test]
 fn reset_ends_commands_of_all_initiators_with_an_attention() {
     with_server(51, Options::default(), async |seam, _, world| {
-        let mut one = Client::ready(&seam, &LoginSpec::default()).await;
-        let mut other = Client::ready(&seam, &LoginSpec { isid: 2, ..LoginSpec::default() }).await;
+        let mut first = Client::ready(&seam, &LoginSpec::default()).await;
+        let mut second = Client::ready(&seam, &LoginSpec { isid: 2, ..LoginSpec::default() }).await;
         disk(world).add_fault(Rule::new(Fault::Stall(Nanos::from_secs(5)), Ops::ALL, When::Always));
-        other.begin(&read_cdb(0, 8), 4096, &[]).await;
-        one.begin(&write_cdb(0, 8), 0, &counted(1, 8)).await;
+        second.begin(&read_cdb(0, 8), 4096, &[]).await;
+        first.begin(&write_cdb(0, 8), 0, &counted(1, 8)).await;
         seam.sleep(Nanos::from_millis(10)).await;
         disk(world).clear_faults();
-        let tag = one.manage(TaskFunction::LogicalUnitReset, 0).await;
-        assert_eq!(one.task_management_response(tag).await, TaskResponse::Complete);
-        for client in [&mut one, &mut other] {
-            let done = client.call(&[0; 16], 0, &[]).await.expect("the server responds");
-            assert_eq!((done.status, done.sense[2], done.sense[12], done.sense[13]), (2, 6, 0x29, 3));
+        let tag = first.manage(TaskFunction::LogicalUnitReset, 0).await;
+        assert_eq!(first.task_management_response(tag).await, TaskResponse::Complete);
+        for client in [&mut first, &mut second] {
+            let result = client.call(&[0; 16], 0, &[]).await.expect("the server responds");
+            assert_eq!((result.status, result.sense[2], result.sense[12], result.sense[13]), (2, 6, 0x29, 3));
             assert_eq!(client.read(8, 1).await.len(), 512);
         }
     });
@@ -105,7 +105,7 @@ fn reset_ends_commands_of_all_initiators_with_an_attention() {
 fn unsupported_functions_get_their_response_codes() {
     with_server(52, Options::default(), async |seam, _, _| {
         let mut client = Client::ready(&seam, &LoginSpec::default()).await;
-        for (function, wanted) in [
+        for (function, expected) in [
             (TaskFunction::AbortTask, TaskResponse::NoSuchTask),
             (TaskFunction::ClearAca, TaskResponse::NotSupported),
             (TaskFunction::TaskReassign, TaskResponse::NoReassignment),
@@ -116,7 +116,7 @@ fn unsupported_functions_get_their_response_codes() {
             (TaskFunction::TargetColdReset, TaskResponse::Complete),
         ] {
             let tag = client.manage(function, 4711).await;
-            assert_eq!(client.task_management_response(tag).await, wanted, "{function:?}");
+            assert_eq!(client.task_management_response(tag).await, expected, "{function:?}");
         }
         assert!(client.is_closed().await, "a cold reset ends the session");
     });

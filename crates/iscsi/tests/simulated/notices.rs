@@ -25,15 +25,15 @@ fn size_and_unit_changes_are_sent_as_events_and_attentions() {
         let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         server.target().resized(Lun::ZERO);
         assert_eq!(event(&mut client).await, (Some(Lun::ZERO), [0x2a, 0x09]));
-        let done = client.call(&[0; 16], 0, &[]).await.expect("the server responds");
-        assert_eq!((done.status, &done.sense[12..14]), (2, &[0x2a, 0x09][..]));
+        let result = client.call(&[0; 16], 0, &[]).await.expect("the server responds");
+        assert_eq!((result.status, &result.sense[12..14]), (2, &[0x2a, 0x09][..]));
         let removed = server.target().remove(Lun::ZERO).expect("the unit exists");
         assert_eq!(event(&mut client).await, (Some(Lun::ZERO), [0x3f, 0x0e]));
         server.target().put_back(removed);
         assert_eq!(event(&mut client).await, (Some(Lun::ZERO), [0x3f, 0x0e]));
         let mut codes = Vec::new();
-        while let Some(done) = client.call(&[0; 16], 0, &[]).await.filter(|done| done.status == 2) {
-            codes.push([done.sense[12], done.sense[13]]);
+        while let Some(result) = client.call(&[0; 16], 0, &[]).await.filter(|result| result.status == 2) {
+            codes.push([result.sense[12], result.sense[13]]);
         }
         assert_eq!(codes, [[0x29, 0x00], [0x3f, 0x0e]]);
         assert_eq!(client.read(0, 1).await.len(), 512);
@@ -50,6 +50,6 @@ fn slowest_commands_of_a_session_are_reported() {
         let sessions = server.sessions();
         let slowest = &sessions[0].slowest[0];
         assert_eq!((slowest.name, slowest.lun), ("READ", Some(0)));
-        assert!(slowest.took >= Nanos::from_secs(3), "{slowest:?}");
+        assert!(slowest.latency >= Nanos::from_secs(3), "{slowest:?}");
     });
 }

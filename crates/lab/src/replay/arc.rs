@@ -1,6 +1,6 @@
 //! ARC (Megiddo and Modha, FAST 2003, figure 4): ghost hits shift the boundary between recency and frequency.
 
-use engine::policy::list::{Links, List};
+use engine::policy::list::{LinkedList, Links};
 
 use super::Cache;
 
@@ -20,10 +20,10 @@ pub struct Arc {
     slots: usize,
     links: Links,
     place: Vec<Place>,
-    recent: List,
-    recent_ghost: List,
-    frequent: List,
-    frequent_ghost: List,
+    recent: LinkedList,
+    recent_ghost: LinkedList,
+    frequent: LinkedList,
+    frequent_ghost: LinkedList,
     /// Target size of the recency list: the paper's p.
     recent_target: f64,
 }
@@ -35,10 +35,10 @@ impl Arc {
             slots,
             links: Links::over(distinct),
             place: vec![Place::Nowhere; distinct as usize],
-            recent: List::EMPTY,
-            recent_ghost: List::EMPTY,
-            frequent: List::EMPTY,
-            frequent_ghost: List::EMPTY,
+            recent: LinkedList::EMPTY,
+            recent_ghost: LinkedList::EMPTY,
+            frequent: LinkedList::EMPTY,
+            frequent_ghost: LinkedList::EMPTY,
             recent_target: 0.0,
         }
     }

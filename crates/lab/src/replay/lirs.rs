@@ -1,6 +1,6 @@
 //! LIRS (Jiang and Zhang, SIGMETRICS 2002): ranks pages by the time between their last two uses.
 
-use engine::policy::list::{Links, List};
+use engine::policy::list::{LinkedList, Links};
 
 use super::Cache;
 
@@ -21,12 +21,12 @@ pub struct Lirs {
     low_max: usize,
     state: Vec<State>,
     /// Pages by recency, youngest first; the bottom is always a low page.
-    stack: List,
+    stack: LinkedList,
     stack_links: Links,
     /// Resident high pages, next victim last.
-    queue: List,
+    queue: LinkedList,
     /// Evicted pages that are still in the stack, oldest last. No page is on both lists.
-    ghosts: List,
+    ghosts: LinkedList,
     links: Links,
     low: usize,
 }
@@ -38,10 +38,10 @@ impl Lirs {
             slots,
             low_max: slots - (slots / 100).max(1).min(slots),
             state: vec![State::Nowhere; distinct as usize],
-            stack: List::EMPTY,
+            stack: LinkedList::EMPTY,
             stack_links: Links::over(distinct),
-            queue: List::EMPTY,
-            ghosts: List::EMPTY,
+            queue: LinkedList::EMPTY,
+            ghosts: LinkedList::EMPTY,
             links: Links::over(distinct),
             low: 0,
         }

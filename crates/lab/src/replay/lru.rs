@@ -1,6 +1,6 @@
 //! Least recently used: the baseline.
 
-use engine::policy::list::{Links, List};
+use engine::policy::list::{LinkedList, Links};
 
 use super::Cache;
 
@@ -8,13 +8,13 @@ use super::Cache;
 pub struct Lru {
     slots: usize,
     links: Links,
-    list: List,
+    list: LinkedList,
 }
 
 impl Lru {
     /// A cache of `slots` pages; the trace has `distinct` pages.
     pub fn new(slots: usize, distinct: u32) -> Self {
-        Lru { slots, links: Links::over(distinct), list: List::EMPTY }
+        Lru { slots, links: Links::over(distinct), list: LinkedList::EMPTY }
     }
 
     /// True when the page is cached.

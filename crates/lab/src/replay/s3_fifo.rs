@@ -1,6 +1,6 @@
 //! S3-FIFO (Yang and others, SOSP 2023): a small FIFO, its ghost, and a main FIFO with a 2-bit use counter.
 
-use engine::policy::list::{Links, List};
+use engine::policy::list::{LinkedList, Links};
 
 use super::Cache;
 
@@ -24,9 +24,9 @@ pub struct S3Fifo {
     links: Links,
     place: Vec<Place>,
     hits: Vec<u8>,
-    small: List,
-    ghost: List,
-    main: List,
+    small: LinkedList,
+    ghost: LinkedList,
+    main: LinkedList,
 }
 
 impl S3Fifo {
@@ -37,9 +37,9 @@ impl S3Fifo {
             links: Links::over(distinct),
             place: vec![Place::Nowhere; distinct as usize],
             hits: vec![0; distinct as usize],
-            small: List::EMPTY,
-            ghost: List::EMPTY,
-            main: List::EMPTY,
+            small: LinkedList::EMPTY,
+            ghost: LinkedList::EMPTY,
+            main: LinkedList::EMPTY,
         }
     }
 

@@ -1,6 +1,6 @@
 //! SIEVE (Zhang and others, NSDI 2024): a FIFO with a hand that evicts pages not used since its last pass.
 
-use engine::policy::list::{Links, List};
+use engine::policy::list::{LinkedList, Links};
 
 use super::Cache;
 
@@ -8,7 +8,7 @@ use super::Cache;
 pub struct Sieve {
     slots: usize,
     links: Links,
-    list: List,
+    list: LinkedList,
     visited: Vec<bool>,
     hand: Option<u32>,
 }
@@ -17,7 +17,7 @@ impl Sieve {
     /// A cache of `slots` pages; the trace has `distinct` pages.
     pub fn new(slots: usize, distinct: u32) -> Self {
         let visited = vec![false; distinct as usize];
-        Sieve { slots, links: Links::over(distinct), list: List::EMPTY, visited, hand: None }
+        Sieve { slots, links: Links::over(distinct), list: LinkedList::EMPTY, visited, hand: None }
     }
 
     fn evict(&mut self) {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use engine::policy::list::{Links, List};
+use engine::policy::list::{LinkedList, Links};
 use engine::policy::promotion::{Admission, Verdict};
 
 use super::Cache;
@@ -28,7 +28,7 @@ pub struct Staged<A> {
     window: u32,
     now: u32,
     promotions: u64,
-    stage: List,
+    stage: LinkedList,
     links: Links,
     flash: Vec<Resident>,
     hand: VecDeque<u32>,
@@ -45,7 +45,7 @@ impl<A: Admission> Staged<A> {
             window: (slots / WINDOW_PART) as u32,
             now: 0,
             promotions: 0,
-            stage: List::EMPTY,
+            stage: LinkedList::EMPTY,
             links: Links::over(distinct),
             flash: vec![Resident { present: false, uses: 0, last: 0 }; distinct as usize],
             hand: VecDeque::with_capacity(slots - stage),

@@ -232,8 +232,8 @@ fn no_policy_beats_belady_and_a_fitting_trace_misses_once() {
                 continue;
             }
             let distinct = pages.accesses.iter().collect::<std::collections::BTreeSet<_>>().len() as u64;
-            let all = policy.run(2 * DISTINCT as usize, &pages);
-            assert_eq!(all.accesses - all.hits, distinct, "{name} with room for everything");
+            let result = policy.run(2 * DISTINCT as usize, &pages);
+            assert_eq!(result.accesses - result.hits, distinct, "{name} with room for everything");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! 2Q (Johnson and Shasha, VLDB 1994, the full version): a FIFO for new pages, its ghost, and an LRU for pages that
 //! return.
 
-use engine::policy::list::{Links, List};
+use engine::policy::list::{LinkedList, Links};
 
 use super::Cache;
 
@@ -22,9 +22,9 @@ pub struct TwoQ {
     slots: usize,
     links: Links,
     place: Vec<Place>,
-    new: List,
-    ghost: List,
-    main: List,
+    new: LinkedList,
+    ghost: LinkedList,
+    main: LinkedList,
 }
 
 impl TwoQ {
@@ -34,9 +34,9 @@ impl TwoQ {
             slots,
             links: Links::over(distinct),
             place: vec![Place::Nowhere; distinct as usize],
-            new: List::EMPTY,
-            ghost: List::EMPTY,
-            main: List::EMPTY,
+            new: LinkedList::EMPTY,
+            ghost: LinkedList::EMPTY,
+            main: LinkedList::EMPTY,
         }
     }
 

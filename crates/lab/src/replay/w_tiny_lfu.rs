@@ -3,7 +3,7 @@
 //!
 //! A counter per page, halved periodically, replaces the paper's frequency sketch, which approximates such counters.
 
-use engine::policy::list::{Links, List};
+use engine::policy::list::{LinkedList, Links};
 
 use super::Cache;
 
@@ -30,9 +30,9 @@ pub struct WTinyLfu {
     place: Vec<Place>,
     uses: Vec<u8>,
     counted: usize,
-    window: List,
-    probation: List,
-    protected: List,
+    window: LinkedList,
+    probation: LinkedList,
+    protected: LinkedList,
 }
 
 impl WTinyLfu {
@@ -45,9 +45,9 @@ impl WTinyLfu {
             place: vec![Place::Nowhere; distinct as usize],
             uses: vec![0; distinct as usize],
             counted: 0,
-            window: List::EMPTY,
-            probation: List::EMPTY,
-            protected: List::EMPTY,
+            window: LinkedList::EMPTY,
+            probation: LinkedList::EMPTY,
+            protected: LinkedList::EMPTY,
         }
     }
 

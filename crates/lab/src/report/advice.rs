@@ -1,6 +1,6 @@
 //! Presentation of advice: for a volume in service (command and HTTP interface alike), and for a trace.
 
-use crate::advice::{Advice, Confidence, Live, Present, Purchase, Side, Step, Today};
+use crate::advice::{Advice, Confidence, LiveMeasurements, Present, PresentCache, Purchase, Side, Step};
 use engine::policy::curve::{CurvePoint, CurveStats, VolumeCurves};
 use messages::report::{
     ARRAY_NS, Assumptions, Counts, Curve, MissRatioCurve, PurchaseAdvice, SideAdvice, StepAdvice, TodayAdvice,
@@ -49,7 +49,7 @@ pub fn of_volume(
     let ratio = |hits: u64| hits as f64 / report.reads.max(1) as f64;
     let seconds = curve.observed_ms as f64 / 1e3;
     let per_second = |count: u64| (seconds > 0.0).then(|| count as f64 / seconds);
-    let live = Live {
+    let live = LiveMeasurements {
         curves: VolumeCurves { memory: curve_stats(&curve.memory), flash: curve_stats(&curve.flash) },
         seconds,
         rate: per_second(requests),
@@ -121,7 +121,7 @@ fn side(side: &Side) -> SideAdvice {
         saved_spindles: step.saved_spindles,
     };
     SideAdvice {
-        today: side.today.map(|Today { size_bytes, hit_ratio }| TodayAdvice { size_bytes, hit_ratio }),
+        today: side.today.map(|PresentCache { size_bytes, hit_ratio }| TodayAdvice { size_bytes, hit_ratio }),
         knee_bytes: side.knee.map(|at| side.steps[at].size_bytes),
         purchase: side.purchase.map(|purchase: Purchase| PurchaseAdvice {
             size_bytes: purchase.size_bytes,

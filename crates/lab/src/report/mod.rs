@@ -11,7 +11,7 @@ use messages::report::{EventsPage, HistoryReport};
 pub use self::gain::{Gain, VolumeGain};
 
 /// Data of the page.
-pub struct Findings {
+pub struct ReportData {
     /// Name of the machine; empty if it is unknown.
     pub host: String,
     /// Begin and end of the requested time, in seconds since 1970. The history covers the part that exists.

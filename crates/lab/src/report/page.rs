@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::markup::escaped;
 use messages::unix_time;
 
-use super::Findings;
+use super::ReportData;
 use super::chart::Chart;
 use super::gain::Gain;
 use units::{show_bytes, show_count, show_latency, show_micros, show_percent, show_time};
@@ -47,15 +47,15 @@ pub fn sentence(gain: &Gain) -> String {
 }
 
 /// The complete page.
-pub fn write(found: &Findings) -> String {
-    let gain = &found.gain;
+pub fn write(data: &ReportData) -> String {
+    let gain = &data.gain;
     let when = |seconds: u64| unix_time::format(Duration::from_secs(seconds));
     let (from, to) = (when(gain.from_unix_seconds), when(gain.to_unix_seconds));
     let covered = show_time(Duration::from_secs(gain.covered_seconds));
-    let on_host = if found.host.is_empty() { String::new() } else { format!(" on {}", escaped(&found.host)) };
-    let (first, last) = found.requested;
+    let on_host = if data.host.is_empty() { String::new() } else { format!(" on {}", escaped(&data.host)) };
+    let (first, last) = data.requested;
     // The range of the history is aligned to its steps.
-    let step = found.history.step_seconds.max(60);
+    let step = data.history.step_seconds.max(60);
     let is_part = gain.from_unix_seconds > first + step || gain.to_unix_seconds + step < last;
     let requested = match is_part {
         true => format!("; requested were {} to {}, of which the history has this part", when(first), when(last)),
@@ -67,13 +67,13 @@ pub fn write(found: &Findings) -> String {
          <title>Hotset{on_host}: what the cache gained</title>\n<style>\n{STYLE}</style>\n<h1>What the cache \
          gained{on_host}</h1>\n<p class=\"faint\">{from} to {to}, with data for {covered}{requested}. Hotset \
          {}.</p>\n<p>{}.</p>\n",
-        escaped(&found.version),
+        escaped(&data.version),
         capitalized(&sentence(gain))
     );
     page.push_str(&figures(gain));
-    page.push_str(&charts(found));
-    page.push_str(&volumes(found));
-    page.push_str(&alerts(found));
+    page.push_str(&charts(data));
+    page.push_str(&volumes(data));
+    page.push_str(&alerts(data));
     page.push_str("</html>\n");
     page
 }
@@ -106,8 +106,8 @@ fn figures(gain: &Gain) -> String {
     format!("<table>\n{rows}</table>\n")
 }
 
-fn charts(found: &Findings) -> String {
-    let history = &found.history;
+fn charts(data: &ReportData) -> String {
+    let history = &data.history;
     let at = &history.at_unix_seconds;
     let mean = |name: &str| {
         let figures = history.series.get(name);
@@ -165,7 +165,7 @@ fn charts(found: &Findings) -> String {
     text
 }
 
-fn volumes(found: &Findings) -> String {
+fn volumes(data: &ReportData) -> String {
     let row = |volume: &super::VolumeGain| {
         let gain = &volume.gain;
         let p99 = gain.read_p99_us.map_or("-".to_owned(), |us| escaped(&show_latency(us)));
@@ -181,21 +181,21 @@ fn volumes(found: &Findings) -> String {
             show_count(gain.avoided_requests())
         )
     };
-    let rows: String = found.volumes.iter().map(row).collect();
-    let unlisted = found.volumes_examined - found.volumes.len();
+    let rows: String = data.volumes.iter().map(row).collect();
+    let unlisted = data.volumes_examined - data.volumes.len();
     let line = |count: usize, predicate: &str| match count {
         0 => String::new(),
         _ => format!("<p class=\"faint\">{count} more {predicate}.</p>\n"),
     };
-    let more = line(unlisted, "had fewer reads") + &line(found.volumes_not_examined, "were not examined");
+    let more = line(unlisted, "had fewer reads") + &line(data.volumes_not_examined, "were not examined");
     format!(
         "<h2>Volumes</h2>\n<table>\n<tr><th>volume<th>reads<th>writes<th>memory<th>flash<th>prefetched<th>array\
          <th>requests avoided<th>read p99\n{rows}</table>\n{more}"
     )
 }
 
-fn alerts(found: &Findings) -> String {
-    let events = &found.alerts.events;
+fn alerts(data: &ReportData) -> String {
+    let events = &data.alerts.events;
     if events.is_empty() {
         return "<h2>Alerts</h2>\n<p>None was raised.</p>\n".to_owned();
     }
@@ -205,7 +205,7 @@ fn alerts(found: &Findings) -> String {
         format!("<tr><td>{at}<td class=\"text\">{}<td class=\"text\">{}\n", escaped(subject), escaped(&event.text))
     };
     let rows: String = events.iter().map(row).collect();
-    let older = if found.alerts.next.is_some() { "<p class=\"faint\">There are older ones.</p>\n" } else { "" };
+    let older = if data.alerts.next.is_some() { "<p class=\"faint\">There are older ones.</p>\n" } else { "" };
     format!("<h2>Alerts</h2>\n<table>\n{rows}</table>\n{older}")
 }
 
@@ -221,7 +221,7 @@ mod tests {
     use super::super::VolumeGain;
     use super::*;
 
-    fn findings() -> Findings {
+    fn sample_data() -> ReportData {
         let gain = Gain {
             covered_seconds: 60,
             reads: 100,
@@ -242,7 +242,7 @@ mod tests {
             text: "raised & cleared".to_owned(),
             ..EventReport::default()
         };
-        Findings {
+        ReportData {
             host: "store<1>".to_owned(),
             requested: (0, 600),
             version: "0".to_owned(),
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn page_shows_the_gain_without_external_resources() {
-        let page = write(&findings());
+        let page = write(&sample_data());
         for part in [
             "80.0 % of 100 reads were served",
             "60 (60.0 %)<td>240 KiB",

@@ -64,13 +64,13 @@ pub fn find(name: &str) -> Option<&'static Scenario> {
     ALL.iter().find(|scenario| scenario.name == name)
 }
 
-/// Runs scenarios on `threads` threads, each in its own world, and calls `done` after each. The results keep the order
-/// of `chosen`.
+/// Runs scenarios on `threads` threads, each in its own world, and calls `report` after each. The results keep the
+/// order of `chosen`.
 pub fn run_all(
     chosen: &[&'static Scenario],
     seed: u64,
     threads: usize,
-    done: impl Fn(&'static Scenario, &Outcome) + Sync,
+    report: impl Fn(&'static Scenario, &Outcome) + Sync,
 ) -> Vec<(&'static Scenario, Outcome)> {
     let next = AtomicUsize::new(0);
     let outcomes: Vec<Mutex<Option<Outcome>>> = chosen.iter().map(|_| Mutex::default()).collect();
@@ -81,7 +81,7 @@ pub fn run_all(
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some(scenario) = chosen.get(index) else { break };
                     let outcome = (scenario.run)(seed);
-                    done(scenario, &outcome);
+                    report(scenario, &outcome);
                     *outcomes[index].lock().expect("no thread panics with the lock held") = Some(outcome);
                 }
             });

@@ -133,11 +133,11 @@ fn overview(page: &mut String, runs: &[(&Scenario, &Outcome)]) {
     page.push_str("<table><tr><th>scenario</th><th>result</th><th>checks</th><th></th></tr>");
     for (scenario, outcome) in runs {
         let (verdict, passed) = (verdict(outcome), outcome.checks.iter().filter(|check| check.passed()).count());
-        let (name, all, title) = (scenario.name, outcome.checks.len(), escaped(scenario.title));
+        let (name, checks, title) = (scenario.name, outcome.checks.len(), escaped(scenario.title));
         _ = write!(
             page,
             "<tr><td><a href=\"#{name}\">{name}</a></td><td class={verdict}>{verdict}</td><td>{passed} of \
-             {all}</td><td>{title}</td></tr>"
+             {checks}</td><td>{title}</td></tr>"
         );
     }
     page.push_str("</table>");

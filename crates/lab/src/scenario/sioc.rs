@@ -195,10 +195,10 @@ fn proportions(seed: u64, threshold: Option<Threshold>, weights: [u32; 3], outco
     for second in 0..50 {
         let from = started_at + Nanos::from_secs(second);
         let counts = [0, 1, 2].map(|vm| bed.count(vm, from, Nanos::from_secs(10)) as f64);
-        let all: f64 = counts.iter().sum();
+        let total: f64 = counts.iter().sum();
         let whole: u32 = weights.iter().sum();
         for (count, weight) in counts.iter().zip(weights) {
-            let expected = all * f64::from(weight) / f64::from(whole);
+            let expected = total * f64::from(weight) / f64::from(whole);
             worst = worst.max((count / expected - 1.0).abs());
         }
     }

@@ -9,7 +9,7 @@ use seam::{BLOCK_BYTES, Nanos, Piece, SECTOR_BYTES, Seam};
 
 use super::history::{OpKind, Outcome};
 use super::model::Finding;
-use super::session::{Session, Subject, TagSource};
+use super::session::{Session, TagSource, TestVolume};
 use crate::content::tags;
 use crate::random::Random;
 
@@ -32,7 +32,7 @@ enum Mix {
 
 struct Client {
     session: Rc<Session>,
-    subject: usize,
+    test_volume: usize,
     number: u16,
     random: Random,
     mix: Mix,
@@ -52,10 +52,10 @@ const ONCE_EVERY: u64 = 3;
 
 /// Runs client `number` until no operation is left.
 pub async fn run(session: Rc<Session>, number: u16, mut random: Random) {
-    let subject = usize::from(number) % session.subjects.len();
+    let test_volume = usize::from(number) % session.test_volumes.len();
     let mixes = [Mix::Mixed, Mix::Mixed, Mix::Writer, Mix::Reader, Mix::Sequential, Mix::Trimmer];
     let mut client = Client {
-        subject,
+        test_volume,
         number,
         mix: random.pick(&mixes),
         aligned: random.percent(40),
@@ -76,23 +76,23 @@ pub async fn run(session: Rc<Session>, number: u16, mut random: Random) {
 impl Client {
     async fn step(&mut self) {
         let session = Rc::clone(&self.session);
-        let subject = &session.subjects[self.subject];
-        subject.enter(&session.seam).await;
+        let test_volume = &session.test_volumes[self.test_volume];
+        test_volume.enter(&session.seam).await;
         let roll = self.random.below(100) as u32;
         if roll < self.flush_percent {
-            self.flush(&session, subject).await;
+            self.flush(&session, test_volume).await;
         } else {
             let kind = self.draw_kind();
-            let (first, count) = self.draw_range(subject);
+            let (first, count) = self.draw_range(test_volume);
             match kind {
-                OpKind::Read => self.read(&session, subject, first, count).await,
-                OpKind::Write => self.write(&session, subject, first, count).await,
-                OpKind::Zero | OpKind::Discard => self.zero(&session, subject, kind, first, count).await,
-                OpKind::Allocation => self.allocation(&session, subject, first, count).await,
-                _ => self.prefetch(&session, subject, first, count).await,
+                OpKind::Read => self.read(&session, test_volume, first, count).await,
+                OpKind::Write => self.write(&session, test_volume, first, count).await,
+                OpKind::Zero | OpKind::Discard => self.zero(&session, test_volume, kind, first, count).await,
+                OpKind::Allocation => self.allocation(&session, test_volume, first, count).await,
+                _ => self.prefetch(&session, test_volume, first, count).await,
             }
         }
-        subject.leave();
+        test_volume.leave();
         if self.pause_max > Nanos::ZERO && self.random.percent(50) {
             let pause = Nanos(self.random.below(self.pause_max.0));
             session.seam.sleep(pause).await;
@@ -120,8 +120,8 @@ impl Client {
     }
 
     /// Draws the first sector and the length in sectors of a request inside the volume.
-    fn draw_range(&mut self, subject: &Subject) -> (u64, u64) {
-        let sectors = subject.sectors();
+    fn draw_range(&mut self, test_volume: &TestVolume) -> (u64, u64) {
+        let sectors = test_volume.sectors();
         let largest = (self.session.options.length_max / SECTOR).min(sectors);
         let class = self.random.pick(&[8, 8, 8, 24, 24, 128, 512]);
         let unit = if self.aligned { 8.min(largest) } else { 1 };
@@ -131,14 +131,14 @@ impl Client {
             self.next = first + count;
             return (first, count);
         }
-        let region = (sectors * u64::from(subject.options.region_percent) / 100).clamp(count, sectors);
+        let region = (sectors * u64::from(test_volume.options.region_percent) / 100).clamp(count, sectors);
         let positions = if self.random.percent(85) { region - count } else { sectors - count };
         (self.random.below(positions + 1) / unit * unit, count)
     }
 
-    async fn read(&mut self, session: &Session, subject: &Subject, first: u64, count: u64) {
-        let (op, marks) = session.begin(subject, self.number, OpKind::Read, first..first + count, false);
-        let volume = subject.volume();
+    async fn read(&mut self, session: &Session, test_volume: &TestVolume, first: u64, count: u64) {
+        let (op, at_start) = session.begin(test_volume, self.number, OpKind::Read, first..first + count, false);
+        let volume = test_volume.volume();
         let (at, len) = (first * SECTOR, (count * SECTOR) as usize);
         let mut pieces: Vec<Piece<SimBlock>> = Vec::new();
         let is_immediate = self.random.percent(60) && volume.read_now(at, len, &mut pieces);
@@ -150,17 +150,17 @@ impl Client {
             (false, false) => volume.read(at, len, &mut pieces).await,
         };
         if result.is_err() {
-            session.end(subject, op, &marks, &result);
+            session.end(test_volume, op, &at_start, &result);
             return;
         }
         let content = tags(&pieces);
         if content.len() as u64 != count {
             let message = format!("op {op}: a read of {count} sectors returned {}", content.len());
-            subject.model.borrow_mut().end(op, Outcome::Ok, false, session.seam.now());
-            return session.report(subject, Err(Finding { message, sector: Some(first) }));
+            test_volume.model.borrow_mut().end(op, Outcome::Ok, false, session.seam.now());
+            return session.report(test_volume, Err(Finding { message, sector: Some(first) }));
         }
-        let checked = subject.model.borrow_mut().end_read(op, &content, session.seam.now());
-        session.report(subject, checked);
+        let checked = test_volume.model.borrow_mut().end_read(op, &content, session.seam.now());
+        session.report(test_volume, checked);
         if self.random.percent(10) {
             let pause = Nanos::from_micros(self.random.between(1, 3_000));
             session.seam.sleep(pause).await;
@@ -169,17 +169,17 @@ impl Client {
                 let (before, after) = (content[index], later[index]);
                 let message =
                     format!("op {op}: a buffer changed while a client held it (R1), from {before} to {after}");
-                session.report(subject, Err(Finding { message, sector: Some(first + index as u64) }));
+                session.report(test_volume, Err(Finding { message, sector: Some(first + index as u64) }));
             }
         }
     }
 
-    async fn write(&mut self, session: &Session, subject: &Subject, first: u64, count: u64) {
+    async fn write(&mut self, session: &Session, test_volume: &TestVolume, first: u64, count: u64) {
         let fua = self.random.percent(5);
-        let (op, marks) = session.begin(subject, self.number, OpKind::Write, first..first + count, fua);
-        let volume = subject.volume();
+        let (op, at_start) = session.begin(test_volume, self.number, OpKind::Write, first..first + count, fua);
+        let volume = test_volume.volume();
         let (at, len) = (first * SECTOR, (count * SECTOR) as usize);
-        let mut source = TagSource { volume: subject.number, op, first };
+        let mut source = TagSource { volume: test_volume.number, op, first };
         let once = session.options.once && self.written.is_multiple_of(ONCE_EVERY);
         let (now, flags) = (!fua && self.random.percent(60) && !once, WriteFlags { fua, once });
         // Every other write of whole blocks passes its buffers to the engine instead of having them copied.
@@ -190,14 +190,14 @@ impl Client {
             Some(buffers) => write_request(&volume, at, len, flags, now, buffers).await,
             None => write_request(&volume, at, len, flags, now, &mut source).await,
         };
-        session.end(subject, op, &marks, &result);
+        session.end(test_volume, op, &at_start, &result);
     }
 
-    async fn zero(&mut self, session: &Session, subject: &Subject, kind: OpKind, first: u64, count: u64) {
+    async fn zero(&mut self, session: &Session, test_volume: &TestVolume, kind: OpKind, first: u64, count: u64) {
         let fua = self.random.percent(5);
         let discard = kind == OpKind::Discard;
-        let (op, marks) = session.begin(subject, self.number, kind, first..first + count, fua);
-        let volume = subject.volume();
+        let (op, at_start) = session.begin(test_volume, self.number, kind, first..first + count, fua);
+        let volume = test_volume.volume();
         let (at, len) = (first * SECTOR, count * SECTOR);
         let flags = ZeroFlags { fua, may_unmap: self.random.percent(50), fast_only: self.random.percent(20) };
         let result = match discard {
@@ -206,64 +206,64 @@ impl Client {
         };
         if !discard && flags.fast_only && result == Err(RequestError::NotFast) {
             let outcome = Outcome::Failed("not fast".into());
-            return subject.model.borrow_mut().end(op, outcome, false, session.seam.now());
+            return test_volume.model.borrow_mut().end(op, outcome, false, session.seam.now());
         }
-        session.end(subject, op, &marks, &result);
+        session.end(test_volume, op, &at_start, &result);
     }
 
-    async fn flush(&mut self, session: &Session, subject: &Subject) {
-        let (op, marks) = session.begin(subject, self.number, OpKind::Flush, 0..0, false);
-        let result = subject.volume().flush().await;
-        session.end(subject, op, &marks, &result);
+    async fn flush(&mut self, session: &Session, test_volume: &TestVolume) {
+        let (op, at_start) = session.begin(test_volume, self.number, OpKind::Flush, 0..0, false);
+        let result = test_volume.volume().flush().await;
+        session.end(test_volume, op, &at_start, &result);
     }
 
-    async fn allocation(&mut self, session: &Session, subject: &Subject, first: u64, count: u64) {
-        let (op, marks) = session.begin(subject, self.number, OpKind::Allocation, first..first + count, false);
-        match subject.volume().allocation(first * SECTOR, count * SECTOR).await {
+    async fn allocation(&mut self, session: &Session, test_volume: &TestVolume, first: u64, count: u64) {
+        let (op, at_start) = session.begin(test_volume, self.number, OpKind::Allocation, first..first + count, false);
+        match test_volume.volume().allocation(first * SECTOR, count * SECTOR).await {
             Ok(extents) => {
-                let checked = subject.model.borrow_mut().end_allocation(op, &extents, session.seam.now());
-                session.report(subject, checked);
+                let checked = test_volume.model.borrow_mut().end_allocation(op, &extents, session.seam.now());
+                session.report(test_volume, checked);
             }
             Err(error) => {
-                session.end(subject, op, &marks, &Err(error));
+                session.end(test_volume, op, &at_start, &Err(error));
             }
         }
     }
 
-    async fn prefetch(&mut self, session: &Session, subject: &Subject, first: u64, count: u64) {
-        let (op, marks) = session.begin(subject, self.number, OpKind::Prefetch, first..first + count, false);
-        let result = subject.volume().prefetch(first * SECTOR, count * SECTOR).await;
-        session.end(subject, op, &marks, &result);
+    async fn prefetch(&mut self, session: &Session, test_volume: &TestVolume, first: u64, count: u64) {
+        let (op, at_start) = session.begin(test_volume, self.number, OpKind::Prefetch, first..first + count, false);
+        let result = test_volume.volume().prefetch(first * SECTOR, count * SECTOR).await;
+        session.end(test_volume, op, &at_start, &result);
     }
 }
 
-/// Reads all of subject `index` at the start of a session, before clients are admitted (`alone`) or concurrently.
+/// Reads all of test volume `index` at the start of a session, before clients are admitted (`alone`) or concurrently.
 pub async fn verify_first(session: Rc<Session>, index: usize, alone: bool) {
-    let subject = &session.subjects[index];
+    let test_volume = &session.test_volumes[index];
     if alone {
-        subject.close(&session.seam).await;
+        test_volume.close(&session.seam).await;
     }
-    verify(&session, subject, !alone).await;
+    verify(&session, test_volume, !alone).await;
     if alone {
-        subject.open();
+        test_volume.open();
     }
     session.leave();
 }
 
 /// Reads the whole volume and checks it against the model; failed reads are retried. With
 /// `concurrently`, administrators may be active.
-pub async fn verify(session: &Session, subject: &Subject, concurrently: bool) {
+pub async fn verify(session: &Session, test_volume: &TestVolume, concurrently: bool) {
     let chunk = 256 * 1024 / SECTOR;
     let mut first = 0;
-    while first < subject.sectors() && session.finding.borrow().is_none() {
+    while first < test_volume.sectors() && session.finding.borrow().is_none() {
         if concurrently {
-            subject.enter(&session.seam).await;
+            test_volume.enter(&session.seam).await;
         }
         // The volume may have shrunk meanwhile.
-        let sectors = first..(first + chunk).min(subject.sectors());
-        let is_verified = sectors.is_empty() || verify_part(session, subject, sectors).await;
+        let sectors = first..(first + chunk).min(test_volume.sectors());
+        let is_verified = sectors.is_empty() || verify_part(session, test_volume, sectors).await;
         if concurrently {
-            subject.leave();
+            test_volume.leave();
         }
         match is_verified {
             true => first += chunk,
@@ -272,16 +272,16 @@ pub async fn verify(session: &Session, subject: &Subject, concurrently: bool) {
     }
 }
 
-async fn verify_part(session: &Session, subject: &Subject, sectors: Range<u64>) -> bool {
+async fn verify_part(session: &Session, test_volume: &TestVolume, sectors: Range<u64>) -> bool {
     let count = sectors.end - sectors.start;
-    let (op, marks) = session.begin(subject, 0, OpKind::Read, sectors.clone(), false);
+    let (op, at_start) = session.begin(test_volume, 0, OpKind::Read, sectors.clone(), false);
     let mut pieces = Vec::new();
-    let result = subject.volume().read(sectors.start * SECTOR, (count * SECTOR) as usize, &mut pieces).await;
+    let result = test_volume.volume().read(sectors.start * SECTOR, (count * SECTOR) as usize, &mut pieces).await;
     if result.is_err() {
-        return session.end(subject, op, &marks, &result);
+        return session.end(test_volume, op, &at_start, &result);
     }
-    let checked = subject.model.borrow_mut().end_read(op, &tags(&pieces), session.seam.now());
-    session.report(subject, checked);
+    let checked = test_volume.model.borrow_mut().end_read(op, &tags(&pieces), session.seam.now());
+    session.report(test_volume, checked);
     true
 }
 

@@ -123,14 +123,14 @@ impl FlashOptions {
             let options = FormatOptions { segment_bytes: Some(self.segment_bytes), ..FormatOptions::default() };
             Store::format(seam, &disks, options).await.map_err(|error| error.to_string())?;
         }
-        let (store, found) =
+        let (store, recovered) =
             Store::open(seam, &disks, OpenOptions { sabotage: self.sabotage, ..OpenOptions::default() })
                 .await
                 .map_err(|error| error.to_string())?;
-        if empty && let Some(record) = found.first() {
-            return Err(format!("after a clean stop the log still holds {record:?} and {} more", found.len() - 1));
+        if empty && let Some(record) = recovered.first() {
+            return Err(format!("after a clean stop the log still holds {record:?} and {} more", recovered.len() - 1));
         }
-        core.open_log(store, found);
+        core.open_log(store, recovered);
         Ok(())
     }
 

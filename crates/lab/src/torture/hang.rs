@@ -34,7 +34,7 @@ const RATE_TIME: Nanos = Nanos::from_secs(10);
 
 /// The hung device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hung {
+pub enum HungDevice {
     /// The backing of the first volume.
     Backing,
     /// The first of two flash devices.
@@ -53,7 +53,7 @@ pub struct HangOptions {
     /// Segments of 256 KiB on each of two flash devices; `None` without flash.
     pub segments: Option<u64>,
     /// The hung device.
-    pub hung: Hung,
+    pub hung: HungDevice,
     /// True when only reads hang.
     pub reads_only: bool,
     /// Duration of the hang.
@@ -68,9 +68,9 @@ impl HangOptions {
         let mut random = Random::new(seed, 9_005);
         let segments = random.percent(70).then(|| random.pick(&[60, 200, 400]));
         let hung = match random.below(10) {
-            0..4 if segments.is_some() => Hung::Mirror,
-            4 | 5 if segments.is_some() => Hung::BothMirrors,
-            _ => Hung::Backing,
+            0..4 if segments.is_some() => HungDevice::Mirror,
+            4 | 5 if segments.is_some() => HungDevice::BothMirrors,
+            _ => HungDevice::Backing,
         };
         HangOptions {
             seed,
@@ -98,7 +98,7 @@ impl fmt::Display for HangOptions {
 
 /// Versions that a client has written to one of its blocks.
 #[derive(Clone, Copy, Default)]
-struct Written {
+struct BlockVersions {
     /// Newest acknowledged version.
     acknowledged: u64,
     /// Newest version sent.
@@ -108,9 +108,9 @@ struct Written {
 }
 
 /// A volume and the versions that its clients have written.
-struct Subject {
+struct TestVolume {
     volume: Volume<SimSeam>,
-    blocks: RefCell<BTreeMap<u64, Written>>,
+    blocks: RefCell<BTreeMap<u64, BlockVersions>>,
     /// Blocks whose acknowledged version is perhaps not flushed.
     unflushed: RefCell<BTreeSet<u64>>,
     /// Completed requests.
@@ -121,7 +121,7 @@ struct Subject {
     failed: Cell<u64>,
 }
 
-impl Subject {
+impl TestVolume {
     /// Longest wait of a request, including requests in flight.
     fn longest(&self, now: Nanos) -> Nanos {
         let in_flight_max = self.in_flight.borrow().values().map(|started_at| now.since(*started_at)).max();
@@ -135,15 +135,15 @@ pub type ViolationText = String;
 /// Runs the options.
 pub fn run(options: &HangOptions) -> Result<(), ViolationText> {
     let fail = |message: String| Err(format!("{options}: {message}"));
-    let (fixture, subjects) = first_session(options);
+    let (fixture, test_volumes) = first_session(options);
     let stop = Rc::<Cell<bool>>::default();
     let violation = Rc::<RefCell<Option<ViolationText>>>::default();
-    for (index, subject) in subjects.iter().enumerate() {
+    for (index, test_volume) in test_volumes.iter().enumerate() {
         for client in 0..CLIENTS {
             let random = Random::new(options.seed, 9_100 + index as u64 * CLIENTS + client);
             fixture.seam.spawn(run_client(
                 fixture.seam.clone(),
-                subject.clone(),
+                test_volume.clone(),
                 client,
                 random,
                 stop.clone(),
@@ -155,7 +155,7 @@ pub fn run(options: &HangOptions) -> Result<(), ViolationText> {
     let run_for = |time: Nanos| fixture.world.run_for(time).map_err(|stop| format!("{options}: {stop}"));
     // Memory fills, and the flash log wraps around.
     run_for(RATE_TIME)?;
-    let completed = || subjects.iter().map(|subject| subject.completed.get()).collect::<Vec<_>>();
+    let completed = || test_volumes.iter().map(|test_volume| test_volume.completed.get()).collect::<Vec<_>>();
     let start = completed();
     run_for(RATE_TIME)?;
     let before = completed();
@@ -167,16 +167,16 @@ pub fn run(options: &HangOptions) -> Result<(), ViolationText> {
     if let Some(message) = violation.take() {
         return fail(message);
     }
-    let wait_max = if options.hung == Hung::BothMirrors { WAIT_MAX_LAST } else { WAIT_MAX };
-    for (index, subject) in subjects.iter().enumerate() {
-        if index == 0 && options.hung == Hung::Backing {
+    let wait_max = if options.hung == HungDevice::BothMirrors { WAIT_MAX_LAST } else { WAIT_MAX };
+    for (index, test_volume) in test_volumes.iter().enumerate() {
+        if index == 0 && options.hung == HungDevice::Backing {
             continue;
         }
-        let longest = subject.longest(fixture.world.now());
+        let longest = test_volume.longest(fixture.world.now());
         if longest > wait_max {
             return fail(format!("a request of volume {index} waited {longest}"));
         }
-        if options.hung == Hung::BothMirrors {
+        if options.hung == HungDevice::BothMirrors {
             continue;
         }
         let (before, during) = (before[index] - start[index], after[index] - before[index]);
@@ -186,12 +186,12 @@ pub fn run(options: &HangOptions) -> Result<(), ViolationText> {
         if during * 10 < before * 9 {
             return fail(format!("volume {index} completed {during} requests in ten seconds instead of {before}"));
         }
-        if subject.failed.get() > 0 {
-            return fail(format!("{} requests of volume {index} failed", subject.failed.get()));
+        if test_volume.failed.get() > 0 {
+            return fail(format!("{} requests of volume {index} failed", test_volume.failed.get()));
         }
     }
     if options.crashes {
-        return crash(options, fixture, subjects);
+        return crash(options, fixture, test_volumes);
     }
     for disk in &hung {
         disk.clear_faults();
@@ -200,19 +200,19 @@ pub fn run(options: &HangOptions) -> Result<(), ViolationText> {
     run_for(Nanos::from_secs(5))?;
     stop.set(true);
     run_for(Nanos::from_secs(40))?;
-    for (index, subject) in subjects.iter().enumerate() {
-        let unanswered: Vec<_> = subject.in_flight.borrow().values().copied().collect();
+    for (index, test_volume) in test_volumes.iter().enumerate() {
+        let unanswered: Vec<_> = test_volume.in_flight.borrow().values().copied().collect();
         if !unanswered.is_empty() {
             let now = fixture.world.now();
             return fail(format!("requests of volume {index} sent at {unanswered:?} are not answered at {now}"));
         }
-        verify(&fixture, subject).map_err(|message| format!("{options}: volume {index}: {message}"))?;
+        verify(&fixture, test_volume).map_err(|message| format!("{options}: volume {index}: {message}"))?;
     }
     violation.take().map_or(Ok(()), fail)
 }
 
 /// Creates a world with volumes and, if drawn, newly formatted flash devices.
-fn first_session(options: &HangOptions) -> (Fixture, Vec<Rc<Subject>>) {
+fn first_session(options: &HangOptions) -> (Fixture, Vec<Rc<TestVolume>>) {
     let fixture = fixture(options.seed);
     for index in 0..options.volumes {
         fixture.add_disk(&name(index), out_of_order_disk(32 * MIB));
@@ -228,8 +228,8 @@ fn first_session(options: &HangOptions) -> (Fixture, Vec<Rc<Subject>>) {
         fixture.world.block_on(Store::format(&fixture.seam, &disks, format)).expect("healthy devices can be formatted");
     }
     let volumes = serve(&fixture, options);
-    let subjects = volumes.into_iter().map(|volume| {
-        Rc::new(Subject {
+    let test_volumes = volumes.into_iter().map(|volume| {
+        Rc::new(TestVolume {
             volume,
             blocks: RefCell::default(),
             unflushed: RefCell::default(),
@@ -239,8 +239,8 @@ fn first_session(options: &HangOptions) -> (Fixture, Vec<Rc<Subject>>) {
             failed: Cell::default(),
         })
     });
-    let subjects = subjects.collect();
-    (fixture, subjects)
+    let test_volumes = test_volumes.collect();
+    (fixture, test_volumes)
 }
 
 const FLASH: [&str; 2] = ["flash0", "flash1"];
@@ -259,8 +259,8 @@ fn serve(fixture: &Fixture, options: &HangOptions) -> Vec<Volume<SimSeam>> {
     if options.segments.is_some() {
         let disks = FLASH.map(|device| fixture.open(device));
         let opened = fixture.world.block_on(Store::open(&fixture.seam, &disks, OpenOptions::default()));
-        let (store, found) = opened.expect("one copy of the log is intact");
-        fixture.core.open_log(store, found);
+        let (store, recovered) = opened.expect("one copy of the log is intact");
+        fixture.core.open_log(store, recovered);
     }
     let volumes = (0..options.volumes).map(|index| {
         let backing = engine::Backing::plain(fixture.open(&name(index)));
@@ -274,9 +274,9 @@ fn serve(fixture: &Fixture, options: &HangOptions) -> Vec<Volume<SimSeam>> {
 fn hung_disks(fixture: &Fixture, options: &HangOptions) -> Vec<DiskControl> {
     let first = name(0);
     let names: &[&str] = match options.hung {
-        Hung::Backing => &[&first],
-        Hung::Mirror => &FLASH[..1],
-        Hung::BothMirrors => &FLASH,
+        HungDevice::Backing => &[&first],
+        HungDevice::Mirror => &FLASH[..1],
+        HungDevice::BothMirrors => &FLASH,
     };
     names.iter().map(|name| fixture.world.disk(name).expect("every named disk was added to this world")).collect()
 }
@@ -284,7 +284,7 @@ fn hung_disks(fixture: &Fixture, options: &HangOptions) -> Vec<DiskControl> {
 /// A client that writes, reads and flushes, one request at a time.
 async fn run_client(
     seam: SimSeam,
-    subject: Rc<Subject>,
+    test_volume: Rc<TestVolume>,
     client: u64,
     mut random: Random,
     stop: Rc<Cell<bool>>,
@@ -292,19 +292,19 @@ async fn run_client(
 ) {
     while !stop.get() {
         let started_at = seam.now();
-        subject.in_flight.borrow_mut().insert(client, started_at);
+        test_volume.in_flight.borrow_mut().insert(client, started_at);
         let block = random.below(BLOCKS) * CLIENTS + client;
         let outcome = match random.below(10) {
-            0 => flush(&subject).await,
-            1..5 => write_block(&subject, block).await,
-            _ => read_block(&subject, block).await,
+            0 => flush(&test_volume).await,
+            1..5 => write_block(&test_volume, block).await,
+            _ => read_block(&test_volume, block).await,
         };
-        subject.in_flight.borrow_mut().remove(&client);
-        subject.longest.set(subject.longest.get().max(seam.now().since(started_at)));
-        subject.completed.set(subject.completed.get() + 1);
+        test_volume.in_flight.borrow_mut().remove(&client);
+        test_volume.longest.set(test_volume.longest.get().max(seam.now().since(started_at)));
+        test_volume.completed.set(test_volume.completed.get() + 1);
         match outcome {
             Ok(true) => {}
-            Ok(false) => subject.failed.set(subject.failed.get() + 1),
+            Ok(false) => test_volume.failed.set(test_volume.failed.get() + 1),
             Err(message) => *violation.borrow_mut() = Some(message),
         }
         seam.sleep(PAUSE).await;
@@ -321,14 +321,14 @@ async fn abandon_map_without_devices(core: Core<SimSeam>) {
 }
 
 /// Flushes the volume; false when the flush failed.
-async fn flush(subject: &Subject) -> Result<bool, ViolationText> {
+async fn flush(test_volume: &TestVolume) -> Result<bool, ViolationText> {
     let acknowledged: Vec<_> = {
-        let blocks = subject.blocks.borrow();
-        subject.unflushed.borrow().iter().map(|block| (*block, blocks[block].acknowledged)).collect()
+        let blocks = test_volume.blocks.borrow();
+        test_volume.unflushed.borrow().iter().map(|block| (*block, blocks[block].acknowledged)).collect()
     };
-    let flushed = subject.volume.flush().await.is_ok();
+    let flushed = test_volume.volume.flush().await.is_ok();
     if flushed {
-        let (mut blocks, mut unflushed) = (subject.blocks.borrow_mut(), subject.unflushed.borrow_mut());
+        let (mut blocks, mut unflushed) = (test_volume.blocks.borrow_mut(), test_volume.unflushed.borrow_mut());
         for (block, version) in acknowledged {
             let written = blocks.entry(block).or_default();
             written.flushed = written.flushed.max(version);
@@ -340,52 +340,52 @@ async fn flush(subject: &Subject) -> Result<bool, ViolationText> {
     Ok(flushed)
 }
 
-async fn write_block(subject: &Subject, block: u64) -> Result<bool, ViolationText> {
+async fn write_block(test_volume: &TestVolume, block: u64) -> Result<bool, ViolationText> {
     let version = {
-        let mut blocks = subject.blocks.borrow_mut();
+        let mut blocks = test_volume.blocks.borrow_mut();
         let written = blocks.entry(block).or_default();
         written.sent += 1;
         written.sent
     };
-    let is_ok = write(&subject.volume, block * 8, 8, version).await.is_ok();
+    let is_ok = write(&test_volume.volume, block * 8, 8, version).await.is_ok();
     if is_ok {
-        subject.blocks.borrow_mut().entry(block).or_default().acknowledged = version;
-        subject.unflushed.borrow_mut().insert(block);
+        test_volume.blocks.borrow_mut().entry(block).or_default().acknowledged = version;
+        test_volume.unflushed.borrow_mut().insert(block);
     }
     Ok(is_ok)
 }
 
-async fn read_block(subject: &Subject, block: u64) -> Result<bool, ViolationText> {
-    let Ok(found) = read(&subject.volume, block * 8, 8).await else { return Ok(false) };
-    let written = subject.blocks.borrow().get(&block).copied().unwrap_or_default();
-    let is_allowed = found == [found[0]; 8] && (written.acknowledged..=written.sent).contains(&found[0]);
+async fn read_block(test_volume: &TestVolume, block: u64) -> Result<bool, ViolationText> {
+    let Ok(tags) = read(&test_volume.volume, block * 8, 8).await else { return Ok(false) };
+    let written = test_volume.blocks.borrow().get(&block).copied().unwrap_or_default();
+    let is_allowed = tags == [tags[0]; 8] && (written.acknowledged..=written.sent).contains(&tags[0]);
     match is_allowed {
         true => Ok(true),
-        false => Err(format!("block {block} reads {found:?}; version {} was acknowledged", written.acknowledged)),
+        false => Err(format!("block {block} reads {tags:?}; version {} was acknowledged", written.acknowledged)),
     }
 }
 
 /// Reads every block back. Failed reads are not retried.
-fn verify(fixture: &Fixture, subject: &Subject) -> Result<(), ViolationText> {
-    let blocks: Vec<_> = subject.blocks.borrow().keys().copied().collect();
-    blocks.into_iter().try_for_each(|block| fixture.world.block_on(read_block(subject, block)).map(drop))
+fn verify(fixture: &Fixture, test_volume: &TestVolume) -> Result<(), ViolationText> {
+    let blocks: Vec<_> = test_volume.blocks.borrow().keys().copied().collect();
+    blocks.into_iter().try_for_each(|block| fixture.world.block_on(read_block(test_volume, block)).map(drop))
 }
 
 /// Crashes the world during the hang and checks that flushed data survived.
-fn crash(options: &HangOptions, fixture: Fixture, subjects: Vec<Rc<Subject>>) -> Result<(), ViolationText> {
-    let blocks: Vec<_> = subjects.iter().map(|subject| subject.blocks.take()).collect();
-    drop(subjects);
+fn crash(options: &HangOptions, fixture: Fixture, test_volumes: Vec<Rc<TestVolume>>) -> Result<(), ViolationText> {
+    let blocks: Vec<_> = test_volumes.iter().map(|test_volume| test_volume.blocks.take()).collect();
+    drop(test_volumes);
     let fixture = fixture.crash(CrashMode::Any, WorldSpec { blocks: 4_096, ..WorldSpec::new(options.seed + 1) });
     let volumes = serve(&fixture, options);
     for (index, (volume, blocks)) in volumes.iter().zip(blocks).enumerate() {
         for (block, written) in blocks {
-            let found = fixture.world.block_on(read(volume, block * 8, 8));
-            let found = found.map_err(|error| format!("{options}: volume {index}, block {block}: {error}"))?;
+            let tags = fixture.world.block_on(read(volume, block * 8, 8));
+            let tags = tags.map_err(|error| format!("{options}: volume {index}, block {block}: {error}"))?;
             // Without two copies writes go to the backing, where a crash may tear a block at a sector boundary.
-            let is_allowed = found.iter().all(|version| (written.flushed..=written.sent).contains(version));
+            let is_allowed = tags.iter().all(|version| (written.flushed..=written.sent).contains(version));
             if !is_allowed {
-                let Written { flushed, sent, .. } = written;
-                return Err(format!("{options}: volume {index}, block {block} is {found:?} of {flushed}..={sent}"));
+                let BlockVersions { flushed, sent, .. } = written;
+                return Err(format!("{options}: volume {index}, block {block} is {tags:?} of {flushed}..={sent}"));
             }
         }
     }

@@ -107,11 +107,11 @@ impl Op {
 }
 
 /// One line of text: number, client, kind, sectors, times, outcome.
-pub struct Line<'a>(pub OpId, pub &'a Op);
+pub struct OpLine<'a>(pub OpId, pub &'a Op);
 
-impl fmt::Display for Line<'_> {
+impl fmt::Display for OpLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Line(id, op) = self;
+        let OpLine(id, op) = self;
         write!(f, "op {id:>6}  client {:>2}  ", op.client)?;
         match &op.kind {
             OpKind::Drain(text) | OpKind::Event(text) | OpKind::Fault(text) => write!(f, "-- {text}")?,
@@ -127,7 +127,7 @@ impl fmt::Display for Line<'_> {
             Outcome::Pending if op.end == Tick::MAX => write!(f, ", pending"),
             Outcome::Pending => write!(f, ", never answered: crash at {}", op.ended_at),
             Outcome::Ok => write!(f, ", ok at {}", op.ended_at),
-            Outcome::Failed(why) => write!(f, ", failed at {}: {why}", op.ended_at),
+            Outcome::Failed(reason) => write!(f, ", failed at {}: {reason}", op.ended_at),
         }?;
         match op.loss {
             Loss::None => Ok(()),

@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use seam::{AllocationExtent, Nanos};
 
-use super::history::{Line, Loss, Op, OpKind, Outcome, Tick};
+use super::history::{Loss, Op, OpKind, OpLine, Outcome, Tick};
 use crate::content::{OpId, Tag};
 
 /// A violated promise.
@@ -329,7 +329,7 @@ impl Model {
     /// History of `sector` as text: the last `limit` operations that covered it.
     pub fn history(&self, sector: u64, limit: usize) -> String {
         let numbered = self.ops.iter().enumerate().filter(|(_, op)| op.covers(sector));
-        let lines: Vec<String> = numbered.map(|(id, op)| format!("  {}\n", Line(id as OpId, op))).collect();
+        let lines: Vec<String> = numbered.map(|(id, op)| format!("  {}\n", OpLine(id as OpId, op))).collect();
         let skipped = lines.len().saturating_sub(limit);
         let head = if skipped > 0 { format!("  ({skipped} older operations not shown)\n") } else { String::new() };
         head + &lines[skipped..].concat()
@@ -338,7 +338,7 @@ impl Model {
     /// History of the volume as text: the last `limit` operations.
     pub fn last(&self, limit: usize) -> String {
         let numbered = self.ops.iter().enumerate().skip(self.ops.len().saturating_sub(limit));
-        numbered.map(|(id, op)| format!("  {}\n", Line(id as OpId, op))).collect()
+        numbered.map(|(id, op)| format!("  {}\n", OpLine(id as OpId, op))).collect()
     }
 
     fn next_tick(&mut self) -> Tick {

@@ -16,7 +16,7 @@ pub const OPERATIONS: u64 = 1_000;
 
 /// End of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum SessionEnd {
     /// Crash at this number of I/O submissions and completions, or when the operations are used up.
     CrashAtIo(u64),
     /// Crash with requests in flight as soon as the operations are used up.
@@ -26,7 +26,7 @@ pub enum End {
     /// Clean stop: all volumes are detached and checked against their backings.
     Orderly,
     /// Stop that leaves dirty data in the flash log.
-    Park,
+    LeaveInLog,
     /// Ends when the clients have ended; the caller continues.
     ClientsEnded,
 }
@@ -94,7 +94,7 @@ pub struct Options {
     /// Total client operations.
     pub operations: u64,
     /// Ends of the sessions, in order.
-    pub sessions: Vec<End>,
+    pub sessions: Vec<SessionEnd>,
     /// Clients per session, spread over the volumes.
     pub clients: u16,
     /// Largest client request in bytes.
@@ -199,12 +199,12 @@ pub fn pool_blocks_min(clients: u64, length_max: u64) -> u64 {
     (clients + 2) * 2 * (length_max / 4096 + 2) + 128
 }
 
-fn draw_end(random: &mut Random, last: bool) -> End {
+fn draw_end(random: &mut Random, last: bool) -> SessionEnd {
     match random.below(10) {
-        0..3 if !last => End::CrashAtIo(random.between(1, 1500)),
-        3..6 if !last => End::Crash,
-        6 | 7 if !last => End::CrashInStop(random.between(1, 40)),
-        _ => End::Orderly,
+        0..3 if !last => SessionEnd::CrashAtIo(random.between(1, 1500)),
+        3..6 if !last => SessionEnd::Crash,
+        6 | 7 if !last => SessionEnd::CrashInStop(random.between(1, 40)),
+        _ => SessionEnd::Orderly,
     }
 }
 
@@ -283,15 +283,15 @@ mod tests {
 
     #[test]
     fn equal_seeds_draw_equal_options_and_every_kind_occurs() {
-        let all: Vec<Options> = (0..500).map(Options::draw).collect();
-        assert_eq!(all[7].to_string(), Options::draw(7).to_string());
+        let drawn: Vec<Options> = (0..500).map(Options::draw).collect();
+        assert_eq!(drawn[7].to_string(), Options::draw(7).to_string());
         for (_, policy) in WritePolicy::ALL {
-            assert!(all.iter().any(|options| options.volumes[0].policy == policy), "{policy} never occurs");
+            assert!(drawn.iter().any(|options| options.volumes[0].policy == policy), "{policy} never occurs");
         }
         for fault in FaultKind::DRAWN.into_iter().chain([FaultKind::Hangs]) {
-            assert!(all.iter().any(|options| options.faults.contains(&fault)), "{fault:?} never occurs");
+            assert!(drawn.iter().any(|options| options.faults.contains(&fault)), "{fault:?} never occurs");
         }
-        assert!(all.iter().any(|options| options.volumes[0].size_bytes % 4096 != 0));
-        assert!(all.iter().all(|options| options.sessions.last() == Some(&End::Orderly)));
+        assert!(drawn.iter().any(|options| options.volumes[0].size_bytes % 4096 != 0));
+        assert!(drawn.iter().all(|options| options.sessions.last() == Some(&SessionEnd::Orderly)));
     }
 }

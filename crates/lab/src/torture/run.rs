@@ -17,8 +17,8 @@ use seam::sim::{
 use seam::{BLOCK_BYTES, Disk, DiskOpen, Geometry, Nanos, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 
 use super::model::{Finding, Model};
-use super::options::{End, Options, VolumeOptions};
-use super::session::{Session, Subject, SubjectParts};
+use super::options::{Options, SessionEnd, VolumeOptions};
+use super::session::{Session, TestVolume, TestVolumeParts};
 use super::{Report, Violation, admin, client, faults};
 use crate::content::Tag;
 use crate::random::Random;
@@ -177,29 +177,29 @@ impl Run {
         &self,
         world: &World,
         session: &Rc<Session>,
-        end: End,
+        end: SessionEnd,
         random: &mut Random,
     ) -> Result<bool, Box<Violation>> {
-        if let End::CrashAtIo(count) = end {
+        if let SessionEnd::CrashAtIo(count) = end {
             world.crash_at_io(world.io_count() + count);
         }
-        session.subjects.iter().for_each(|subject| faults::add_canary(session, subject));
+        session.test_volumes.iter().for_each(|test_volume| faults::add_canary(session, test_volume));
         session.options.flash.iter().for_each(|flash| flash.inject_faults(world));
         spawn_tasks(session, random);
-        let crash_when_spent = matches!(end, End::CrashAtIo(_) | End::Crash);
+        let crash_when_spent = matches!(end, SessionEnd::CrashAtIo(_) | SessionEnd::Crash);
         let work_result = world.run_until(
             session.until(|session| session.is_exhausted() && (crash_when_spent || session.busy.get() == 0)),
         );
         self.check_findings(world, session)?;
         match work_result {
-            Ok(()) if crash_when_spent || end == End::ClientsEnded => return Ok(true),
+            Ok(()) if crash_when_spent || end == SessionEnd::ClientsEnded => return Ok(true),
             Ok(()) => {}
             Err(Stop::CrashPoint) => return Ok(true),
             Err(stop) => return Err(self.stuck(world, "the work of clients", &stop)),
         }
-        session.subjects.iter().for_each(|subject| faults::end_faults(session, subject));
+        session.test_volumes.iter().for_each(|test_volume| faults::end_faults(session, test_volume));
         session.options.flash.iter().for_each(|flash| flash.end_hang(world));
-        if let End::CrashInStop(count) = end {
+        if let SessionEnd::CrashInStop(count) = end {
             world.crash_at_io(world.io_count() + count);
         }
         let stopped = world.run_until(stop(session));
@@ -217,10 +217,10 @@ impl Run {
 
     /// Records the end of the session in the models. With `memory_survives` the next session recovers the memory.
     pub(super) fn crash(&self, session: &Session, mode: CrashMode, memory_survives: bool, now: Nanos) {
-        for subject in &session.subjects {
-            let mut model = subject.model.borrow_mut();
-            let is_fault_free = session.options.faults.is_empty() && subject.always_volatile.get();
-            let age = subject.options.defer;
+        for test_volume in &session.test_volumes {
+            let mut model = test_volume.model.borrow_mut();
+            let is_fault_free = session.options.faults.is_empty() && test_volume.always_volatile.get();
+            let age = test_volume.options.defer;
             // Destage starts at the deferral time and cycles over all dirty blocks: a fill and a write of each block,
             // few at once.
             let dirty = session.options.pool_blocks as u64 * u64::from(session.options.dirty_max_percent) / 100;
@@ -232,7 +232,7 @@ impl Run {
                 .map(|volume| volume.latency.1)
                 .max()
                 .filter(|_| session.options.contends());
-            let request_time = slowest.map_or(subject.options.latency.1.0, |slowest| slowest.0 * 3);
+            let request_time = slowest.map_or(test_volume.options.latency.1.0, |slowest| slowest.0 * 3);
             let round = Nanos(dirty * 2 * request_time / 4);
             // A write that needs a mark in the write-intent log waits until a hung flash device is removed.
             let hangs = session.options.flash.as_ref().is_some_and(|flash| flash.hangs_at.is_some());
@@ -244,8 +244,8 @@ impl Run {
             }
             let memory = if memory_survives { ", memory is kept" } else { "" };
             model.event(format!("crash: {mode:?}{memory}"), now);
-            if let Some(sectors) = subject.resizing.get() {
-                let true_sectors = subject.disk.geometry().size_bytes / SECTOR;
+            if let Some(sectors) = test_volume.resizing.get() {
+                let true_sectors = test_volume.disk.geometry().size_bytes / SECTOR;
                 assert!([sectors, model.sectors()].contains(&true_sectors), "a disk has the old size or the new");
                 model.resize(true_sectors, now);
             }
@@ -254,13 +254,13 @@ impl Run {
 
     /// Returns the first violated promise, if any.
     fn check_findings(&self, world: &World, session: &Session) -> Result<(), Box<Violation>> {
-        for subject in &session.subjects {
+        for test_volume in &session.test_volumes {
             // After an administrator's action the alert may be correct.
             let problems =
-                if self.options.deployment.is_some() { Vec::new() } else { subject.volume().stats().problems };
+                if self.options.deployment.is_some() { Vec::new() } else { test_volume.volume().stats().problems };
             let is_dropped = |problem: &VolumeProblem| matches!(problem, VolumeProblem::PagesDropped(_));
             if let Some(message) = problems.into_iter().find(is_dropped).map(|problem| problem.to_string()) {
-                return Err(self.violation(Some(subject.number), Finding { message, sector: None }));
+                return Err(self.violation(Some(test_volume.number), Finding { message, sector: None }));
             }
         }
         if let Some((volume, finding)) = session.finding.borrow_mut().take() {
@@ -281,7 +281,7 @@ impl Run {
         self.report.virtual_time += world.now();
         self.report.recovered_from_memory += session.recovered_from_memory;
         self.report.operations += session.operations - session.operations_left.get();
-        for stats in session.subjects.iter().map(|subject| subject.volume().stats()) {
+        for stats in session.test_volumes.iter().map(|test_volume| test_volume.volume().stats()) {
             self.report.flash_blocks_read += stats.flash.read_bytes / seam::BLOCK_BYTES as u64;
             self.report.promotions += stats.flash.promotions;
             self.report.share_waits += stats.qos.share_waits;
@@ -289,8 +289,8 @@ impl Run {
         }
     }
 
-    pub(super) fn stuck(&self, world: &World, during: &str, why: &Stop) -> Box<Violation> {
-        let message = format!("stuck during {during} at {}: {why}", world.now());
+    pub(super) fn stuck(&self, world: &World, during: &str, reason: &Stop) -> Box<Violation> {
+        let message = format!("stuck during {during} at {}: {reason}", world.now());
         self.violation(None, Finding { message, sector: None })
     }
 
@@ -377,7 +377,7 @@ async fn start(
     }
     if let Some(flash) = &options.flash {
         let last = number.checked_sub(1).map(|last| options.sessions[last]);
-        flash.open(&seam, &core, number == 0, last == Some(End::Orderly)).await?;
+        flash.open(&seam, &core, number == 0, last == Some(SessionEnd::Orderly)).await?;
     }
     let recovered = memory.images_by_owner();
     let (mut attached, mut recovered_from_memory) = (Vec::new(), 0);
@@ -404,11 +404,11 @@ async fn start(
             _ => {}
         }
         // The log may hold data that was written under another policy, set by an administrator.
-        if core.unclaimed().contains(&spec.incarnation) {
+        if core.unclaimed().contains(&spec.volume_id) {
             spec.policy = WritePolicy::WriteBack;
         }
         let backing = Backing::plain(disk.clone());
-        let served = match recovered.get(&spec.incarnation.0) {
+        let served = match recovered.get(&spec.volume_id.0) {
             Some(recovered) => {
                 core.attach_with_memory(spec, backing, recovered, |place| Tags(memory.tags(place))).await
             }
@@ -417,18 +417,18 @@ async fn start(
         let (served, recovered_count) = served.map_err(|error| format!("disk {}: {error}", index + 1))?;
         recovered_from_memory += recovered_count;
         let control = world.disk(&path).expect("added to the first world");
-        let parts = SubjectParts { number: index as u16 + 1, volume: served, disk, control };
+        let parts = TestVolumeParts { number: index as u16 + 1, volume: served, disk, control };
         attached.push((parts, volume, model));
     }
     // A volume that leaves a small log needs space that other volumes may have to free first.
-    let mut subjects = Vec::new();
+    let mut test_volumes = Vec::new();
     for (parts, volume, model) in attached {
         if parts.volume.policy() != volume.policy {
             parts.volume.set_policy(volume.policy).await.map_err(|error| error.to_string())?;
         }
-        subjects.push(Subject::new(parts, volume.clone(), Rc::clone(model)));
+        test_volumes.push(TestVolume::new(parts, volume.clone(), Rc::clone(model)));
     }
-    let mut session = Session::new(core, subjects, Rc::clone(options), operations);
+    let mut session = Session::new(core, test_volumes, Rc::clone(options), operations);
     session.recovered_from_memory = recovered_from_memory;
     Ok(session)
 }
@@ -451,13 +451,13 @@ fn spawn_tasks(session: &Rc<Session>, random: &mut Random) {
     // In some runs the volumes are read back before the clients start, in others concurrently.
     let verify_alone = random.percent(70);
     let mut stream = |number: u64| Random::new(random.draw(), number);
-    for index in 0..session.subjects.len() {
+    for index in 0..session.test_volumes.len() {
         spawn(Box::pin(client::verify_first(Rc::clone(session), index, verify_alone)));
     }
     for number in 0..session.options.clients {
         spawn(Box::pin(client::run(Rc::clone(session), number + 1, stream(1))));
     }
-    for index in 0..session.subjects.len() {
+    for index in 0..session.test_volumes.len() {
         if session.options.admin {
             spawn(Box::pin(admin::run(Rc::clone(session), index, stream(2))));
         }
@@ -469,13 +469,13 @@ fn spawn_tasks(session: &Rc<Session>, random: &mut Random) {
 
 /// Drains and detaches all volumes. The backing is healthy, so both succeed eventually.
 async fn stop(session: &Rc<Session>) {
-    for subject in &session.subjects {
-        while session.finding.borrow().is_none() && !admin::destage_all(session, subject).await {
+    for test_volume in &session.test_volumes {
+        while session.finding.borrow().is_none() && !admin::destage_all(session, test_volume).await {
             session.seam.sleep(Nanos::from_millis(200)).await;
         }
-        client::verify(session, subject, false).await;
-        admin::check_nothing_dirty(session, subject);
-        while session.finding.borrow().is_none() && !admin::detach(session, subject).await {
+        client::verify(session, test_volume, false).await;
+        admin::check_nothing_dirty(session, test_volume);
+        while session.finding.borrow().is_none() && !admin::detach(session, test_volume).await {
             session.seam.sleep(Nanos::from_millis(200)).await;
         }
     }

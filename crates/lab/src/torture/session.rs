@@ -54,8 +54,8 @@ impl LatchedFlag {
     }
 }
 
-/// Parts of a subject in one world.
-pub struct SubjectParts {
+/// Parts of a test volume in one world.
+pub struct TestVolumeParts {
     /// Number of the volume in tags and options.
     pub number: u16,
     /// The engine's volume.
@@ -67,7 +67,7 @@ pub struct SubjectParts {
 }
 
 /// A volume under test.
-pub struct Subject {
+pub struct TestVolume {
     /// Number of the volume in tags and options.
     pub number: u16,
     /// Drawn options of the volume.
@@ -100,10 +100,10 @@ pub struct Subject {
     requests_inside: Cell<u32>,
 }
 
-impl Subject {
-    /// Creates a subject at the start of a session.
-    pub fn new(parts: SubjectParts, options: VolumeOptions, model: Rc<RefCell<Model>>) -> Subject {
-        let subject = Subject {
+impl TestVolume {
+    /// Creates a test volume at the start of a session.
+    pub fn new(parts: TestVolumeParts, options: VolumeOptions, model: Rc<RefCell<Model>>) -> TestVolume {
+        let test_volume = TestVolume {
             number: parts.number,
             options,
             model,
@@ -121,8 +121,8 @@ impl Subject {
             is_closed: Cell::new(false),
             requests_inside: Cell::new(0),
         };
-        subject.sync_expectations();
-        subject
+        test_volume.sync_expectations();
+        test_volume
     }
 
     /// Sets the expectations from the volume's present policy and mode.
@@ -163,7 +163,7 @@ impl Subject {
         self.requests_inside.set(self.requests_inside.get() + 1);
     }
 
-    /// Ends an [`Subject::enter`].
+    /// Ends an [`TestVolume::enter`].
     pub fn leave(&self) {
         self.requests_inside.set(self.requests_inside.get() - 1);
     }
@@ -185,13 +185,19 @@ impl Subject {
 
     /// True when a request that began at `began` may fail with `error`. `range` holds the bytes that it accessed; it is
     /// `None` for a flush and similar requests. `changes` is true for requests that write.
-    pub fn may_fail(&self, error: &RequestError, marks: &Marks, range: Option<Range<u64>>, changes: bool) -> bool {
-        let is_in_grace = self.fault_ended.get().is_some_and(|ended| ended + GRACE >= marks.began);
+    pub fn may_fail(
+        &self,
+        error: &RequestError,
+        at_start: &OperationStart,
+        range: Option<Range<u64>>,
+        changes: bool,
+    ) -> bool {
+        let is_in_grace = self.fault_ended.get().is_some_and(|ended| ended + GRACE >= at_start.began);
         match error {
             RequestError::Invalid | RequestError::ReadOnly | RequestError::NotFast | RequestError::Dirty(_) => false,
-            RequestError::ShuttingDown => self.detaching.since(marks.detaching),
+            RequestError::ShuttingDown => self.detaching.since(at_start.detaching),
             RequestError::Disk(_) => {
-                self.may_fail_requests.since(marks.may_fail_requests)
+                self.may_fail_requests.since(at_start.may_fail_requests)
                     || is_in_grace
                     || self.accesses_bad_range(range, changes)
             }
@@ -220,7 +226,7 @@ impl Subject {
 }
 
 /// State at the beginning of an operation.
-pub struct Marks {
+pub struct OperationStart {
     began: Nanos,
     volatile: u64,
     detaching: u64,
@@ -236,7 +242,7 @@ pub struct Session {
     /// The engine.
     pub core: Core<SimSeam>,
     /// The volumes.
-    pub subjects: Vec<Subject>,
+    pub test_volumes: Vec<TestVolume>,
     /// The drawn options.
     pub options: Rc<Options>,
     /// Client operations of this session.
@@ -254,11 +260,11 @@ pub struct Session {
 
 impl Session {
     /// Creates a session without clients.
-    pub fn new(core: Core<SimSeam>, subjects: Vec<Subject>, options: Rc<Options>, operations: u64) -> Session {
+    pub fn new(core: Core<SimSeam>, test_volumes: Vec<TestVolume>, options: Rc<Options>, operations: u64) -> Session {
         Session {
             seam: core.seam().clone(),
             core,
-            subjects,
+            test_volumes,
             options,
             operations,
             operations_left: Cell::new(operations),
@@ -271,13 +277,13 @@ impl Session {
 
     /// Takes one of the remaining operations; false when none is left or a promise is violated.
     pub fn take_operation(&self) -> bool {
-        let left = self.operations_left.get();
-        if left == 0 || self.finding.borrow().is_some() {
+        let remaining = self.operations_left.get();
+        if remaining == 0 || self.finding.borrow().is_some() {
             self.operations_left.set(0);
             self.notify();
             return false;
         }
-        self.operations_left.set(left - 1);
+        self.operations_left.set(remaining - 1);
         true
     }
 
@@ -287,9 +293,9 @@ impl Session {
     }
 
     /// Records a violated promise; only the first is kept.
-    pub fn report(&self, subject: &Subject, result: Result<(), Finding>) {
+    pub fn report(&self, test_volume: &TestVolume, result: Result<(), Finding>) {
         if let Err(finding) = result {
-            self.finding.borrow_mut().get_or_insert((subject.number, finding));
+            self.finding.borrow_mut().get_or_insert((test_volume.number, finding));
             self.operations_left.set(0);
             self.notify();
         }
@@ -321,14 +327,21 @@ impl Session {
     }
 
     /// Begins an operation of `client` on the sectors.
-    pub fn begin(&self, subject: &Subject, client: u16, kind: OpKind, sectors: Range<u64>, fua: bool) -> (OpId, Marks) {
+    pub fn begin(
+        &self,
+        test_volume: &TestVolume,
+        client: u16,
+        kind: OpKind,
+        sectors: Range<u64>,
+        fua: bool,
+    ) -> (OpId, OperationStart) {
         let is_whole_volume = matches!(kind, OpKind::Flush | OpKind::Drain(_) | OpKind::Event(_));
         let bytes = sectors.start * SECTOR_BYTES as u64..sectors.end * SECTOR_BYTES as u64;
-        let marks = Marks {
+        let at_start = OperationStart {
             began: self.seam.now(),
-            volatile: subject.volatile.mark(),
-            detaching: subject.detaching.mark(),
-            may_fail_requests: subject.may_fail_requests.mark(),
+            volatile: test_volume.volatile.mark(),
+            detaching: test_volume.detaching.mark(),
+            may_fail_requests: test_volume.may_fail_requests.mark(),
             range: (!is_whole_volume && !fua).then_some(bytes),
             changes: kind.changes(),
         };
@@ -337,24 +350,33 @@ impl Session {
             first: sectors.start,
             count: sectors.end - sectors.start,
             fua,
-            write_through: subject.write_through.is_on(),
+            write_through: test_volume.write_through.is_on(),
         };
-        (subject.model.borrow_mut().begin(kind, submit, self.seam.now()), marks)
+        (test_volume.model.borrow_mut().begin(kind, submit, self.seam.now()), at_start)
     }
 
     /// Ends an operation without content and reports an error that is not allowed. True when the operation succeeded.
-    pub fn end(&self, subject: &Subject, op: OpId, marks: &Marks, result: &Result<(), RequestError>) -> bool {
-        let volatile = subject.volatile.since(marks.volatile);
+    pub fn end(
+        &self,
+        test_volume: &TestVolume,
+        op: OpId,
+        at_start: &OperationStart,
+        result: &Result<(), RequestError>,
+    ) -> bool {
+        let volatile = test_volume.volatile.since(at_start.volatile);
         let outcome = match result {
             Ok(()) => Outcome::Ok,
             Err(error) => Outcome::Failed(error.to_string()),
         };
-        subject.model.borrow_mut().end(op, outcome, volatile, self.seam.now());
+        test_volume.model.borrow_mut().end(op, outcome, volatile, self.seam.now());
         if let Err(error) = result
-            && !subject.may_fail(error, marks, marks.range.clone(), marks.changes)
+            && !test_volume.may_fail(error, at_start, at_start.range.clone(), at_start.changes)
         {
             let message = format!("op {op} failed although its part of the backing was healthy: {error}");
-            self.report(subject, Err(Finding { message, sector: marks.range.as_ref().map(|range| range.start / 512) }));
+            self.report(
+                test_volume,
+                Err(Finding { message, sector: at_start.range.as_ref().map(|range| range.start / 512) }),
+            );
         }
         result.is_ok()
     }

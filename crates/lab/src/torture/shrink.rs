@@ -4,7 +4,7 @@
 use engine::spec::Sabotage;
 use seam::sim::TraceMode;
 
-use super::options::{End, Options};
+use super::options::{Options, SessionEnd};
 use super::{Violation, run};
 
 /// Upper limit of runs per shrink.
@@ -15,8 +15,8 @@ pub fn shrink(violation: Box<Violation>) -> Box<Violation> {
     let mut search = Search { sabotage: violation.sabotage, best: violation, tries: TRIES };
     loop {
         let before = search.tries;
-        let found = search.round();
-        if !found || before == search.tries || search.tries == 0 {
+        let is_simpler = search.round();
+        if !is_simpler || before == search.tries || search.tries == 0 {
             return search.best;
         }
     }
@@ -31,11 +31,11 @@ struct Search {
 impl Search {
     /// Tries every simplification once; true when one of them still fails.
     fn round(&mut self) -> bool {
-        let mut found = false;
+        let mut is_simpler = false;
         for simplify in SIMPLER {
             let mut options = self.best.options.clone();
             simplify(&mut options);
-            found |= self.attempt(options);
+            is_simpler |= self.attempt(options);
         }
         // Removes parts of the operations, large parts first. Bisection does not apply, because a run with fewer
         // operations is a different run.
@@ -45,10 +45,10 @@ impl Search {
                 options.operations -= options.operations / part;
                 self.attempt(options)
             } {
-                found = true;
+                is_simpler = true;
             }
         }
-        found
+        is_simpler
     }
 
     fn attempt(&mut self, options: Options) -> bool {
@@ -86,7 +86,7 @@ const SIMPLER: [fn(&mut Options); 9] = [
             let last = options.sessions.len() - 2;
             options.sessions.remove(last);
         } else {
-            options.sessions = vec![End::Orderly];
+            options.sessions = vec![SessionEnd::Orderly];
         }
     },
 ];

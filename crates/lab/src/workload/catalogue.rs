@@ -50,22 +50,22 @@ pub const ALL: &[Named] = &[
     Named {
         name: "vdi-steady",
         title: "linked-clone desktops at work: 1.34 reads of 14 KiB and 7.58 writes of 12 KiB per second each",
-        build: |size| one(Desktops::fitted(size).steady(1.0, Nanos::ZERO)),
+        build: |size| single_step(Desktops::fitted(size).steady(1.0, Nanos::ZERO)),
     },
     Named {
         name: "vdi-boot-storm",
         title: "the same desktops, all starting: 80 requests per second each, nine in ten of them reads",
-        build: |size| one(Desktops::fitted(size).boot_storm()),
+        build: |size| single_step(Desktops::fitted(size).boot_storm()),
     },
     Named {
         name: "vdi-logon-storm",
         title: "the same desktops, one logging on every 1.7 s, each at 2.16 times its rate",
-        build: |size| one(Desktops::fitted(size).steady(2.16, Nanos::from_millis(1_667))),
+        build: |size| single_step(Desktops::fitted(size).steady(2.16, Nanos::from_millis(1_667))),
     },
     Named {
         name: "consolidation",
         title: "a tile of servers: mail, OLTP, web, deployment; 24 % reads",
-        build: |size| one(tile::tile(0, size)),
+        build: |size| single_step(tile::tile(0, size)),
     },
     Named {
         name: "crystaldiskmark",
@@ -109,7 +109,7 @@ pub fn find(name: &str, size_bytes: u64) -> Option<Spec> {
     Some(Spec { name: named.name.to_owned(), steps: (named.build)(size_bytes) })
 }
 
-fn one(jobs: Vec<Job>) -> Vec<Step> {
+fn single_step(jobs: Vec<Job>) -> Vec<Step> {
     Spec::single("all", jobs).steps
 }
 
@@ -118,14 +118,14 @@ fn iometer(size_bytes: u64, sizes: &[(u32, u32)], read_percent: u32, random_perc
     let mix: Vec<Part> = sizes.iter().map(part).collect();
     let align_bytes = mix.iter().map(|part| part.bytes).min().unwrap_or(512).min(4096);
     let pattern = Pattern { mix, align_bytes, ..Pattern::random(size_bytes, 4096, 0) };
-    one(vec![Job::eager("all", pattern, DEPTH)])
+    single_step(vec![Job::eager("all", pattern, DEPTH)])
 }
 
 fn hot_cold(size_bytes: u64) -> Vec<Step> {
     let skew = Skew::HotCold { hot_percent: 10, accesses_percent: 90 };
     let pattern = Pattern::random(size_bytes, 8 << 10, 70).with_skew(skew);
     let drift_bytes = (size_bytes / 10_000).next_multiple_of(4096);
-    one(vec![Job::eager("all", Pattern { drift_bytes, ..pattern }, DEPTH)])
+    single_step(vec![Job::eager("all", Pattern { drift_bytes, ..pattern }, DEPTH)])
 }
 
 fn timed(name: String, seconds: u64, pattern: Pattern, depth: u32) -> Step {
@@ -213,17 +213,17 @@ mod tests {
 
     #[test]
     fn tile_reads_24_percent() {
-        let (mut reads, mut all) = (0.0, 0.0);
+        let (mut reads, mut accesses) = (0.0, 0.0);
         for job in tile::tile(0, 10 << 30) {
             let crate::workload::Pace::Think(think) = job.pace else { panic!("a tile's clients think") };
             let rate = f64::from(job.depth) / think.as_secs_f64();
             let weights: u32 = job.pattern.mix.iter().map(|part| part.weight).sum();
             for part in &job.pattern.mix {
                 let rate = rate * f64::from(part.weight) / f64::from(weights);
-                all += rate;
+                accesses += rate;
                 reads += rate * f64::from(part.read_percent) / 100.0;
             }
         }
-        assert!((reads / all - 0.24).abs() < 0.01, "{} of a tile's requests are reads", reads / all);
+        assert!((reads / accesses - 0.24).abs() < 0.01, "{} of a tile's requests are reads", reads / accesses);
     }
 }

@@ -269,8 +269,8 @@ impl Section {
         });
         let mix: Vec<Part> = parts.filter(|part| part.weight > 0).collect();
         let start_bytes = self.get("offset").map(|value| bytes_of(value, size_bytes)).transpose()?.unwrap_or(0);
-        let rest = size_bytes.saturating_sub(start_bytes);
-        let region_bytes = self.get("size").map(|value| bytes_of(value, size_bytes)).transpose()?.unwrap_or(rest);
+        let remainder = size_bytes.saturating_sub(start_bytes);
+        let region_bytes = self.get("size").map(|value| bytes_of(value, size_bytes)).transpose()?.unwrap_or(remainder);
         let min_bytes = mix.iter().map(|part| part.bytes).min().expect("a mix has at least one part");
         let align_bytes = match self.get("blockalign") {
             Some(value) => bytes(value)?.clamp(1, BYTES_MAX) as u32,

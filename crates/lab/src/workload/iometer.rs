@@ -219,8 +219,8 @@ impl File {
 impl Access {
     fn job(&self, worker: &Worker, size_bytes: u64) -> Job {
         let start_bytes = worker.first_sector * SECTOR;
-        let rest = size_bytes.saturating_sub(start_bytes);
-        let region_bytes = if worker.sectors == 0 { rest } else { worker.sectors * SECTOR };
+        let remainder = size_bytes.saturating_sub(start_bytes);
+        let region_bytes = if worker.sectors == 0 { remainder } else { worker.sectors * SECTOR };
         let mix = self.mix.iter().copied().filter(|part| part.weight > 0).collect();
         let pattern =
             Pattern { start_bytes, mix, align_bytes: self.align_bytes, ..Pattern::random(region_bytes, 512, 0) };

@@ -146,11 +146,11 @@ impl Stream {
         if mix.len() == 1 {
             return mix[0];
         }
-        let mut rest = self.random.below(self.weights);
-        let chosen = mix.iter().find(|part| match rest.checked_sub(u64::from(part.weight)) {
+        let mut offset = self.random.below(self.weights);
+        let chosen = mix.iter().find(|part| match offset.checked_sub(u64::from(part.weight)) {
             None => true,
             Some(less) => {
-                rest = less;
+                offset = less;
                 false
             }
         });

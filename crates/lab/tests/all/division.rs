@@ -129,8 +129,8 @@ fn hits_with_and_without(name: &str, blocks: u64, reads: &Reads) -> (u64, u64) {
 fn division_by_curves_matches_the_best_fixed_one_and_beats_none() {
     let reads = rounds(1, 2 * REQUESTS, [(1, Load::Random(3_000)), (4, Load::Random(60_000))]);
     let best = (1..8).map(|part| {
-        let one = MEMORY * part / 8;
-        let shares = [share(0, Some(one)), share(0, Some(MEMORY - one))];
+        let first_share = MEMORY * part / 8;
+        let shares = [share(0, Some(first_share)), share(0, Some(MEMORY - first_share))];
         hits(MEMORY, &reads, Nanos::ZERO, shares)
     });
     let best = best.max().expect("seven divisions were measured");
@@ -171,8 +171,8 @@ fn division_by_curves_raises_hits_of_trace_pairs() {
     let requests = |name: &str| -> Vec<(u64, u64)> {
         #[expect(clippy::disallowed_types, reason = "the test reads its input")]
         let file = std::fs::File::open(folder.join(name)).expect("the folder contains every trace");
-        let all = trace::open(name, Box::new(file), None).expect("the trace format is known");
-        let transfers = all.map(|request| request.expect("the trace is intact")).filter(|request| request.len > 0);
+        let requests = trace::open(name, Box::new(file), None).expect("the trace format is known");
+        let transfers = requests.map(|request| request.expect("the trace is intact")).filter(|request| request.len > 0);
         // Several devices are concatenated; offsets past the simulated disk's size wrap around.
         let at = |at: u64, device: u32| (at + u64::from(device) * (1 << 34)) % (1 << 38);
         transfers.take(TRACED).map(|request| (at(request.at, request.device), request.len)).collect()

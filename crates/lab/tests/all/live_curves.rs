@@ -27,8 +27,8 @@ fn requests(folder: &std::path::Path, name: &str) -> Vec<Request> {
     #[expect(clippy::disallowed_types, reason = "the test reads its input")]
     let file = std::fs::File::open(folder.join(name)).expect("the folder contains every trace");
     let mut blocks = 0;
-    let all = trace::open(name, Box::new(file), None).expect("the trace format is known");
-    let some = all.take_while(|request| {
+    let requests = trace::open(name, Box::new(file), None).expect("the trace format is known");
+    let some = requests.take_while(|request| {
         blocks += request.as_ref().map_or(0, |request| request.len.div_ceil(4096) as usize);
         blocks <= ACCESSES_MAX
     });
@@ -50,12 +50,12 @@ fn live(requests: &[Request]) -> VolumeCurves {
     let target = Target::Volume(volume.clone());
     for request in requests {
         let (at, len) = (request.at, request.len as usize);
-        let done = match request.op {
+        let completion = match request.op {
             Op::Read => fixture.world.block_on(target.read(&fixture.seam, at, len)),
             Op::Write => fixture.world.block_on(target.write(&fixture.seam, at, len, 1)),
             Op::Discard | Op::Flush => Ok(()),
         };
-        done.expect("a disk without faults does not fail");
+        completion.expect("a disk without faults does not fail");
     }
     volume.curves()
 }

@@ -51,7 +51,7 @@ fn lab_policies_match_the_published_miss_ratios() {
 #[test]
 fn memory_replacement_beats_the_best_of_nine_policies_per_row() {
     let Some(traces) = Traces::open() else { return };
-    let mut all = Vec::new();
+    let mut rows = Vec::new();
     println!("{:28} {:>4} {:>8} {:>8} {:>8} {:>8}", "4 KiB", "size", "default", "S3-FIFO", "LRU", "Belady");
     for row in traces.published().into_iter().filter(|row| !row.large) {
         let measured = Replacement::Default.run(row.slots, traces.pages(&row)).miss_ratio();
@@ -59,10 +59,10 @@ fn memory_replacement_beats_the_best_of_nine_policies_per_row() {
         println!("{:28} {:>2} % {measured:>8.4} {s3:>8.4} {lru:>8.4} {belady:>8.4}", row.trace, row.percent);
         assert!(measured <= s3 + 0.01, "{} at {} %: {measured:.4}, S3-FIFO {s3:.4}", row.trace, row.percent);
         if SIZES.contains(&row.percent) {
-            all.push(measured);
+            rows.push(measured);
         }
     }
-    let measured = mean(all);
+    let measured = mean(rows);
     println!("mean at 5, 10, 20 %: {measured:.4}");
     assert!(measured <= 0.4400, "the default misses {measured:.4}; the best of nine policies a row misses 0.4474");
 }

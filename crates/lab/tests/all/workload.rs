@@ -65,9 +65,9 @@ fn sustained_iops(policy: WritePolicy) -> u64 {
     let slow = ArraySpec::new(RaidLevel::Raid5, 5, DiskType::NlSas);
     let disk = fixture.add_disks_on_array(slow, &[64 * GIB]).remove(0);
     let volume = fixture.attach_disk("lun", disk, |spec| spec.policy = policy).unwrap();
-    let done = Rc::new(Cell::new(0));
+    let completed = Rc::new(Cell::new(0));
     for client in 0..16 {
-        let (volume, done, seam) = (volume.clone(), Rc::clone(&done), fixture.seam.clone());
+        let (volume, completed, seam) = (volume.clone(), Rc::clone(&completed), fixture.seam.clone());
         fixture.seam.spawn(async move {
             let mut random = Random::new(5, client);
             loop {
@@ -77,14 +77,14 @@ fn sustained_iops(policy: WritePolicy) -> u64 {
                     true => write(&volume, first, 24, 1).await.expect("an array without faults does not fail"),
                     false => drop(read(&volume, first, 28).await.expect("an array without faults does not fail")),
                 }
-                done.set(done.get() + 1);
+                completed.set(completed.get() + 1);
             }
         });
     }
     fixture.world.run_for(Nanos::from_secs(30)).unwrap();
-    let before = done.get();
+    let before = completed.get();
     fixture.world.run_for(Nanos::from_secs(15)).unwrap();
-    (done.get() - before) / 15
+    (completed.get() - before) / 15
 }
 
 #[test]

@@ -73,8 +73,8 @@ impl FromStr for EventKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = EventKind::ALL.into_iter().find(|kind| kind.name() == text);
-        found.ok_or_else(|| {
+        let kind = EventKind::ALL.into_iter().find(|kind| kind.name() == text);
+        kind.ok_or_else(|| {
             format!("\"{text}\" is no kind of event; there are {}", EventKind::ALL.map(Self::name).join(", "))
         })
     }

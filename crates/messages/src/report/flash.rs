@@ -100,7 +100,8 @@ pub struct LostBlockReport {
     /// The volume; empty while it is not served.
     pub volume: String,
     /// Its identity, 16 hexadecimal digits.
-    pub incarnation: String,
+    #[serde(rename = "incarnation")]
+    pub volume_id: String,
     /// Byte offset of the 4 KiB block.
     pub at_bytes: u64,
 }

@@ -63,8 +63,8 @@ pub struct Bucket {
 /// linearly within a bucket, as Prometheus does. In the first bucket nothing more is known: the result is its upper
 /// end, and is shown as "less than" that. In a bucket without an upper end the result is the lower end.
 pub fn percentile_us(buckets: impl Iterator<Item = Bucket> + Clone, part: f64) -> Option<f64> {
-    let all: u64 = buckets.clone().map(|bucket| bucket.count).sum();
-    let rank = ((all as f64 * part).ceil() as u64).clamp(1, all.max(1));
+    let total: u64 = buckets.clone().map(|bucket| bucket.count).sum();
+    let rank = ((total as f64 * part).ceil() as u64).clamp(1, total.max(1));
     let mut below = 0;
     for bucket in buckets.filter(|bucket| bucket.count > 0) {
         if below + bucket.count >= rank {
@@ -275,15 +275,15 @@ mod tests {
 
     #[test]
     fn sums_and_differences_equal_those_of_all_buckets() {
-        let (one, other) = ([3, 0, 5, 0, 0, 7], [1, 2, 0, 0, 9, 4]);
-        let both: Vec<u64> = one.iter().zip(other).map(|(one, other)| one + other).collect();
-        let mut sum = counts(&one);
-        sum.add(&counts(&other));
+        let (first, second) = ([3, 0, 5, 0, 0, 7], [1, 2, 0, 0, 9, 4]);
+        let both: Vec<u64> = first.iter().zip(second).map(|(first, second)| first + second).collect();
+        let mut sum = counts(&first);
+        sum.add(&counts(&second));
         for part in [0.1, 0.25, 0.5, 0.9, 0.99, 1.0] {
             assert_eq!(sum.percentile_us(part), counts(&both).percentile_us(part), "{part}");
-            assert_eq!(sum.since(&counts(&one)).percentile_us(part), counts(&other).percentile_us(part), "{part}");
+            assert_eq!(sum.since(&counts(&first)).percentile_us(part), counts(&second).percentile_us(part), "{part}");
         }
-        assert_eq!((sum.all, sum.sum_us, sum.since(&counts(&one)).sum_us), (31, 310.0, 160.0));
+        assert_eq!((sum.all, sum.sum_us, sum.since(&counts(&first)).sum_us), (31, 310.0, 160.0));
     }
 
     #[test]

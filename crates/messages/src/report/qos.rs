@@ -107,13 +107,13 @@ impl DatastoreReport {
     /// A copy with the members that wait or use most of the datastore.
     pub fn summary(&self) -> DatastoreReport {
         let mut members: Vec<_> = self.members.iter().collect();
-        members.sort_by(|one, other| {
+        members.sort_by(|left, right| {
             let weight = |member: &MemberReport| (member.waiting > 0, member.used_ratio);
-            let (one, other) = (weight(one), weight(other));
-            other.0.cmp(&one.0).then(other.1.total_cmp(&one.1))
+            let (left, right) = (weight(left), weight(right));
+            right.0.cmp(&left.0).then(right.1.total_cmp(&left.1))
         });
         members.truncate(FOLLOWED);
-        members.sort_by(|one, other| one.volume.cmp(&other.volume));
+        members.sort_by(|left, right| left.volume.cmp(&right.volume));
         DatastoreReport { members: members.into_iter().cloned().collect(), ..self.without_members() }
     }
 

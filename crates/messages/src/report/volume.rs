@@ -97,8 +97,9 @@ impl LatencyReport {
 pub struct VolumeReport {
     /// Name that clients see.
     pub name: String,
-    /// Incarnation, 16 hexadecimal digits; empty while it is refused.
-    pub incarnation: String,
+    /// Volume ID, 16 hexadecimal digits; empty while it is refused.
+    #[serde(rename = "incarnation")]
+    pub volume_id: String,
     /// State.
     pub state: VolumeState,
     /// Write policy.
@@ -242,7 +243,7 @@ impl VolumeReport {
     pub fn idle(name: &str, state: VolumeState, policy: &str, backing: &str) -> Self {
         VolumeReport {
             name: name.to_owned(),
-            incarnation: String::new(),
+            volume_id: String::new(),
             state,
             policy: policy.to_owned(),
             size_bytes: 0,

@@ -12,9 +12,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::Waker;
 
-use connection::{Control, Duplex, Finished, Protocol, Stop};
+use connection::{Control, Duplex, DuplexOutcome, Protocol, Stop};
 use engine::Volume;
-use seam::{Incoming, Seam, StreamReader, StreamWriter};
+use seam::{BufferedReader, Seam, StreamReader, StreamWriter};
 
 use self::requests::{Ending, ReadError};
 use crate::negotiation::Negotiated;
@@ -76,11 +76,11 @@ impl<S: Seam> Connection<S> {
     /// of the stream for a handover, if the client is at a request boundary and all requests are answered.
     pub(crate) async fn run<R: StreamReader<S>, W: StreamWriter<S>>(
         self: Rc<Self>,
-        mut incoming: Incoming<S, R>,
+        mut incoming: BufferedReader<S, R>,
         writer: W,
     ) -> Option<(R, W)> {
-        let halves = Halves { connection: &self, interrupt: incoming.interrupter() };
-        let Finished { ended, writer } = self.duplex.run(&halves, self.read_requests(&mut incoming), writer).await;
+        let halves = ConnectionHalves { connection: &self, interrupt: incoming.interrupter() };
+        let DuplexOutcome { ended, writer } = self.duplex.run(&halves, self.read_requests(&mut incoming), writer).await;
         match ended {
             Some(Ok(Ending::HandOver)) => incoming.into_reader().zip(writer),
             _ => None,
@@ -107,14 +107,14 @@ impl<S: Seam> Connection<S> {
 }
 
 /// The connection as the duplex loop sees it.
-struct Halves<'a, S: Seam, I> {
+struct ConnectionHalves<'a, S: Seam, I> {
     connection: &'a Connection<S>,
     /// Ends the current wait for data.
     interrupt: I,
 }
 
-impl<S: Seam, I: Fn()> Protocol for Halves<'_, S, I> {
-    type Ended = Result<Ending, ReadError>;
+impl<S: Seam, I: Fn()> Protocol for ConnectionHalves<'_, S, I> {
+    type ReadOutcome = Result<Ending, ReadError>;
 
     fn is_full(&self) -> bool {
         self.connection.is_full()

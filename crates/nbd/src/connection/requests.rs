@@ -7,7 +7,7 @@ use connection::buffer_bytes;
 use engine::telemetry::OpKind;
 use engine::{HINTS_MAX, OwnedBlocks};
 use nbd_protocol::{Command, Errno, ProtocolError, Request, Step, command};
-use seam::{BLOCK_BYTES, Incoming, Piece, Seam, StreamReader};
+use seam::{BLOCK_BYTES, BufferedReader, Piece, Seam, StreamReader};
 
 use super::Connection;
 use super::request_guard::RequestGuard;
@@ -43,7 +43,7 @@ impl<S: Seam> Connection<S> {
     /// Reads requests until the connection ends.
     pub(super) async fn read_requests<R: StreamReader<S>>(
         self: &Rc<Self>,
-        incoming: &mut Incoming<S, R>,
+        incoming: &mut BufferedReader<S, R>,
     ) -> Result<Ending, ReadError> {
         let mut pieces = Vec::new();
         // A write received directly into blocks is likely followed by another, so only the next header is received.
@@ -56,9 +56,9 @@ impl<S: Seam> Connection<S> {
                     return Ok(Ending::HandOver);
                 }
                 if header_only || self.is_handing_over() {
-                    ignore_interrupt(incoming.more_of(Request::BYTES - incoming.bytes().len()).await)?;
+                    ignore_interrupt(incoming.receive_at_most(Request::BYTES - incoming.bytes().len()).await)?;
                 } else {
-                    ignore_interrupt(incoming.more().await)?;
+                    ignore_interrupt(incoming.receive_more().await)?;
                     self.hint(incoming.bytes());
                 }
                 continue;
@@ -148,7 +148,7 @@ impl<S: Seam> Connection<S> {
     /// Serves a write whose header has been received; returns true if its data was received directly into blocks.
     async fn write<R: StreamReader<S>>(
         self: &Rc<Self>,
-        incoming: &mut Incoming<S, R>,
+        incoming: &mut BufferedReader<S, R>,
         request: &Request,
     ) -> io::Result<bool> {
         let len = request.len as usize;
@@ -202,7 +202,7 @@ impl<S: Seam> Connection<S> {
     /// Serves a write whose data is received directly into the blocks that keep it.
     async fn write_into_blocks<R: StreamReader<S>>(
         self: &Rc<Self>,
-        incoming: &mut Incoming<S, R>,
+        incoming: &mut BufferedReader<S, R>,
         request: &Request,
         mut blocks: Vec<S::BlockMut>,
         guard: RequestGuard<S>,
@@ -221,7 +221,7 @@ impl<S: Seam> Connection<S> {
     /// Serves a write that is too long to be held whole.
     async fn write_in_pieces<R: StreamReader<S>>(
         self: &Rc<Self>,
-        incoming: &mut Incoming<S, R>,
+        incoming: &mut BufferedReader<S, R>,
         request: &Request,
     ) -> io::Result<()> {
         let write = LargeWrite::new(self, request);
@@ -279,16 +279,20 @@ impl<S: Seam> Connection<S> {
     }
 
     /// Sends the queued replies, then waits for more data from the client; may return without data. During a handover
-    /// at most `wanted` bytes are received.
-    async fn receive_more<R: StreamReader<S>>(&self, incoming: &mut Incoming<S, R>, wanted: usize) -> io::Result<()> {
+    /// at most `len` bytes are received.
+    async fn receive_more<R: StreamReader<S>>(
+        &self,
+        incoming: &mut BufferedReader<S, R>,
+        len: usize,
+    ) -> io::Result<()> {
         self.duplex.wait_until_sent().await;
         ignore_interrupt(match self.is_handing_over() {
-            true => incoming.more_of(wanted.min(HANDOVER_RECEIVE_BYTES_MAX)).await,
-            false => incoming.more().await,
+            true => incoming.receive_at_most(len.min(HANDOVER_RECEIVE_BYTES_MAX)).await,
+            false => incoming.receive_more().await,
         })
     }
 
-    async fn skip<R: StreamReader<S>>(&self, incoming: &mut Incoming<S, R>, mut len: usize) -> io::Result<()> {
+    async fn skip<R: StreamReader<S>>(&self, incoming: &mut BufferedReader<S, R>, mut len: usize) -> io::Result<()> {
         while len > 0 {
             if incoming.bytes().is_empty() {
                 self.receive_more(incoming, len).await?;

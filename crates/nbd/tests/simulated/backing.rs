@@ -60,7 +60,7 @@ fn export_behaves_as_a_disk() {
 
         assert_eq!(export.set_size(0).await, Err(DiskError::Unsupported));
         disk(&world).resize(SIZE * 2);
-        assert_eq!(export.incarnation(), 0);
+        assert_eq!(export.connection_epoch(), 0);
     });
 }
 
@@ -93,11 +93,11 @@ fn requests_wait_for_a_returning_server_and_fail_after_a_time_out() {
         server.stop(Nanos::ZERO).await;
         let (late, reader) = (export.clone(), seam.clone());
         let read = Rc::new(Cell::new(false));
-        let done = Rc::clone(&read);
+        let has_read = Rc::clone(&read);
         seam.spawn(async move {
             let (result, _) = late.read(0, empty(&reader, 1)).await;
             assert_eq!(result, Ok(()));
-            done.set(true);
+            has_read.set(true);
         });
         seam.sleep(Nanos::from_secs(30)).await;
         assert!(!read.get());
@@ -130,14 +130,14 @@ fn flush_across_a_reconnect_fails() {
         serve(&seam, plain(), Options::default()).await;
         let export = open(&seam).await;
         export.write(0, vec![block(&world, 1)]).await.expect("written");
-        let before = export.incarnation();
+        let before = export.connection_epoch();
         let cutter = async {
             seam.yield_now().await;
             world.cut(&address());
         };
         let (flushed, ()) = both(export.flush(), cutter).await;
         assert_eq!(flushed, Err(DiskError::Io("connection lost during flush".into())));
-        assert_ne!(export.incarnation(), before);
+        assert_ne!(export.connection_epoch(), before);
         export.flush().await.expect("the next flush succeeds");
     });
 }
@@ -171,7 +171,7 @@ fn silent_server_is_replaced_by_a_new_connection() {
         });
         let export = open(&seam).await;
         let (result, _) = export.read(0, empty(&seam, 1)).await;
-        assert_eq!((result, connections.get(), export.incarnation()), (Ok(()), 2, 1));
+        assert_eq!((result, connections.get(), export.connection_epoch()), (Ok(()), 2, 1));
     });
 }
 
@@ -179,30 +179,30 @@ fn silent_server_is_replaced_by_a_new_connection() {
 async fn both<A, B>(first: impl Future<Output = A>, second: impl Future<Output = B>) -> (A, B) {
     use std::task::Poll;
     let (mut first, mut second) = (std::pin::pin!(first), std::pin::pin!(second));
-    let (mut one, mut other) = (None, None);
+    let (mut first_result, mut second_result) = (None, None);
     std::future::poll_fn(|context| {
-        if one.is_none()
-            && let Poll::Ready(done) = first.as_mut().poll(context)
+        if first_result.is_none()
+            && let Poll::Ready(result) = first.as_mut().poll(context)
         {
-            one = Some(done);
+            first_result = Some(result);
         }
-        if other.is_none()
-            && let Poll::Ready(done) = second.as_mut().poll(context)
+        if second_result.is_none()
+            && let Poll::Ready(result) = second.as_mut().poll(context)
         {
-            other = Some(done);
+            second_result = Some(result);
         }
-        if one.is_some() && other.is_some() { Poll::Ready(()) } else { Poll::Pending }
+        if first_result.is_some() && second_result.is_some() { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
-    (one.expect("ready"), other.expect("ready"))
+    (first_result.expect("ready"), second_result.expect("ready"))
 }
 
 /// A writer's knowledge of a block: the last write, and the last write that a flush made durable.
 #[derive(Clone, Copy, Debug, Default)]
 struct KnownBlock {
     sequence: u64,
-    /// Incarnation of the disk when the write was submitted.
-    incarnation: u64,
+    /// Connection epoch of the disk when the write was submitted.
+    connection_epoch: u64,
     acknowledged: bool,
     durable: u64,
 }
@@ -214,8 +214,8 @@ fn discard_unflushed(world: &World, blocks: u64) {
 }
 
 /// Writes, flushes, cuts connections and crashes the server; returns the number of flushed blocks that were lost.
-/// `respects_incarnation`: the writer treats a new incarnation as a loss of unflushed data, as it must.
-fn lost_flushed_blocks(seed: u64, respects_incarnation: bool) -> usize {
+/// `respects_connection_epoch`: the writer treats a new connection epoch as a loss of unflushed data, as it must.
+fn lost_flushed_blocks(seed: u64, respects_connection_epoch: bool) -> usize {
     const BLOCKS: u64 = 64;
     let world = world(seed);
     let seam = world.seam();
@@ -229,9 +229,9 @@ fn lost_flushed_blocks(seed: u64, respects_incarnation: bool) -> usize {
         let flush = |known: Rc<RefCell<BTreeMap<u64, KnownBlock>>>, export: NbdDisk<SimSeam>| async move {
             let before: Vec<_> = known.borrow().iter().map(|(number, known)| (*number, *known)).collect();
             let result = export.flush().await;
-            let now = export.incarnation();
+            let now = export.connection_epoch();
             for (number, old) in before.into_iter().filter(|(_, old)| result.is_ok() && old.acknowledged) {
-                if old.incarnation == now || !respects_incarnation {
+                if old.connection_epoch == now || !respects_connection_epoch {
                     let mut known = known.borrow_mut();
                     let known = known.entry(number).or_default();
                     known.durable = known.durable.max(old.sequence);
@@ -261,11 +261,11 @@ fn lost_flushed_blocks(seed: u64, respects_incarnation: bool) -> usize {
                     let number = writer + 8 * rng.below(BLOCKS / 8);
                     known.borrow_mut().entry(number).or_default().acknowledged = false;
                     // Read before the write: afterwards its connection may be lost already.
-                    let incarnation = export.incarnation();
+                    let connection_epoch = export.connection_epoch();
                     export.write(number * BLOCK_BYTES as u64, vec![piece]).await.expect("the server comes back");
                     let mut known = known.borrow_mut();
                     let entry = known.entry(number).or_default();
-                    *entry = KnownBlock { sequence, incarnation, acknowledged: true, ..*entry };
+                    *entry = KnownBlock { sequence, connection_epoch, acknowledged: true, ..*entry };
                 }
                 writers.set(writers.get() - 1);
             });
@@ -299,7 +299,7 @@ fn flushed_writes_survive_reconnects_and_server_crashes() {
 }
 
 #[test]
-fn check_finds_a_writer_that_ignores_the_incarnation() {
+fn check_finds_a_writer_that_ignores_the_connection_epoch() {
     let lost: usize = (0..60).map(|seed| lost_flushed_blocks(1000 + seed, false)).sum();
     assert!(lost > 0);
 }
@@ -311,15 +311,15 @@ fn answered_requests_are_not_repeated_and_none_is_lost() {
     world.block_on(async {
         let server = serve(&seam, plain(), Options::default()).await;
         let export = open(&seam).await;
-        let done = Rc::new(Cell::new(0));
+        let completed = Rc::new(Cell::new(0));
         for number in 0..200_u64 {
-            let (export, done, piece) = (export.clone(), Rc::clone(&done), block(&world, number + 1));
+            let (export, completed, piece) = (export.clone(), Rc::clone(&completed), block(&world, number + 1));
             seam.spawn(async move {
                 export
                     .write(number * BLOCK_BYTES as u64, vec![piece])
                     .await
                     .expect("the write succeeds after reconnects");
-                done.set(done.get() + 1);
+                completed.set(completed.get() + 1);
             });
         }
         for _ in 0..20 {
@@ -327,7 +327,7 @@ fn answered_requests_are_not_repeated_and_none_is_lost() {
             world.cut(&address());
         }
         seam.sleep(Nanos::from_secs(5)).await;
-        assert_eq!(done.get(), 200);
+        assert_eq!(completed.get(), 200);
         let (result, pieces) = export.read(0, empty(&seam, 200)).await;
         assert_eq!(result, Ok(()));
         assert!(pieces.iter().zip(1..).all(|(piece, tag)| piece.block.tags() == [tag; 8]));

@@ -9,7 +9,7 @@ use nbd_protocol::{
     reply,
 };
 use seam::sim::{SimReader, SimSeam, SimWriter};
-use seam::{Address, ByteStream, Gather, Incoming, Seam, StreamWriter};
+use seam::{Address, BufferedReader, ByteStream, Gather, Seam, StreamWriter};
 
 /// One part of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum ReplyPart {
 
 /// A connection to the server.
 pub struct Client {
-    incoming: Incoming<SimSeam, SimReader>,
+    incoming: BufferedReader<SimSeam, SimReader>,
     writer: SimWriter,
     next: u64,
 }
@@ -45,7 +45,7 @@ impl Client {
     /// Connects without sending anything.
     pub async fn connect_without_flags(seam: &SimSeam, to: &Address) -> Client {
         let (reader, writer) = seam.connect(to).await.expect("the server listens").split();
-        Client { incoming: Incoming::new(reader, 1 << 20), writer, next: 1 }
+        Client { incoming: BufferedReader::new(reader, 1 << 20), writer, next: 1 }
     }
 
     /// Sends bytes; errors of a closed connection are ignored.
@@ -63,7 +63,7 @@ impl Client {
                     self.incoming.consume(used);
                     return Some(value);
                 }
-                Step::More(_) => self.incoming.more().await.ok()?,
+                Step::More(_) => self.incoming.receive_more().await.ok()?,
             }
         }
     }
@@ -71,7 +71,7 @@ impl Client {
     async fn payload(&mut self, len: usize) -> Option<Vec<u8>> {
         while self.incoming.bytes().len() < len {
             self.incoming.grow(len);
-            self.incoming.more().await.ok()?;
+            self.incoming.receive_more().await.ok()?;
         }
         let payload = self.incoming.bytes()[..len].to_vec();
         self.incoming.consume(len);
@@ -80,7 +80,7 @@ impl Client {
 
     /// True if the server has closed the connection and all data was received.
     pub async fn is_closed(&mut self) -> bool {
-        self.incoming.bytes().is_empty() && self.incoming.more().await.is_err()
+        self.incoming.bytes().is_empty() && self.incoming.receive_more().await.is_err()
     }
 
     /// Sends an option and receives its replies; an empty list if the server has closed the connection.

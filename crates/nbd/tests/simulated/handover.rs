@@ -95,7 +95,7 @@ fn idle_client_is_handed_over_at_once_with_its_terms() {
         let handed = first.hand_over(DRAIN_TIMEOUT).await;
         assert!(seam.now() < began + Nanos::from_millis(100), "the handover waited");
         let negotiated = NegotiatedTerms {
-            incarnation: VolumeId(1),
+            volume_id: VolumeId(1),
             size_bytes: SIZE,
             read_only: false,
             structured: true,
@@ -166,7 +166,7 @@ fn unreceived_replies_delay_a_handover_only_until_its_time_limit() {
 #[test]
 fn client_is_disconnected_if_its_volume_changed() {
     let negotiated = NegotiatedTerms {
-        incarnation: VolumeId(1),
+        volume_id: VolumeId(1),
         size_bytes: SIZE,
         read_only: false,
         structured: true,
@@ -174,7 +174,7 @@ fn client_is_disconnected_if_its_volume_changed() {
         unreported_loss: false,
     };
     let others = [
-        (NegotiatedTerms { incarnation: VolumeId(2), ..negotiated }, TakeOverError::NoVolume),
+        (NegotiatedTerms { volume_id: VolumeId(2), ..negotiated }, TakeOverError::NoVolume),
         (NegotiatedTerms { size_bytes: SIZE + 512, ..negotiated }, TakeOverError::Smaller),
         (NegotiatedTerms { read_only: true, ..negotiated }, TakeOverError::ReadOnly),
     ];

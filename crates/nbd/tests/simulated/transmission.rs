@@ -144,16 +144,16 @@ fn data_acknowledged_by_fua_or_any_flush_are_durable() {
     let seam = world.seam();
     world.block_on(async {
         serve(&seam, plain(), Options::default()).await;
-        let (mut one, mut other) = (connect(&seam).await, connect(&seam).await);
-        one.go("vm1").await;
-        other.go("vm1").await;
-        one.write(0, &sectors(1, 8)).await.expect("written");
-        assert_eq!(other.call(Command::Flush, 0, 0, 0, b"").await, [ReplyPart::Done]);
+        let (mut first_client, mut second_client) = (connect(&seam).await, connect(&seam).await);
+        first_client.go("vm1").await;
+        second_client.go("vm1").await;
+        first_client.write(0, &sectors(1, 8)).await.expect("written");
+        assert_eq!(second_client.call(Command::Flush, 0, 0, 0, b"").await, [ReplyPart::Done]);
         assert_eq!(disk(&world).durable_tag(0), 1, "a flush on one connection covers all connections");
-        let fua = other.call(Command::Write, command::FUA, 4096, 4096, &sectors(2, 8)).await;
+        let fua = second_client.call(Command::Write, command::FUA, 4096, 4096, &sectors(2, 8)).await;
         assert_eq!((fua, disk(&world).durable_tag(8)), (vec![ReplyPart::Done], 2));
         let long = sectors(3, 1024);
-        let fua = other.call(Command::Write, command::FUA, 1 << 20, long.len() as u32, &long).await;
+        let fua = second_client.call(Command::Write, command::FUA, 1 << 20, long.len() as u32, &long).await;
         assert_eq!((fua, disk(&world).durable_tag(2048 + 1023)), (vec![ReplyPart::Done], 3));
     });
 }
@@ -171,8 +171,8 @@ fn block_status_reports_distinct_extents_and_one_if_requested() {
         assert!(all.windows(2).all(|pair| pair[0].1 != pair[1].1), "{all:?}");
         let data = all.iter().filter(|(_, state)| *state & (flags::STATE_HOLE | flags::STATE_ZERO) == 0);
         assert_eq!(data.map(|(len, _)| len).sum::<u32>(), 1 << 20);
-        let one = client.call(Command::BlockStatus, command::REQ_ONE, 0, 4 << 20, b"").await;
-        assert_eq!(one, [ReplyPart::Status(all[..1].to_vec())]);
+        let first_extent = client.call(Command::BlockStatus, command::REQ_ONE, 0, 4 << 20, b"").await;
+        assert_eq!(first_extent, [ReplyPart::Status(all[..1].to_vec())]);
     });
 }
 

@@ -115,8 +115,11 @@ fn partial_sector_writes_by_several_clients_lose_no_byte() {
                 let sector = clients[0].read(at, 512).await.expect("the read succeeds");
                 for number in 0..4 {
                     let part = &sector[100 * number as usize..][..100];
-                    let one = |byte| part.iter().all(|other| *other == byte);
-                    assert!(one(whole) || one(client_byte(round, number)), "seed {seed} round {round}: {part:?}");
+                    let is_filled_with = |byte| part.iter().all(|other| *other == byte);
+                    assert!(
+                        is_filled_with(whole) || is_filled_with(client_byte(round, number)),
+                        "seed {seed} round {round}: {part:?}"
+                    );
                 }
                 assert!(sector[400..] == [whole; 112], "seed {seed} round {round}: bytes of the whole write");
             }

@@ -26,7 +26,7 @@ fn flush_of_minutes_does_not_count_as_a_lost_server() {
         disk(&world).set_timing(slow);
         let export = open(&seam).await;
         assert_eq!(export.write(0, ones(&world)).await, Ok(()));
-        assert_eq!((export.flush().await, export.incarnation()), (Ok(()), 0));
+        assert_eq!((export.flush().await, export.connection_epoch()), (Ok(()), 0));
         assert_eq!(disk(&world).durable_tag(0), 1);
     });
 }

@@ -10,7 +10,7 @@ use super::{BLOCK, Extent, Task, read_failed, write_failed};
 use crate::cdb::{Cdb, invalid_field};
 use crate::exchange::{DataIn, DataOut};
 use crate::failure::Failure;
-use crate::sense::{Asc, Key, Sense};
+use crate::sense::{Asc, Sense, SenseKey};
 use crate::status::Status;
 use crate::unit::Unit;
 
@@ -76,7 +76,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
 
 /// MISCOMPARE sense data with the byte offset of the first difference.
 pub fn miscompare(place: u64) -> Failure {
-    Sense::new(Key::MISCOMPARE, Asc::MISCOMPARE_DURING_VERIFY).with_information(place).into()
+    Sense::new(SenseKey::MISCOMPARE, Asc::MISCOMPARE_DURING_VERIFY).with_information(place).into()
 }
 
 /// Offset of the first byte at which `pieces` and `bytes` differ.

@@ -34,13 +34,13 @@ use seam::block::pieces_len;
 use seam::{Piece, SECTOR_BYTES, Seam};
 
 use self::read::{TRANSFER_BLOCKS_MAX, has_fua};
-use crate::absent::{Absent, no_unit, not_ready};
+use crate::absent::{AbsentUnit, no_unit, not_ready};
 use crate::cdb::Cdb;
-use crate::exchange::{Cancel, Command, DataIn, DataOut, Expected};
+use crate::exchange::{CancelToken, Command, DataIn, DataOut, ExpectedLengths};
 use crate::failure::{EngineOperation, Failure, failure_of};
 use crate::lun::Lun;
 use crate::nexus::Nexus;
-use crate::opcodes::{Kind, Opcode, Reserved};
+use crate::opcodes::{Conflict, Kind, Opcode};
 use crate::sense::{Asc, Sense};
 use crate::status::Status;
 use crate::target::Target;
@@ -57,10 +57,10 @@ pub struct Task<'a, S: Seam, O, I> {
     target: &'a Target<S>,
     unit: Option<Rc<Unit<S>>>,
     /// The unit's identity if its volume is not attached now.
-    absent: Option<Absent>,
+    absent: Option<AbsentUnit>,
     nexus: &'a Nexus,
-    expected: Expected,
-    cancel: &'a Cancel,
+    expected: ExpectedLengths,
+    cancel: &'a CancelToken,
     out: &'a mut O,
     input: &'a mut I,
     /// Bytes that the command transfers in full, and bytes sent to the initiator so far.
@@ -76,7 +76,7 @@ impl<'a, S: Seam, O: DataOut, I: DataIn<S>> Task<'a, S, O, I> {
     pub fn new(
         target: &'a Target<S>,
         unit: Option<Rc<Unit<S>>>,
-        absent: Option<Absent>,
+        absent: Option<AbsentUnit>,
         nexus: &'a Nexus,
         command: &Command<'a>,
         out: &'a mut O,
@@ -107,12 +107,12 @@ impl<'a, S: Seam, O: DataOut, I: DataIn<S>> Task<'a, S, O, I> {
 
     /// Executes the command.
     pub async fn run(&mut self, cdb: &[u8]) -> Result<Status, Failure> {
-        let found = Opcode::find(cdb);
-        let kind = found.as_ref().ok().map(|(opcode, _)| opcode.kind);
+        let opcode = Opcode::find(cdb);
+        let kind = opcode.as_ref().ok().map(|(opcode, _)| opcode.kind);
         let needs_no_unit = matches!(kind, Some(Kind::Inquiry | Kind::ReportLuns | Kind::RequestSense));
         let Some(unit) = self.unit.clone() else {
             let refusal = || if self.absent.is_some() { not_ready() } else { no_unit() };
-            let (opcode, cdb) = found.ok().filter(|_| needs_no_unit).ok_or_else(refusal)?;
+            let (opcode, cdb) = opcode.ok().filter(|_| needs_no_unit).ok_or_else(refusal)?;
             opcode.check(&cdb)?;
             return match (opcode.kind, self.absent.clone()) {
                 (Kind::Inquiry, Some(absent)) => self.inquiry_absent(&absent.identity, cdb).await,
@@ -126,10 +126,10 @@ impl<'a, S: Seam, O: DataOut, I: DataIn<S>> Task<'a, S, O, I> {
         if !needs_no_unit && let Some(attention) = unit.take_attention(self.nexus) {
             return Err(attention.sense().into());
         }
-        let (opcode, cdb) = found?;
+        let (opcode, cdb) = opcode?;
         opcode.check(&cdb)?;
         unit.reservations.check(self.nexus, opcode.reserved)?;
-        let changes = matches!(opcode.reserved, Reserved::Write | Reserved::Persistent);
+        let changes = matches!(opcode.reserved, Conflict::Write | Conflict::Persistent);
         self.running = Some(unit.tasks.begin(self.nexus.0.number, self.cancel, changes));
         if needs_medium(opcode.kind) {
             unit.check_present()?;

@@ -11,7 +11,7 @@ use crate::exchange::{DataIn, DataOut};
 use crate::failure::Failure;
 use crate::sense::{Asc, Sense};
 use crate::status::Status;
-use crate::unit::{Mode, Unit};
+use crate::unit::{ModeParameters, Unit};
 
 const CACHING: u8 = 0x08;
 const CONTROL: u8 = 0x0a;
@@ -25,10 +25,10 @@ const DESCRIPTOR_SENSE: u8 = 0x04;
 const WRITE_PROTECT: u8 = 0x08;
 
 /// Content of the page `code` with a length of `len` bytes. `mode`: `None` gives the mask of changeable bits.
-fn page(code: u8, len: usize, mode: Option<Mode>) -> Vec<u8> {
+fn page(code: u8, len: usize, mode: Option<ModeParameters>) -> Vec<u8> {
     let mut bytes = vec![code, len as u8];
     bytes.resize(2 + len, 0);
-    let set = |on: fn(&Mode) -> bool, bit: u8| if mode.is_none_or(|mode| on(&mode)) { bit } else { 0 };
+    let set = |on: fn(&ModeParameters) -> bool, bit: u8| if mode.is_none_or(|mode| on(&mode)) { bit } else { 0 };
     match code {
         CACHING => bytes[2] = set(|mode| mode.write_cache, WRITE_CACHE),
         CONTROL => {
@@ -53,7 +53,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let mode = match control {
             0 => Some(unit.mode.get()),
             1 => None,
-            2 => Some(Mode::DEFAULT),
+            2 => Some(ModeParameters::DEFAULT),
             _ => return Err(Sense::illegal(Asc::SAVING_NOT_SUPPORTED).into()),
         };
         let is_requested = |page_code: u8| code == ALL || code == page_code;
@@ -120,7 +120,7 @@ fn block_descriptor<S: Seam>(unit: &Unit<S>, long: bool) -> Vec<u8> {
 }
 
 /// The mode after a list of pages. A page that changes a fixed bit is refused.
-fn selected(bytes: &[u8], long: bool, mode: Mode) -> Result<Mode, Failure> {
+fn selected(bytes: &[u8], long: bool, mode: ModeParameters) -> Result<ModeParameters, Failure> {
     let cut_short = || Failure::from(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR));
     let head_len = if long { 8 } else { 4 };
     let head = bytes.get(..head_len).ok_or_else(cut_short)?;
@@ -170,16 +170,16 @@ mod tests {
 
     #[test]
     fn changeable_bits_are_set_and_fixed_bits_refused() {
-        let select = |pages: &[u8]| selected(&[&[0, 0, 0, 0][..], pages].concat(), false, Mode::DEFAULT);
-        let mut caching = page(CACHING, 18, Some(Mode::DEFAULT));
-        assert_eq!(select(&caching), Ok(Mode::DEFAULT));
+        let select = |pages: &[u8]| selected(&[&[0, 0, 0, 0][..], pages].concat(), false, ModeParameters::DEFAULT);
+        let mut caching = page(CACHING, 18, Some(ModeParameters::DEFAULT));
+        assert_eq!(select(&caching), Ok(ModeParameters::DEFAULT));
         caching[2] = 0;
-        assert_eq!(select(&caching), Ok(Mode { write_cache: false, ..Mode::DEFAULT }));
+        assert_eq!(select(&caching), Ok(ModeParameters { write_cache: false, ..ModeParameters::DEFAULT }));
         caching[2] = 1;
         assert_eq!(select(&caching), Err(invalid_parameter(4 + 2)));
-        let mut control = page(CONTROL, 10, Some(Mode::DEFAULT));
+        let mut control = page(CONTROL, 10, Some(ModeParameters::DEFAULT));
         (control[2], control[4]) = (4, 8);
-        let both = Mode { descriptor_sense: true, write_protect: true, ..Mode::DEFAULT };
+        let both = ModeParameters { descriptor_sense: true, write_protect: true, ..ModeParameters::DEFAULT };
         assert_eq!(select(&control), Ok(both));
         assert_eq!(select(&control[..11]), Err(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR).into()));
         assert_eq!(select(&[0x3e, 0]), Err(invalid_parameter(4)));
@@ -187,8 +187,9 @@ mod tests {
 
     #[test]
     fn other_block_lengths_are_refused() {
-        let with = |len: [u8; 3]| selected(&[&[0, 0, 0, 8, 0, 0, 0, 0, 0][..], &len].concat(), false, Mode::DEFAULT);
-        assert_eq!(with([0, 2, 0]), Ok(Mode::DEFAULT));
+        let with =
+            |len: [u8; 3]| selected(&[&[0, 0, 0, 8, 0, 0, 0, 0, 0][..], &len].concat(), false, ModeParameters::DEFAULT);
+        assert_eq!(with([0, 2, 0]), Ok(ModeParameters::DEFAULT));
         assert_eq!(with([0, 16, 0]), Err(invalid_parameter(9)));
     }
 }

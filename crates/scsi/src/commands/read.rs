@@ -21,11 +21,11 @@ pub fn read_now<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, pieces: &
     let len = extent.len_bytes();
     let ordinary = len == expected && len > 0 && len <= SENT_AT_ONCE_BYTES_MAX as u64 && extent.check(unit).is_ok();
     let plain = cdb.0.len() == 6 || cdb.u8(1) == 0;
-    let done = ordinary && plain && unit.volume().read_now(extent.offset_bytes(), len as usize, pieces);
-    if done {
+    let is_read = ordinary && plain && unit.volume().read_now(extent.offset_bytes(), len as usize, pieces);
+    if is_read {
         unit.volume().record_request(OpKind::Read, extent.offset_bytes(), len);
     }
-    done
+    is_read
 }
 
 /// True if DPO is set: the initiator does not access the blocks again soon.

@@ -9,8 +9,8 @@ use crate::attention::Attention;
 use crate::cdb::{Cdb, invalid_field};
 use crate::exchange::{DataIn, DataOut};
 use crate::failure::Failure;
-use crate::reservations::{self, Events, LIST_BYTES, LIST_BYTES_MAX, Registrant, State, Type};
-use crate::sense::{Asc, Key, Sense};
+use crate::reservations::{self, Events, LIST_BYTES, LIST_BYTES_MAX, Registrant, ReservationType, State};
+use crate::sense::{Asc, Sense, SenseKey};
 use crate::status::Status;
 use crate::unit::Unit;
 
@@ -61,7 +61,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             let _guard = unit.reservations.change_lock.lock_exclusive(0..1).await;
             self.check_cancelled()?;
             let mut state = unit.reservations.state();
-            let events = self.apply(&mut state, action, Type::of(cdb.u8(2) & 0x0f), &bytes)?;
+            let events = self.apply(&mut state, action, ReservationType::of(cdb.u8(2) & 0x0f), &bytes)?;
             self.commit_state(unit, state).await?;
             events
         };
@@ -72,7 +72,13 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         Ok(Status::Good)
     }
 
-    fn apply(&self, state: &mut State, action: u8, kind: Option<Type>, bytes: &[u8]) -> Result<Events, Failure> {
+    fn apply(
+        &self,
+        state: &mut State,
+        action: u8,
+        kind: Option<ReservationType>,
+        bytes: &[u8],
+    ) -> Result<Events, Failure> {
         let registrant = Registrant::of(self.nexus);
         if action == REGISTER_AND_MOVE {
             let movement = reservations::move_parameters(bytes)?;
@@ -99,10 +105,10 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
                     if parameters.all_ports { 1..=self.target.0.ports } else { registrant.port..=registrant.port };
                 let mut initiators = parameters.other_initiators.unwrap_or_default();
                 initiators.push(registrant.initiator.clone());
-                let all = initiators.into_iter().flat_map(|initiator| {
+                let registrants = initiators.into_iter().flat_map(|initiator| {
                     ports.clone().map(move |port| Registrant { initiator: initiator.clone(), port })
                 });
-                let others: Vec<Registrant> = all.filter(|other| *other != registrant).collect();
+                let others: Vec<Registrant> = registrants.filter(|other| *other != registrant).collect();
                 let ignore = action == REGISTER_AND_IGNORE;
                 state.register(&registrant, parameters.key, parameters.new_key, ignore, &others, parameters.persists)
             }
@@ -117,9 +123,9 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     async fn commit_state(&self, unit: &Rc<Unit<S>>, state: State) -> Result<(), Failure> {
         let record = unit.reservations.record_to_store(&state);
         if let Some(record) = &record {
-            let incarnation = unit.volume().spec().incarnation;
-            let stored = self.target.0.reservation_store.store(incarnation, record.clone()).await;
-            stored.map_err(|_| Sense::new(Key::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE))?;
+            let volume_id = unit.volume().spec().volume_id;
+            let stored = self.target.0.reservation_store.store(volume_id, record.clone()).await;
+            stored.map_err(|_| Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE))?;
         }
         unit.reservations.replace(state, record);
         Ok(())

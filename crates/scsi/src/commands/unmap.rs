@@ -44,10 +44,10 @@ fn ranges(bytes: &[u8]) -> Result<Vec<Extent>, Failure> {
     if bytes.is_empty() {
         return Ok(Vec::new());
     }
-    let (head, rest) =
+    let (header, descriptors) =
         bytes.split_at_checked(HEAD_BYTES).ok_or_else(|| Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR))?;
-    let stated_len = usize::from(u16::from_be_bytes([head[2], head[3]])).min(rest.len());
-    let (ranges, _) = rest[..stated_len].as_chunks::<RANGE_BYTES>();
+    let stated_len = usize::from(u16::from_be_bytes([header[2], header[3]])).min(descriptors.len());
+    let (ranges, _) = descriptors[..stated_len].as_chunks::<RANGE_BYTES>();
     if ranges.len() > UNMAP_RANGES_MAX as usize {
         return Err(invalid_parameter(2));
     }

@@ -29,11 +29,11 @@ pub fn write_now<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, mut data
     let is_within_block = len > 0 && at % block + len <= block;
     let is_plain = !unit.writes_through() && (cdb.0.len() == 6 || cdb.u8(1) == 0);
     let is_immediate = is_within_block && is_plain && !unit.is_read_only() && unit.locks.is_free(&extent.blocks());
-    let done = is_immediate && unit.volume().write_now(at, len as usize, &mut data);
-    if done {
+    let is_written = is_immediate && unit.volume().write_now(at, len as usize, &mut data);
+    if is_written {
         unit.volume().record_request(OpKind::Write, at, len);
     }
-    done
+    is_written
 }
 
 impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {

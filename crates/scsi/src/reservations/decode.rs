@@ -26,7 +26,7 @@ pub struct Parameters {
 
 /// Parameters of REGISTER AND MOVE.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Move {
+pub struct MoveParameters {
     pub key: u64,
     pub new_key: u64,
     pub unregister: bool,
@@ -47,8 +47,8 @@ fn keys(bytes: &[u8]) -> Result<(u64, u64, &[u8]), Failure> {
 /// Decodes the list of all service actions except REGISTER AND MOVE.
 pub fn parameters(bytes: &[u8]) -> Result<Parameters, Failure> {
     let (key, new_key, rest) = keys(bytes)?;
-    let (head, named) = rest.split_first_chunk::<8>().ok_or_else(length_error)?;
-    let flags = head[4];
+    let (header, named) = rest.split_first_chunk::<8>().ok_or_else(length_error)?;
+    let flags = header[4];
     let names_others = flags & 0x08 != 0;
     let other_initiators = match names_others {
         false if named.is_empty() => None,
@@ -59,32 +59,32 @@ pub fn parameters(bytes: &[u8]) -> Result<Parameters, Failure> {
 }
 
 fn initiators(bytes: &[u8]) -> Result<Vec<Initiator>, Failure> {
-    let (len, mut rest) = bytes.split_first_chunk::<4>().ok_or_else(length_error)?;
-    if u32::from_be_bytes(*len) as usize != rest.len() {
+    let (len, mut remaining) = bytes.split_first_chunk::<4>().ok_or_else(length_error)?;
+    if u32::from_be_bytes(*len) as usize != remaining.len() {
         return Err(length_error());
     }
     let mut initiators = Vec::new();
-    while !rest.is_empty() {
-        let at = LIST_BYTES + bytes.len() - rest.len();
-        let (initiator, len) = Initiator::from_transport_id(rest).ok_or_else(|| invalid_parameter(at))?;
+    while !remaining.is_empty() {
+        let at = LIST_BYTES + bytes.len() - remaining.len();
+        let (initiator, len) = Initiator::from_transport_id(remaining).ok_or_else(|| invalid_parameter(at))?;
         initiators.push(initiator);
-        rest = &rest[len..];
+        remaining = &remaining[len..];
     }
     Ok(initiators)
 }
 
 /// Decodes the list of REGISTER AND MOVE.
-pub fn move_parameters(bytes: &[u8]) -> Result<Move, Failure> {
+pub fn move_parameters(bytes: &[u8]) -> Result<MoveParameters, Failure> {
     let (key, new_key, rest) = keys(bytes)?;
-    let (head, named) = rest.split_first_chunk::<8>().ok_or_else(length_error)?;
-    let [_, flags, port_high, port_low, len @ ..] = *head;
+    let (header, named) = rest.split_first_chunk::<8>().ok_or_else(length_error)?;
+    let [_, flags, port_high, port_low, len @ ..] = *header;
     if u32::from_be_bytes(len) as usize != named.len() {
         return Err(length_error());
     }
-    let found = Initiator::from_transport_id(named).filter(|(_, len)| *len == named.len());
-    let (initiator, _) = found.ok_or_else(|| invalid_parameter(LIST_BYTES))?;
+    let named_initiator = Initiator::from_transport_id(named).filter(|(_, len)| *len == named.len());
+    let (initiator, _) = named_initiator.ok_or_else(|| invalid_parameter(LIST_BYTES))?;
     let to = Registrant { initiator, port: u16::from_be_bytes([port_high, port_low]) };
-    Ok(Move { key, new_key, unregister: flags & 0x02 != 0, persists: flags & 0x01 != 0, to })
+    Ok(MoveParameters { key, new_key, unregister: flags & 0x02 != 0, persists: flags & 0x01 != 0, to })
 }
 
 #[cfg(test)]
@@ -123,7 +123,10 @@ mod tests {
         bytes.extend((id.len() as u32).to_be_bytes());
         bytes.extend(&id);
         let to = Registrant { initiator, port: 9 };
-        assert_eq!(move_parameters(&bytes), Ok(Move { key: 5, new_key: 6, unregister: true, persists: true, to }));
+        assert_eq!(
+            move_parameters(&bytes),
+            Ok(MoveParameters { key: 5, new_key: 6, unregister: true, persists: true, to })
+        );
         for len in 0..bytes.len() {
             assert!(move_parameters(&bytes[..len]).is_err(), "{len}");
         }

@@ -11,14 +11,14 @@ use std::cell::{Cell, RefCell};
 pub use decode::{LIST_BYTES, LIST_BYTES_MAX, move_parameters, parameters};
 pub use record::{RecordError, check_record};
 pub use report::{capabilities, full, keys, reservation};
-pub use state::{Events, State, Type};
+pub use state::{Events, ReservationType, State};
 pub use store::{ReservationStore, StoreFuture};
 
 use engine::RangeLocks;
 
 use crate::failure::Failure;
 use crate::nexus::{Initiator, Nexus};
-use crate::opcodes::Reserved;
+use crate::opcodes::Conflict;
 
 /// An initiator port at a target port, the subject of registrations and reservations.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,17 +57,17 @@ impl Reservations {
     }
 
     /// Refuses a command that conflicts with a reservation.
-    pub fn check(&self, nexus: &Nexus, reserved: Reserved) -> Result<(), Failure> {
-        if reserved == Reserved::None {
+    pub fn check(&self, nexus: &Nexus, reserved: Conflict) -> Result<(), Failure> {
+        if reserved == Conflict::None {
             return Ok(());
         }
         // PERSISTENT RESERVE conflicts with session reservations only; it checks persistent ones itself.
         let is_conflict = match self.session.get() {
-            Some(_) if reserved == Reserved::Persistent => true,
-            Some(holder) => reserved != Reserved::Release && holder != nexus.0.number,
+            Some(_) if reserved == Conflict::Persistent => true,
+            Some(holder) => reserved != Conflict::Release && holder != nexus.0.number,
             None => match reserved {
-                Reserved::Read => !self.persistent.borrow().may_read(nexus),
-                Reserved::Write => !self.persistent.borrow().may_write(nexus),
+                Conflict::Read => !self.persistent.borrow().may_read(nexus),
+                Conflict::Write => !self.persistent.borrow().may_write(nexus),
                 _ => false,
             },
         };

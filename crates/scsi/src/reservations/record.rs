@@ -3,7 +3,7 @@
 use format_version::NewerFormat;
 
 use super::Registrant;
-use super::state::{Registration, Reservation, State, Type};
+use super::state::{Registration, Reservation, ReservationType, State};
 use crate::nexus::Initiator;
 
 const MAGIC: [u8; 4] = *b"HSPR";
@@ -63,29 +63,29 @@ pub fn decode(bytes: &[u8]) -> Result<State, RecordError> {
     if !body.starts_with(&MAGIC) || crc32c::crc32c(body) != u32::from_le_bytes(*sum) {
         return Err(RecordError::Damaged);
     }
-    let mut rest = &body[MAGIC.len()..];
-    let [version, kind] = take(&mut rest)?;
+    let mut remaining = &body[MAGIC.len()..];
+    let [version, kind] = take(&mut remaining)?;
     if version > VERSION {
         return Err(RecordError::Newer(NewerFormat::of_format(version, VERSION, None)));
     }
     if version < VERSION {
         return Err(RecordError::Damaged);
     }
-    let count = u16::from_le_bytes(take(&mut rest)?);
-    let holder = u32::from_le_bytes(take(&mut rest)?);
+    let count = u16::from_le_bytes(take(&mut remaining)?);
+    let holder = u32::from_le_bytes(take(&mut remaining)?);
     let mut registrations = Vec::new();
     for _ in 0..count {
-        let key = u64::from_le_bytes(take(&mut rest)?);
-        let port = u16::from_le_bytes(take(&mut rest)?);
-        let isid = take(&mut rest)?;
-        let [len] = take(&mut rest)?;
-        let (name, after) = rest.split_at_checked(len.into()).ok_or(RecordError::Damaged)?;
+        let key = u64::from_le_bytes(take(&mut remaining)?);
+        let port = u16::from_le_bytes(take(&mut remaining)?);
+        let isid = take(&mut remaining)?;
+        let [len] = take(&mut remaining)?;
+        let (name, after) = remaining.split_at_checked(len.into()).ok_or(RecordError::Damaged)?;
         let name = std::str::from_utf8(name).map_err(|_| RecordError::Damaged)?;
-        rest = after;
+        remaining = after;
         registrations
             .push(Registration { registrant: Registrant { initiator: Initiator::new(name, isid), port }, key });
     }
-    let reservation = match (Type::of(kind), holder) {
+    let reservation = match (ReservationType::of(kind), holder) {
         (None, NO_HOLDER) if kind == 0 => None,
         (Some(kind), NO_HOLDER) if kind.is_of_all_registrants() => Some(Reservation { kind, holder: None }),
         (Some(kind), index) if !kind.is_of_all_registrants() => {
@@ -98,8 +98,8 @@ pub fn decode(bytes: &[u8]) -> Result<State, RecordError> {
 }
 
 fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], RecordError> {
-    let (taken, rest) = bytes.split_first_chunk::<N>().ok_or(RecordError::Damaged)?;
-    *bytes = rest;
+    let (taken, remaining) = bytes.split_first_chunk::<N>().ok_or(RecordError::Damaged)?;
+    *bytes = remaining;
     Ok(*taken)
 }
 
@@ -122,8 +122,8 @@ mod tests {
         let registrant = state(None).registrations[1].registrant.clone();
         for reservation in [
             None,
-            Some(Reservation { kind: Type::WriteExclusive, holder: Some(registrant) }),
-            Some(Reservation { kind: Type::ExclusiveAccessAll, holder: None }),
+            Some(Reservation { kind: ReservationType::WriteExclusive, holder: Some(registrant) }),
+            Some(Reservation { kind: ReservationType::ExclusiveAccessAll, holder: None }),
         ] {
             let state = state(reservation);
             let bytes = encode(&state);
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn golden_records_are_read_in_every_field() {
         let holder = state(None).registrations[2].registrant.clone();
-        let state = state(Some(Reservation { kind: Type::ExclusiveAccess, holder: Some(holder) }));
+        let state = state(Some(Reservation { kind: ReservationType::ExclusiveAccess, holder: Some(holder) }));
         for golden in golden::files("reservations", || encode(&state)) {
             assert_eq!(decode(&golden.bytes).as_ref(), Ok(&state), "written by {}", golden.release);
         }

@@ -14,7 +14,7 @@ const REGISTRATIONS_MAX: usize = 256;
 
 /// Reservation type: access of holders, registrants and other initiators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Type {
+pub enum ReservationType {
     WriteExclusive,
     ExclusiveAccess,
     WriteExclusiveRegistrants,
@@ -23,38 +23,43 @@ pub enum Type {
     ExclusiveAccessAll,
 }
 
-impl Type {
-    const ALL: [(u8, Type); 6] = [
-        (1, Type::WriteExclusive),
-        (3, Type::ExclusiveAccess),
-        (5, Type::WriteExclusiveRegistrants),
-        (6, Type::ExclusiveAccessRegistrants),
-        (7, Type::WriteExclusiveAll),
-        (8, Type::ExclusiveAccessAll),
+impl ReservationType {
+    const ALL: [(u8, ReservationType); 6] = [
+        (1, ReservationType::WriteExclusive),
+        (3, ReservationType::ExclusiveAccess),
+        (5, ReservationType::WriteExclusiveRegistrants),
+        (6, ReservationType::ExclusiveAccessRegistrants),
+        (7, ReservationType::WriteExclusiveAll),
+        (8, ReservationType::ExclusiveAccessAll),
     ];
 
-    pub fn of(code: u8) -> Option<Type> {
+    pub fn of(code: u8) -> Option<ReservationType> {
         Self::ALL.iter().find(|(other, _)| *other == code).map(|(_, kind)| *kind)
     }
 
     pub fn code(self) -> u8 {
-        let found = Self::ALL.iter().find(|(_, kind)| *kind == self);
-        found.expect("every type has a code").0
+        let entry = Self::ALL.iter().find(|(_, kind)| *kind == self);
+        entry.expect("every type has a code").0
     }
 
     /// True if every registrant is a holder.
     pub fn is_of_all_registrants(self) -> bool {
-        matches!(self, Type::WriteExclusiveAll | Type::ExclusiveAccessAll)
+        matches!(self, ReservationType::WriteExclusiveAll | ReservationType::ExclusiveAccessAll)
     }
 
     /// True if registrants have the holder's access.
     fn is_open_to_registrants(self) -> bool {
-        !matches!(self, Type::WriteExclusive | Type::ExclusiveAccess)
+        !matches!(self, ReservationType::WriteExclusive | ReservationType::ExclusiveAccess)
     }
 
     /// True if other initiators may read.
     fn is_open_to_readers(self) -> bool {
-        matches!(self, Type::WriteExclusive | Type::WriteExclusiveRegistrants | Type::WriteExclusiveAll)
+        matches!(
+            self,
+            ReservationType::WriteExclusive
+                | ReservationType::WriteExclusiveRegistrants
+                | ReservationType::WriteExclusiveAll
+        )
     }
 }
 
@@ -68,7 +73,7 @@ pub struct Registration {
 /// A reservation. `holder` is `None` if all registrants hold it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
-    pub kind: Type,
+    pub kind: ReservationType,
     pub holder: Option<Registrant>,
 }
 
@@ -188,7 +193,7 @@ impl State {
     }
 
     /// RESERVE.
-    pub fn reserve(&mut self, registrant: &Registrant, key: u64, kind: Type) -> Result<(), Failure> {
+    pub fn reserve(&mut self, registrant: &Registrant, key: u64, kind: ReservationType) -> Result<(), Failure> {
         self.check_key(registrant, key)?;
         match &self.reservation {
             Some(reservation) if reservation.kind == kind && self.holds(registrant) => Ok(()),
@@ -201,7 +206,12 @@ impl State {
     }
 
     /// RELEASE.
-    pub fn release(&mut self, registrant: &Registrant, key: u64, kind: Option<Type>) -> Result<Events, Failure> {
+    pub fn release(
+        &mut self,
+        registrant: &Registrant,
+        key: u64,
+        kind: Option<ReservationType>,
+    ) -> Result<Events, Failure> {
         self.check_key(registrant, key)?;
         let mut events = Events::default();
         if let Some(reservation) = self.reservation.clone().filter(|_| self.holds(registrant)) {
@@ -233,7 +243,7 @@ impl State {
         registrant: &Registrant,
         key: u64,
         victims: u64,
-        kind: Option<Type>,
+        kind: Option<ReservationType>,
     ) -> Result<Events, Failure> {
         self.check_key(registrant, key)?;
         let mut events = Events::default();
@@ -335,6 +345,6 @@ impl State {
     }
 }
 
-fn reservation_of(registrant: &Registrant, kind: Type) -> Reservation {
+fn reservation_of(registrant: &Registrant, kind: ReservationType) -> Reservation {
     Reservation { kind, holder: (!kind.is_of_all_registrants()).then(|| registrant.clone()) }
 }

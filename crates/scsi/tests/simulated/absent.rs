@@ -1,6 +1,6 @@
 //! Units whose volumes are not attached now: initiators get "not ready" and wait, never "no unit".
 
-use scsi::{Absent, AccessList, Identity, Status};
+use scsi::{AbsentUnit, AccessList, Identity, Status};
 
 use crate::fixture::{lun, with_target};
 use crate::initiator::{Client, cdb10};
@@ -18,7 +18,7 @@ async fn listed(client: &Client) -> Vec<u8> {
 fn absent_unit_is_listed_and_not_ready_until_forgotten() {
     with_target(1, async |_, fixture| {
         let client = Client::new(&fixture, "iqn.a:1").await;
-        let absent = |number, access| Absent { lun: lun(number), identity: Identity::of(77, 5), access };
+        let absent = |number, access| AbsentUnit { lun: lun(number), identity: Identity::of(77, 5), access };
         fixture.target.set_absent(absent(5, AccessList::default()));
         fixture.target.set_absent(absent(6, AccessList::new(["iqn.b:*"])));
         assert_eq!(listed(&client).await, [0, 1, 5], "units of other initiators are not listed");

@@ -1,6 +1,6 @@
 //! Random bytes as commands: every command gets a response and affects no other initiator.
 
-use scsi::{Cancel, Command, Expected};
+use scsi::{CancelToken, Command, ExpectedLengths};
 use seam::Seam;
 use seam::sim::SimSeam;
 
@@ -24,8 +24,8 @@ async fn usages(client: &Client) -> Vec<Vec<u8>> {
     let list = client.send(&report(0, 0, 0), 4_096, &[]).await.good();
     let mut usages = Vec::new();
     for command in list[4..].chunks_exact(8) {
-        let one = client.send(&report(3, command[0], command[3]), 4_096, &[]).await.good();
-        usages.push(one[4..].to_vec());
+        let usage = client.send(&report(3, command[0], command[3]), 4_096, &[]).await.good();
+        usages.push(usage[4..].to_vec());
     }
     usages
 }
@@ -59,8 +59,8 @@ fn random_commands_are_answered_without_side_effects() {
                 };
                 let lun = if seam.random() % 16 == 0 { bytes(seam, 8).try_into().unwrap() } else { [0; 8] };
                 let client = &clients[seam.random() as usize % 2];
-                let (expected_len, cancel) = (seam.random() % 5_000, Cancel::default());
-                let expected = Expected { out_bytes: out.len() as u64, in_bytes: expected_len };
+                let (expected_len, cancel) = (seam.random() % 5_000, CancelToken::default());
+                let expected = ExpectedLengths { out_bytes: out.len() as u64, in_bytes: expected_len };
                 let command = Command { lun, cdb: &cdb, expected, cancel: &cancel };
                 fixture.target.read_now(&client.nexus, &command, &mut Vec::new());
                 fixture.target.write_now(&client.nexus, &command, &out);

@@ -1,6 +1,6 @@
 //! Unit attentions: each initiator learns of changes by others exactly once.
 
-use scsi::{AccessList, Cancel, Status};
+use scsi::{AccessList, CancelToken, Status};
 use seam::sim::{Fault, Ops, Rule, When};
 use seam::{Nanos, Seam};
 
@@ -61,21 +61,21 @@ fn access_change_reaches_only_affected_initiators() {
 #[test]
 fn mode_change_reaches_other_initiators_and_reset_reaches_all() {
     with_target(4, async |_, fixture| {
-        let (one, two) = (Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.a:2").await);
-        let mut list = one.send(&[0x1a, 0x08, 0x0a, 0, 255, 0], 255, &[]).await.good();
+        let (first, second) = (Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.a:2").await);
+        let mut list = first.send(&[0x1a, 0x08, 0x0a, 0, 255, 0], 255, &[]).await.good();
         (list[0], list[2]) = (0, 0);
         list[6] |= 4;
-        one.send(&[0x15, 0x10, 0, 0, list.len() as u8, 0], 0, &list).await.good();
-        assert_eq!(attention(&one, 0).await, None);
+        first.send(&[0x15, 0x10, 0, 0, list.len() as u8, 0], 0, &list).await.good();
+        assert_eq!(attention(&first, 0).await, None);
         // Sense data use descriptor format from here on.
-        let response = two.send(&READY, 0, &[]).await;
+        let response = second.send(&READY, 0, &[]).await;
         assert_eq!(response.status.sense()[..4], [0x72, 6, 0x2a, 1]);
-        assert!(fixture.target.reset(&one.nexus, Some([0; 8])).await);
-        for client in [&one, &two] {
+        assert!(fixture.target.reset(&first.nexus, Some([0; 8])).await);
+        for client in [&first, &second] {
             assert_eq!(client.send(&READY, 0, &[]).await.status.sense()[..4], [0x72, 6, 0x29, 3]);
         }
-        assert_eq!(attention(&two, 1).await, None, "the other unit was not reset");
-        assert!(!fixture.target.reset(&one.nexus, Some([0, 9, 0, 0, 0, 0, 0, 0])).await);
+        assert_eq!(attention(&second, 1).await, None, "the other unit was not reset");
+        assert!(!fixture.target.reset(&first.nexus, Some([0, 9, 0, 0, 0, 0, 0, 0])).await);
     });
 }
 
@@ -93,18 +93,18 @@ fn attentions_of_lost_initiators_are_dropped() {
 #[test]
 fn target_reset_leaves_later_commands_alone() {
     with_target(7, async |world, fixture| {
-        let (one, seam) = (Client::new(&fixture, "iqn.a:1").await, fixture.seam.clone());
+        let (client, seam) = (Client::new(&fixture, "iqn.a:1").await, fixture.seam.clone());
         for (name, seconds) in [("one", 1), ("two", 2)] {
             let stall = Fault::Stall(Nanos::from_secs(seconds));
             disk(&world, name).add_fault(Rule::new(stall, Ops::ALL, When::Always));
         }
-        let (writer, resetter) = (one.clone(), one.clone());
+        let (writer, resetter) = (client.clone(), client.clone());
         seam.spawn(async move { drop(writer.send(&cdb16(0x8a, 8, 0, 1), 0, &content([7])).await) });
         seam.sleep(Nanos::from_millis(10)).await;
         seam.spawn(async move { assert!(resetter.fixture.target.reset(&resetter.nexus, None).await) });
         seam.sleep(Nanos::from_millis(10)).await;
         let began = seam.now();
-        assert_eq!(one.read(1, 0, 8).await.status, Status::Good, "the read came after the reset of its unit");
+        assert_eq!(client.read(1, 0, 8).await.status, Status::Good, "the read came after the reset of its unit");
         assert!(seam.now().since(began) >= Nanos::from_secs(1));
     });
 }
@@ -112,7 +112,7 @@ fn target_reset_leaves_later_commands_alone() {
 #[test]
 fn cancelled_command_consumes_no_attention() {
     with_target(8, async |_, fixture| {
-        let (fresh, cancelled) = (Client::fresh(&fixture, "iqn.a:1"), Cancel::default());
+        let (fresh, cancelled) = (Client::fresh(&fixture, "iqn.a:1"), CancelToken::default());
         cancelled.cancel();
         assert_eq!(fresh.with([0; 8], &[0; 6], 0, &[], &cancelled).await.status, Status::Aborted);
         assert_eq!(fresh.send(&[0; 6], 0, &[]).await.sense(), (6, 0x29, 0));

@@ -1,6 +1,6 @@
 //! READ and WRITE in every CDB length, with and without waiting.
 
-use scsi::{Cancel, Command, Expected, Status};
+use scsi::{CancelToken, Command, ExpectedLengths, Status};
 use seam::Block;
 
 use crate::fixture::{BLOCKS, disk, with_target};
@@ -79,11 +79,11 @@ fn expected_length_bounds_transfer_and_residual_is_reported() {
         }
         // A short transfer writes the whole blocks that it covers; a long one writes the command's blocks.
         for code in [0x8a, 0x8e] {
-            for (len, found) in [(0, [1, 2]), (200, [1, 2]), (512, [7, 2]), (800, [7, 2])] {
+            for (len, expected) in [(0, [1, 2]), (200, [1, 2]), (512, [7, 2]), (800, [7, 2])] {
                 client.write(0, 0, &content([1, 2])).await.good();
                 let response = client.send(&cdb16(code, 0, 0, 2), 0, &content([7, 7])[..len]).await;
                 assert_eq!((response.status, response.transfer_bytes), (Status::Good, 1024));
-                assert_eq!(client.read(0, 0, 2).await.good(), content(found));
+                assert_eq!(client.read(0, 0, 2).await.good(), content(expected));
             }
         }
         // COMPARE AND WRITE and ORWRITE need their full data length.
@@ -101,13 +101,13 @@ fn expected_length_bounds_transfer_and_residual_is_reported() {
 fn immediate_path_serves_only_commands_that_need_no_waiting() {
     with_target(4, async |_, fixture| {
         let client = Client::new(&fixture, "iqn.a:1").await;
-        let cancel = Cancel::default();
+        let cancel = CancelToken::default();
         let (read, write) = (cdb10(0x28, 0, 8, 8), cdb10(0x2a, 0, 8, 8));
         let (through, across) = (cdb10(0x2a, 8, 8, 8), cdb10(0x2a, 0, 9, 8));
         let command = |cdb, out_bytes, in_bytes| Command {
             lun: [0; 8],
             cdb,
-            expected: Expected { out_bytes, in_bytes },
+            expected: ExpectedLengths { out_bytes, in_bytes },
             cancel: &cancel,
         };
         let data = content(1..9);

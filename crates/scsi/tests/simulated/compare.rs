@@ -27,10 +27,10 @@ fn counter_of_eight_initiators_is_exact() {
             let first = 7;
             // Without caching, each comparison reads the disk, which leaves time for a race.
             fixture.volume("one").set_policy(WritePolicy::None).await.expect("nothing is dirty");
-            let (running, done) = (Rc::new(Cell::new(8)), Rc::new(Cell::new(0_u64)));
+            let (running, completed) = (Rc::new(Cell::new(8)), Rc::new(Cell::new(0_u64)));
             for number in 0..8 {
                 let client = Client::new(&fixture, &format!("iqn.a:{number}")).await;
-                let (running, done, seam) = (Rc::clone(&running), Rc::clone(&done), fixture.seam.clone());
+                let (running, completed, seam) = (Rc::clone(&running), Rc::clone(&completed), fixture.seam.clone());
                 fixture.seam.spawn(async move {
                     for _ in 0..12 {
                         loop {
@@ -41,7 +41,7 @@ fn counter_of_eight_initiators_is_exact() {
                                 status => assert_eq!((status.sense()[2], status.sense()[12]), (0xe, 0x1d)),
                             }
                         }
-                        done.set(done.get() + 1);
+                        completed.set(completed.get() + 1);
                         seam.yield_now().await;
                     }
                     running.set(running.get() - 1);
@@ -51,7 +51,7 @@ fn counter_of_eight_initiators_is_exact() {
                 fixture.seam.sleep(Nanos::from_micros(100)).await;
             }
             let reader = Client::new(&fixture, "iqn.a:reader").await;
-            assert_eq!(done.get(), 96);
+            assert_eq!(completed.get(), 96);
             assert_eq!(reader.read(0, first, 2).await.good(), content([96, 96]), "seed {seed}");
         });
     }
@@ -62,26 +62,26 @@ fn counter_of_eight_initiators_is_exact() {
 fn write_is_ordered_before_or_after_compare_and_write() {
     for seed in 0..60 {
         with_target(seed, async |_, fixture| {
-            let (one, two) = (Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.a:2").await);
+            let (first, second) = (Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.a:2").await);
             fixture.volume("one").set_policy(WritePolicy::None).await.expect("nothing is dirty");
-            one.write(0, 4, &content([1; 60])).await.good();
+            first.write(0, 4, &content([1; 60])).await.good();
             let (ended, seam) = (Rc::new(Cell::new(false)), fixture.seam.clone());
             fixture.seam.spawn({
                 let ended = Rc::clone(&ended);
                 async move {
                     seam.sleep(Nanos::from_micros(seam.random() % 100)).await;
                     let fua = cdb16(0x8a, 0x08, 4, 60);
-                    two.send(&fua, 0, &content([2; 60])).await.good();
+                    second.send(&fua, 0, &content([2; 60])).await.good();
                     ended.set(true);
                 }
             });
-            let swapped = swap(&one, 4, 1, 3, 60).await;
+            let swapped = swap(&first, 4, 1, 3, 60).await;
             while !ended.get() {
                 fixture.seam.sleep(Nanos::from_micros(10)).await;
             }
-            let found = one.read(0, 4, 60).await.good();
+            let actual = first.read(0, 4, 60).await.good();
             // If the write is first, the comparison fails; if it is last, it overwrites.
-            assert_eq!(found, content([2; 60]), "seed {seed}: {swapped:?}");
+            assert_eq!(actual, content([2; 60]), "seed {seed}: {swapped:?}");
         });
     }
 }

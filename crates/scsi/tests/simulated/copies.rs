@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use scsi::{Cancel, Identity, Status};
+use scsi::{CancelToken, Identity, Status};
 use seam::{Nanos, Seam};
 
 use crate::fixture::{BLOCKS, disk, lun, with_target};
@@ -13,9 +13,9 @@ fn list(id: u8, usage: u8, segments: &[(u16, u16, u64, u64, u16)]) -> Vec<u8> {
     let mut list = vec![id, usage << 3, 0, 64, 0, 0, 0, 0];
     list.extend((segments.len() as u32 * 28).to_be_bytes());
     list.extend([0; 4]);
-    for incarnation in [11, 12] {
+    for volume_id in [11, 12] {
         let mut device = vec![0xe4, 0, 0, 0, 1, 3, 0, 16];
-        device.extend(Identity::of(77, incarnation).naa);
+        device.extend(Identity::of(77, volume_id).naa);
         device.resize(29, 0);
         device.extend([0, 2, 0]);
         list.extend(device);
@@ -119,7 +119,7 @@ fn cancelled_copy_stops_early() {
         let client = Rc::new(Client::new(&fixture, "iqn.a:1").await);
         client.write(0, 0, &content(1..8_001)).await.good();
         write_through(&client, 1).await;
-        let cancel = Cancel::default();
+        let cancel = CancelToken::default();
         fixture.seam.spawn({
             let (cancel, seam) = (cancel.clone(), fixture.seam.clone());
             async move {
@@ -131,10 +131,10 @@ fn cancelled_copy_stops_early() {
         let list = list(3, 0, &segments);
         let response = client.with([0; 8], &cdb16(0x83, 0, 0, list.len() as u32), 0, &list, &cancel).await;
         assert_eq!(response.status, Status::Aborted);
-        let found = client.read(1, 23_900, 100).await.good();
+        let target = client.read(1, 23_900, 100).await.good();
         fixture.seam.sleep(Nanos::from_secs(1)).await;
-        assert_eq!(client.read(1, 23_900, 100).await.good(), found, "the copy has no effect after its end");
-        assert_eq!(found, content([0; 100]));
+        assert_eq!(client.read(1, 23_900, 100).await.good(), target, "the copy has no effect after its end");
+        assert_eq!(target, content([0; 100]));
     });
 }
 

@@ -42,7 +42,7 @@ pub struct RecordStore {
 }
 
 impl ReservationStore for RecordStore {
-    fn store(&self, incarnation: VolumeId, record: Vec<u8>) -> StoreFuture {
+    fn store(&self, volume_id: VolumeId, record: Vec<u8>) -> StoreFuture {
         let records = self.clone();
         Box::pin(async move {
             let wait = async || records.seam.sleep(Nanos::from_micros(records.seam.random() % 300)).await;
@@ -50,7 +50,7 @@ impl ReservationStore for RecordStore {
             if *records.fails.borrow() {
                 return Err("no space".to_owned());
             }
-            records.stored.borrow_mut().insert(incarnation, record);
+            records.stored.borrow_mut().insert(volume_id, record);
             wait().await;
             Ok(())
         })
@@ -66,8 +66,8 @@ pub struct Fixture {
 }
 
 /// Specification of a write-back volume.
-pub fn plain(name: &str, incarnation: VolumeId) -> VolumeSpec {
-    VolumeSpec { policy: WritePolicy::WriteBack, ..VolumeSpec::new(name, incarnation) }
+pub fn plain(name: &str, volume_id: VolumeId) -> VolumeSpec {
+    VolumeSpec { policy: WritePolicy::WriteBack, ..VolumeSpec::new(name, volume_id) }
 }
 
 pub fn lun(number: u16) -> Lun {
@@ -76,7 +76,7 @@ pub fn lun(number: u16) -> Lun {
 
 /// Specification of a unit in front of a volume.
 pub fn unit(volume: Volume<SimSeam>, number: u16, reservation_record: Vec<u8>) -> UnitSpec<SimSeam> {
-    let identity = Identity::of(77, volume.spec().incarnation.0);
+    let identity = Identity::of(77, volume.spec().volume_id.0);
     let access = AccessList::default();
     UnitSpec { lun: lun(number), volume, identity, access, read_only: false, physical_4k: true, reservation_record }
 }
@@ -94,10 +94,10 @@ impl Fixture {
     /// A target with volumes and without units.
     pub async fn empty(seam: &SimSeam, stored: Rc<RefCell<BTreeMap<VolumeId, Vec<u8>>>>) -> Fixture {
         let core = Core::new(seam.clone(), CoreSpec::default());
-        for (name, incarnation) in [("one", VolumeId(11)), ("two", VolumeId(12))] {
+        for (name, volume_id) in [("one", VolumeId(11)), ("two", VolumeId(12))] {
             let open = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 1000 };
             let disk = seam.open_disk(&open).await.expect("the disk exists");
-            core.attach(plain(name, incarnation), Backing::plain(disk)).expect("the name is free");
+            core.attach(plain(name, volume_id), Backing::plain(disk)).expect("the name is free");
         }
         let records = RecordStore { seam: seam.clone(), stored, fails: Rc::default() };
         let target = Target::new(seam.clone(), "iqn.2026-11.io.hotset:lab", 2, Rc::new(records.clone()));
@@ -107,7 +107,7 @@ impl Fixture {
     /// Adds a unit in front of a volume.
     pub fn add(&self, number: u16, name: &str) {
         let volume = self.volume(name);
-        let record = self.records.stored.borrow().get(&volume.spec().incarnation).cloned().unwrap_or_default();
+        let record = self.records.stored.borrow().get(&volume.spec().volume_id).cloned().unwrap_or_default();
         self.target.add(unit(volume, number, record)).expect("the number is free");
     }
 

@@ -30,18 +30,18 @@ fn designators_name_the_volume_and_the_port() {
     with_target(2, async |_, fixture| {
         let client = Client::new(&fixture, "iqn.a:1").await;
         let names = async |number| client.at(number, &inquiry(Some(0x83), 512), 512, &[]).await.good();
-        let (one, two) = (names(0).await, names(1).await);
+        let (first, second) = (names(0).await, names(1).await);
         // The first designator is the unit's: binary, NAA, sixteen bytes.
-        assert_eq!(one[4..8], [1, 3, 0, 16]);
-        assert_eq!(one[8] >> 4, 6);
-        assert_ne!(one[8..24], two[8..24]);
-        let text = String::from_utf8_lossy(&one).into_owned();
+        assert_eq!(first[4..8], [1, 3, 0, 16]);
+        assert_eq!(first[8] >> 4, 6);
+        assert_ne!(first[8..24], second[8..24]);
+        let text = String::from_utf8_lossy(&first).into_owned();
         assert!(text.contains("iqn.2026-11.io.hotset:lab,t,0x0001\0"), "{text}");
         // The designators do not depend on the unit's number.
         fixture.target.remove(lun(1));
         fixture.target.add(unit(fixture.volume("two"), 5, Vec::new())).expect("the number is free");
         client.at(0, &[0; 6], 0, &[]).await;
-        assert_eq!(names(5).await, two);
+        assert_eq!(names(5).await, second);
     });
 }
 

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use scsi::{Cancel, Cancelled, Command, DataIn, DataOut, Expected, Initiator, Nexus, Status};
+use scsi::{CancelToken, Cancelled, Command, DataIn, DataOut, ExpectedLengths, Initiator, Nexus, Status};
 use seam::sim::{SimBlock, SimSeam};
 use seam::{Block, Nanos, Piece, Seam};
 
@@ -39,13 +39,13 @@ impl Response {
 }
 
 /// Data of a command, delivered with random delays.
-pub struct Wire {
+pub struct DelayedData {
     pub seam: SimSeam,
     pub out: Vec<u8>,
     pub taken: usize,
 }
 
-impl DataOut for Wire {
+impl DataOut for DelayedData {
     async fn take(&mut self, len: usize, into: &mut Vec<u8>) -> Result<(), Cancelled> {
         self.seam.sleep(Nanos::from_micros(self.seam.random() % 50)).await;
         into.extend_from_slice(&self.out[self.taken..self.taken + len]);
@@ -105,14 +105,21 @@ impl Client {
 
     /// Like [`Client::send`], to another unit.
     pub async fn at(&self, lun: u16, cdb: &[u8], expected_len: u64, out: &[u8]) -> Response {
-        let cancel = Cancel::default();
+        let cancel = CancelToken::default();
         self.with(crate::fixture::lun(lun).encode(), cdb, expected_len, out, &cancel).await
     }
 
     /// Like [`Client::send`], with an address and a cancellation.
-    pub async fn with(&self, lun: [u8; 8], cdb: &[u8], expected_len: u64, out: &[u8], cancel: &Cancel) -> Response {
-        let expected = Expected { out_bytes: out.len() as u64, in_bytes: expected_len };
-        let mut wire = Wire { seam: self.fixture.seam.clone(), out: out.to_vec(), taken: 0 };
+    pub async fn with(
+        &self,
+        lun: [u8; 8],
+        cdb: &[u8],
+        expected_len: u64,
+        out: &[u8],
+        cancel: &CancelToken,
+    ) -> Response {
+        let expected = ExpectedLengths { out_bytes: out.len() as u64, in_bytes: expected_len };
+        let mut wire = DelayedData { seam: self.fixture.seam.clone(), out: out.to_vec(), taken: 0 };
         let mut sink = Sink::default();
         let command = Command { lun, cdb, expected, cancel };
         let outcome = self.fixture.target.execute(&self.nexus, command, &mut wire, &mut sink).await;

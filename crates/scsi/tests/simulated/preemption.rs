@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use scsi::{Cancel, Cancelled, Command, DataOut, Expected, Status};
+use scsi::{CancelToken, Cancelled, Command, DataOut, ExpectedLengths, Status};
 use seam::{Nanos, Seam};
 
 use crate::fixture::{with_small_pool, with_target};
@@ -66,9 +66,9 @@ fn preempt_without_reservation_removes_registrations_by_key() {
 }
 
 /// An initiator that never sends its data.
-struct Silent(Cancel);
+struct SilentInitiator(CancelToken);
 
-impl DataOut for Silent {
+impl DataOut for SilentInitiator {
     async fn take(&mut self, _: usize, _: &mut Vec<u8>) -> Result<(), Cancelled> {
         std::future::poll_fn(|context| {
             self.0.wake_when_cancelled(context.waker());
@@ -99,11 +99,11 @@ fn preempt_and_abort_stops_all_writes_of_the_victim() {
             fixture.seam.spawn({
                 let (victim, ends) = (victim.clone(), Rc::clone(&ends));
                 async move {
-                    let cancel = Cancel::default();
+                    let cancel = CancelToken::default();
                     let cdb = cdb16(0x8a, 0, 9_000, 8);
-                    let expected = Expected { out_bytes: 4096, in_bytes: 0 };
+                    let expected = ExpectedLengths { out_bytes: 4096, in_bytes: 0 };
                     let command = Command { lun: [0; 8], cdb: &cdb, expected, cancel: &cancel };
-                    let mut silent = Silent(cancel.clone());
+                    let mut silent = SilentInitiator(cancel.clone());
                     let target = victim.fixture.target.clone();
                     let outcome = target.execute(&victim.nexus, command, &mut silent, &mut Sink::default()).await;
                     ends.borrow_mut().push(outcome.status);
@@ -126,9 +126,9 @@ fn preempt_and_abort_stops_all_writes_of_the_victim() {
 fn reset_and_clear_task_set_end_commands_of_all_initiators() {
     for reset in [false, true] {
         with_target(9, async |_, fixture| {
-            let (one, two) = (Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.a:2").await);
+            let (first, second) = (Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.a:2").await);
             let ends: Rc<RefCell<Vec<Status>>> = Rc::default();
-            for client in [&one, &two] {
+            for client in [&first, &second] {
                 let (client, ends) = (client.clone(), Rc::clone(&ends));
                 fixture.seam.spawn(async move {
                     let fua = cdb16(0x8a, 0x08, 0, 4_000);
@@ -138,18 +138,18 @@ fn reset_and_clear_task_set_end_commands_of_all_initiators() {
             }
             fixture.seam.sleep(Nanos::from_micros(100)).await;
             match reset {
-                true => assert!(fixture.target.reset(&one.nexus, None).await),
-                false => assert!(fixture.target.clear_commands(&one.nexus, [0; 8]).await),
+                true => assert!(fixture.target.reset(&first.nexus, None).await),
+                false => assert!(fixture.target.clear_commands(&first.nexus, [0; 8]).await),
             }
-            let responses = [one.send(&[0; 6], 0, &[]).await, two.send(&[0; 6], 0, &[]).await];
+            let responses = [first.send(&[0; 6], 0, &[]).await, second.send(&[0; 6], 0, &[]).await];
             match reset {
                 true => assert_eq!(responses.map(|response| response.sense()), [(6, 0x29, 3); 2]),
                 // The initiator of CLEAR TASK SET gets no attention.
                 false => assert_eq!((&responses[0].status, responses[1].sense()), (&Status::Good, (6, 0x2f, 0))),
             }
-            let found = one.read(0, 0, 4_000).await.good();
+            let target = first.read(0, 0, 4_000).await.good();
             fixture.seam.sleep(Nanos::from_secs(1)).await;
-            assert_eq!(one.read(0, 0, 4_000).await.good(), found);
+            assert_eq!(first.read(0, 0, 4_000).await.good(), target);
             assert_eq!(*ends.borrow(), [Status::Aborted, Status::Aborted]);
         });
     }

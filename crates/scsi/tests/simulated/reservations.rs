@@ -102,8 +102,8 @@ fn each_type_allows_the_access_of_the_standard() {
                     assert_eq!(initiator.send(cdb, 96, &[]).await.status, Status::Good, "{cdb:x?}");
                 }
             }
-            let all = kind >= WRITE_EXCLUSIVE_ALL;
-            assert_eq!(current_reservation(&other).await, Some((if all { 0 } else { 1 }, kind)));
+            let is_shared = kind >= WRITE_EXCLUSIVE_ALL;
+            assert_eq!(current_reservation(&other).await, Some((if is_shared { 0 } else { 1 }, kind)));
             assert_eq!(out(&holder, CLEAR, 0, 1, 0).await, Status::Good);
             assert_eq!((current_reservation(&other).await, keys(&other).await), (None, vec![]));
             // CLEAR notifies the other registrant.
@@ -220,12 +220,12 @@ fn register_and_move_transfers_the_reservation() {
 #[test]
 fn session_reservation_ends_at_release_logout_or_reset() {
     with_target(6, async |_, fixture| {
-        let [one, two, _] = three(&fixture).await;
+        let [reserver, two, _] = three(&fixture).await;
         let (reserve, release) = ([0x16, 0, 0, 0, 0, 0], [0x17, 0, 0, 0, 0, 0]);
         let taken = async |client: &Client| client.send(&reserve, 0, &[]).await.status;
         for end in 0..3 {
-            let one = Client::new(&fixture, "iqn.a:reserver").await;
-            assert_eq!((taken(&one).await, taken(&one).await), (Status::Good, Status::Good));
+            let reserver = Client::new(&fixture, "iqn.a:reserver").await;
+            assert_eq!((taken(&reserver).await, taken(&reserver).await), (Status::Good, Status::Good));
             assert_eq!(taken(&two).await, Status::ReservationConflict);
             for cdb in [&[0; 6][..], &cdb10(0x28, 0, 0, 1), &cdb10(0x5e, 0, 0, 64), &[0x1a, 8, 8, 0, 255, 0]] {
                 assert_eq!(two.send(cdb, 512, &[]).await.status, Status::ReservationConflict);
@@ -234,8 +234,8 @@ fn session_reservation_ends_at_release_logout_or_reset() {
             two.send(&release, 0, &[]).await.good();
             assert_eq!(taken(&two).await, Status::ReservationConflict, "RELEASE by another session does nothing");
             match end {
-                0 => assert_eq!(one.send(&release, 0, &[]).await.status, Status::Good),
-                1 => fixture.target.remove_nexus(&one.nexus),
+                0 => assert_eq!(reserver.send(&release, 0, &[]).await.status, Status::Good),
+                1 => fixture.target.remove_nexus(&reserver.nexus),
                 _ => {
                     fixture.target.reset(&two.nexus, None).await;
                     two.send(&[0; 6], 0, &[]).await;
@@ -244,9 +244,9 @@ fn session_reservation_ends_at_release_logout_or_reset() {
             assert_eq!((taken(&two).await, two.send(&release, 0, &[]).await.status), (Status::Good, Status::Good));
         }
         // With registrations RESERVE has no effect.
-        one.send(&[0; 6], 0, &[]).await;
-        out(&one, REGISTER, 0, 0, 1).await;
-        assert_eq!((taken(&one).await, taken(&two).await), (Status::Good, Status::ReservationConflict));
+        reserver.send(&[0; 6], 0, &[]).await;
+        out(&reserver, REGISTER, 0, 0, 1).await;
+        assert_eq!((taken(&reserver).await, taken(&two).await), (Status::Good, Status::ReservationConflict));
         assert_eq!(two.read(0, 0, 1).await.status, Status::Good);
     });
 }

@@ -78,11 +78,11 @@ fn crash_preserves_acknowledged_or_current_step() {
         second.block_on(async {
             let fixture = Rc::new(Fixture::empty(&seam, stored).await);
             fixture.add(0, "one");
-            let found = reservation_view(&Client::new(&fixture, "iqn.a:3").await).await;
+            let recovered = reservation_view(&Client::new(&fixture, "iqn.a:3").await).await;
             let (history, at) = (history.borrow(), acknowledged.get());
-            let under_way = history.get(at + 1) == Some(&found);
-            between += u32::from(under_way && history[at] != found);
-            assert!(history[at] == found || under_way, "seed {seed} after {at} steps: {found:?}");
+            let under_way = history.get(at + 1) == Some(&recovered);
+            between += u32::from(under_way && history[at] != recovered);
+            assert!(history[at] == recovered || under_way, "seed {seed} after {at} steps: {recovered:?}");
         });
     }
     assert!(between > 10, "some crashes must come between storing and acknowledging");

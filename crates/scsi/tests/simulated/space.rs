@@ -1,6 +1,6 @@
 //! UNMAP, WRITE SAME, GET LBA STATUS and the provisioning log page.
 
-use scsi::{Provisioned, Status};
+use scsi::{Provisioning, Status};
 use seam::sim::DiskControl;
 
 use crate::fixture::{BLOCKS, disk, lun, with_target};
@@ -123,7 +123,7 @@ fn log_page_reports_used_and_free_space_if_known() {
         let log = async |page: u8| client.send(&[0x4d, 0, 0x40 | page, 0, 0, 0, 0, 1, 0, 0], 256, &[]).await;
         assert_eq!(log(0).await.good(), [0, 0, 0, 2, 0, 0x0c]);
         assert_eq!(log(0x0c).await.good(), [0x0c, 0, 0, 0]);
-        let known = Provisioned { used_bytes: 5 << 20, available_bytes: Some(9 << 20) };
+        let known = Provisioning { used_bytes: 5 << 20, available_bytes: Some(9 << 20) };
         fixture.target.set_provisioned(lun(0), Some(known));
         let free_and_used = [[0, 1, 3, 8, 0, 0, 0, 9, 2, 0, 0, 0], [0, 2, 3, 8, 0, 0, 0, 5, 1, 0, 0, 0]].concat();
         assert_eq!(log(0x0c).await.good(), [vec![0x0c, 0, 0, 24], free_and_used].concat());

@@ -35,14 +35,14 @@ pub struct ArraySpec {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModelError {
     /// Too few or too many disks, or an odd number for RAID 10.
-    #[error("{level} of {disks} disks cannot be built; use {wanted}")]
+    #[error("{level} of {disks} disks cannot be built; use {allowed}")]
     Disks {
         /// The level.
         level: RaidLevel,
         /// Requested number of disks.
         disks: usize,
         /// Allowed numbers of disks.
-        wanted: String,
+        allowed: String,
     },
     /// The stripe unit is not a power of two, or out of bounds.
     #[error("a stripe of {0} bytes a disk is not modelled; use a power of two from 4 KiB to 1 MiB")]
@@ -102,8 +102,8 @@ impl ArraySpec {
         let even = self.level != RaidLevel::Raid10 || self.disks.is_multiple_of(2);
         if !(fewest..=DISKS_MAX).contains(&self.disks) || !even {
             let even = if self.level == RaidLevel::Raid10 { ", an even number" } else { "" };
-            let wanted = format!("{fewest} to {DISKS_MAX}{even}");
-            return Err(ModelError::Disks { level: self.level, disks: self.disks, wanted });
+            let allowed = format!("{fewest} to {DISKS_MAX}{even}");
+            return Err(ModelError::Disks { level: self.level, disks: self.disks, allowed });
         }
         if !self.stripe_bytes.is_power_of_two() || !(4 << 10..=1 << 20).contains(&self.stripe_bytes) {
             return Err(ModelError::Stripe(self.stripe_bytes));
@@ -132,14 +132,14 @@ impl ArraySpec {
 
 /// The originator of a group of parts.
 #[derive(Clone, Copy)]
-enum Owner {
+enum GroupOrigin {
     Client(u64),
     Destage(u64),
 }
 
 /// Concurrent parts of one request, and the parts that follow their completion.
-struct Group {
-    owner: Owner,
+struct PartGroup {
+    origin: GroupOrigin,
     remaining: usize,
     next_parts: Vec<Part>,
 }
@@ -149,7 +149,7 @@ pub struct Array {
     spec: ArraySpec,
     layout: Layout,
     devices: Vec<Box<dyn Device>>,
-    groups: Vec<Group>,
+    groups: Vec<PartGroup>,
     free: Vec<usize>,
     controller: Option<Controller>,
     /// Completions from the controller's memory: (time, sequence, token).
@@ -216,7 +216,7 @@ impl Array {
                 };
                 self.layout.read(at, len, shortest, &mut parts);
                 let next_parts = self.spare.pop().unwrap_or_default();
-                self.start(now, Owner::Client(token), &parts, next_parts);
+                self.start(now, GroupOrigin::Client(token), &parts, next_parts);
                 parts.clear();
                 self.first_parts = parts;
             }
@@ -228,7 +228,7 @@ impl Array {
                 }
                 self.destage(now);
             }
-            (Access::Write, None) => self.start_write(now, Owner::Client(token), at, len),
+            (Access::Write, None) => self.start_write(now, GroupOrigin::Client(token), at, len),
         }
     }
 
@@ -242,9 +242,9 @@ impl Array {
     }
 
     /// Processes all events up to `now` and appends the tokens of completed requests.
-    pub fn advance(&mut self, now: Nanos, done: &mut Vec<u64>) {
+    pub fn advance(&mut self, now: Nanos, completed: &mut Vec<u64>) {
         self.advance_to(now);
-        done.append(&mut self.finished);
+        completed.append(&mut self.finished);
     }
 
     /// Total busy time of all disks.
@@ -277,7 +277,7 @@ impl Array {
         if group.remaining > 0 {
             return;
         }
-        let (owner, mut next_parts) = (group.owner, std::mem::take(&mut group.next_parts));
+        let (origin, mut next_parts) = (group.origin, std::mem::take(&mut group.next_parts));
         if !next_parts.is_empty() {
             group.remaining = next_parts.len();
             next_parts
@@ -289,9 +289,9 @@ impl Array {
         }
         self.spare.push(next_parts);
         self.free.push(index);
-        match owner {
-            Owner::Client(token) => self.finished.push(token),
-            Owner::Destage(len) => {
+        match origin {
+            GroupOrigin::Client(token) => self.finished.push(token),
+            GroupOrigin::Destage(len) => {
                 let controller = self.controller.as_mut().expect("only a controller destages");
                 controller.complete_destage(len);
                 let mut admitted = Vec::new();
@@ -323,11 +323,11 @@ impl Array {
                 return;
             }
             let Some((at, len)) = controller.take_next_destage(idle) else { return };
-            self.start_write(now, Owner::Destage(len), at, len);
+            self.start_write(now, GroupOrigin::Destage(len), at, len);
         }
     }
 
-    fn start_write(&mut self, now: Nanos, owner: Owner, at: u64, len: u64) {
+    fn start_write(&mut self, now: Nanos, origin: GroupOrigin, at: u64, len: u64) {
         let (mut first_parts, mut second_parts) =
             (std::mem::take(&mut self.first_parts), std::mem::take(&mut self.second_parts));
         self.layout.write(at, len, &mut first_parts, &mut second_parts);
@@ -336,14 +336,14 @@ impl Array {
         }
         let mut next_parts = self.spare.pop().unwrap_or_default();
         next_parts.extend_from_slice(&second_parts);
-        self.start(now, owner, &first_parts, next_parts);
+        self.start(now, origin, &first_parts, next_parts);
         first_parts.clear();
         second_parts.clear();
         (self.first_parts, self.second_parts) = (first_parts, second_parts);
     }
 
-    fn start(&mut self, now: Nanos, owner: Owner, parts: &[Part], next_parts: Vec<Part>) {
-        let group = Group { owner, remaining: parts.len(), next_parts };
+    fn start(&mut self, now: Nanos, origin: GroupOrigin, parts: &[Part], next_parts: Vec<Part>) {
+        let group = PartGroup { origin, remaining: parts.len(), next_parts };
         let index = match self.free.pop() {
             Some(index) => {
                 self.groups[index] = group;

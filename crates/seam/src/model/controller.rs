@@ -21,7 +21,7 @@ pub(super) struct WaitingWrite {
 
 /// Dirty data of a row: one range, from the first to the last changed byte.
 #[derive(Clone, Copy)]
-struct Dirty {
+struct DirtyRange {
     from: u64,
     to: u64,
 }
@@ -31,7 +31,7 @@ pub(super) struct Controller {
     memory_bytes: u64,
     dirty_bytes: u64,
     /// Dirty ranges by row number. A row is one full stripe without its parity.
-    rows: BTreeMap<u64, Dirty>,
+    rows: BTreeMap<u64, DirtyRange>,
     /// Rows that are dirty from end to end. The set avoids a search of all rows at every request.
     full: BTreeSet<u64>,
     cursor: u64,
@@ -62,7 +62,7 @@ impl Controller {
         let row_bytes = layout.row_bytes();
         for row in at / row_bytes..=(at + len - 1) / row_bytes {
             let (from, to) = (at.max(row * row_bytes), (at + len).min((row + 1) * row_bytes));
-            let dirty = self.rows.entry(row).or_insert(Dirty { from, to: from });
+            let dirty = self.rows.entry(row).or_insert(DirtyRange { from, to: from });
             self.dirty_bytes -= dirty.to - dirty.from;
             (dirty.from, dirty.to) = (dirty.from.min(from), dirty.to.max(to));
             self.dirty_bytes += dirty.to - dirty.from;

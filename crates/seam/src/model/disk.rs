@@ -89,7 +89,7 @@ impl<S: Seam> SharedArray<S> {
     }
 
     /// Submits a request to the array at once; the future is ready on its completion.
-    fn request(&self, access: Access, at: u64, len: u64) -> Wait<S> {
+    fn request(&self, access: Access, at: u64, len: u64) -> RequestWait<S> {
         let inner = &self.0;
         let (mut slots, now) = (inner.slots.borrow_mut(), inner.seam.now());
         let slot = inner.free.borrow_mut().pop().unwrap_or(slots.len());
@@ -104,7 +104,7 @@ impl<S: Seam> SharedArray<S> {
             array.next_event()
         };
         self.ensure_driver(next.expect("an array with a request has a next event"));
-        Wait { array: self.clone(), slot }
+        RequestWait { array: self.clone(), slot }
     }
 
     /// Ensures that a task processes the array's events at `next`.
@@ -146,9 +146,9 @@ impl<S: Seam> SharedArray<S> {
                 })
                 .await;
             }
-            let mut done = inner.done.take();
-            inner.array.borrow_mut().advance(inner.seam.now(), &mut done);
-            for slot in done.drain(..) {
+            let mut completed = inner.done.take();
+            inner.array.borrow_mut().advance(inner.seam.now(), &mut completed);
+            for slot in completed.drain(..) {
                 let slot = slot as usize;
                 let was = std::mem::replace(&mut inner.slots.borrow_mut()[slot], Slot::Done);
                 match was {
@@ -157,7 +157,7 @@ impl<S: Seam> SharedArray<S> {
                     Slot::Free | Slot::Done => unreachable!("a request is done once"),
                 }
             }
-            inner.done.replace(done);
+            inner.done.replace(completed);
         }
     }
 
@@ -168,12 +168,12 @@ impl<S: Seam> SharedArray<S> {
 }
 
 /// Waits for the completion of one request.
-struct Wait<S: Seam> {
+struct RequestWait<S: Seam> {
     array: SharedArray<S>,
     slot: usize,
 }
 
-impl<S: Seam> Wait<S> {
+impl<S: Seam> RequestWait<S> {
     async fn done(self) {
         poll_fn(|context| {
             let slot = &mut self.array.0.slots.borrow_mut()[self.slot];
@@ -187,10 +187,10 @@ impl<S: Seam> Wait<S> {
     }
 }
 
-impl<S: Seam> Drop for Wait<S> {
+impl<S: Seam> Drop for RequestWait<S> {
     fn drop(&mut self) {
-        let done = matches!(self.array.0.slots.borrow()[self.slot], Slot::Done);
-        if done {
+        let is_completed = matches!(self.array.0.slots.borrow()[self.slot], Slot::Done);
+        if is_completed {
             self.array.release(self.slot);
         } else {
             self.array.0.slots.borrow_mut()[self.slot] = Slot::Abandoned;
@@ -243,7 +243,7 @@ impl<S: Seam, D: Disk<S>> ModelledDisk<S, D> {
         &self.0.array
     }
 
-    fn request(&self, access: Access, at: u64, len: u64) -> DiskResult<Wait<S>> {
+    fn request(&self, access: Access, at: u64, len: u64) -> DiskResult<RequestWait<S>> {
         if at + len > self.geometry().size_bytes {
             return Err(DiskError::Io(format!("{at}+{len} lies past the end of {}", self.identity())));
         }
@@ -301,8 +301,8 @@ impl<S: Seam, D: Disk<S>> Disk<S> for ModelledDisk<S, D> {
         self.0.content.former_identities()
     }
 
-    fn incarnation(&self) -> u64 {
-        self.0.content.incarnation()
+    fn connection_epoch(&self) -> u64 {
+        self.0.content.connection_epoch()
     }
 
     fn oldest_unanswered(&self) -> Option<Nanos> {
@@ -353,11 +353,11 @@ impl<S: Seam, D: Disk<S>> Disk<S> for ModelledDisk<S, D> {
             let seam = disk.0.array.0.seam.clone();
             let reply_at = seam.now() + REPLY_TIME;
             let result = disk.0.content.zero(at, len, may_unmap).await;
-            let mut done = 0;
-            while !may_unmap && done < len && result.is_ok() {
-                let count = ZERO_PIECE_BYTES.min(len - done);
-                disk.request(Access::Write, at + done, count)?.done().await;
-                done += count;
+            let mut zeroed = 0;
+            while !may_unmap && zeroed < len && result.is_ok() {
+                let count = ZERO_PIECE_BYTES.min(len - zeroed);
+                disk.request(Access::Write, at + zeroed, count)?.done().await;
+                zeroed += count;
             }
             seam.sleep_until(reply_at).await;
             result

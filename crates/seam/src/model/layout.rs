@@ -174,14 +174,14 @@ impl Layout {
     /// The units under `len` bytes from `at` on: (row, unit within the row, first byte within the unit, bytes).
     fn units(&self, at: u64, len: u64) -> impl Iterator<Item = (u64, usize, u64, u64)> + use<> {
         let (unit, width) = (self.unit, self.width() as u64);
-        let mut done = 0;
+        let mut mapped = 0;
         std::iter::from_fn(move || {
-            if done == len {
+            if mapped == len {
                 return None;
             }
-            let (number, start) = ((at + done) / unit, (at + done) % unit);
-            let count = (unit - start).min(len - done);
-            done += count;
+            let (number, start) = ((at + mapped) / unit, (at + mapped) % unit);
+            let count = (unit - start).min(len - mapped);
+            mapped += count;
             Some((number / width, (number % width) as usize, start, count))
         })
     }

@@ -195,7 +195,7 @@ impl Spindle {
             candidates.enumerate().min_by_key(|(_, request)| cost(request)).map_or(0, |(index, _)| index)
         };
         let request = self.queue.remove(index).expect("the index is within the queue");
-        let done = match self.buffered_at(now, &request) {
+        let completion_time = match self.buffered_at(now, &request) {
             Some(at) => {
                 self.extend_read_ahead(now, &request);
                 at
@@ -203,20 +203,20 @@ impl Spindle {
             None => {
                 self.end_read_ahead(now);
                 let arrived = now.0 + self.positioning(now, &request);
-                let done = Nanos(arrived + self.transfer(request.at, request.len));
+                let completion_time = Nanos(arrived + self.transfer(request.at, request.len));
                 self.head_track = self.track(request.at + request.len - 1);
                 let end = request.at + request.len;
                 if request.access == Access::Read {
                     let limit = (end + self.spec.read_ahead_bytes).min(self.spec.capacity_bytes);
-                    self.read_ahead = Some(ReadAhead { start: request.at, head_at: end, time: done, limit });
+                    self.read_ahead = Some(ReadAhead { start: request.at, head_at: end, time: completion_time, limit });
                 } else {
                     self.buffered_ranges.retain(|(start, stop)| *stop <= request.at || *start >= end);
                 }
-                done
+                completion_time
             }
         };
-        self.busy += done.since(now);
-        self.current = Some((done, request));
+        self.busy += completion_time.since(now);
+        self.current = Some((completion_time, request));
     }
 
     /// Extends the read-ahead after a read from it.
@@ -259,12 +259,12 @@ impl Device for Spindle {
     }
 
     fn next_event(&self) -> Option<Nanos> {
-        self.current.as_ref().map(|(done, _)| *done)
+        self.current.as_ref().map(|(completion_time, _)| *completion_time)
     }
 
     fn complete(&mut self) -> u64 {
-        let (done, request) = self.current.take().expect("an event belongs to a request");
-        self.start_next(done);
+        let (completion_time, request) = self.current.take().expect("an event belongs to a request");
+        self.start_next(completion_time);
         request.token
     }
 
@@ -329,8 +329,8 @@ mod tests {
         let disk = disk();
         assert_eq!(disk.seek(5, 5), 0);
         assert!(disk.seek(5, 6) >= disk.spec.seek_min.0);
-        let all: Vec<_> = (1..disk.tracks).step_by(997).map(|track| disk.seek(0, track)).collect();
-        assert!(all.is_sorted() && disk.seek(0, disk.tracks - 1) <= disk.spec.seek_max.0);
+        let seek_times: Vec<_> = (1..disk.tracks).step_by(997).map(|track| disk.seek(0, track)).collect();
+        assert!(seek_times.is_sorted() && disk.seek(0, disk.tracks - 1) <= disk.spec.seek_max.0);
     }
 
     #[test]

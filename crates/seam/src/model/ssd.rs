@@ -65,7 +65,7 @@ impl Ssd {
         let start = now.max(self.gate);
         self.gate = start + Nanos(1_000_000_000 / ceiling);
         self.link = self.link.max(start) + Nanos(scale(len, 1_000_000_000, self.spec.link_bytes_per_second));
-        let mut done = self.link;
+        let mut completion_time = self.link;
         for page in at / self.spec.page_bytes..=(at + len - 1) / self.spec.page_bytes {
             // Consecutive pages go round the channels; a hash spreads only the start of each run of 64.
             let channel = (self.channel(at / self.spec.page_bytes / 64) as u64 + page) % u64::from(self.spec.channels);
@@ -73,18 +73,19 @@ impl Ssd {
             match access {
                 Access::Read => {
                     *free = (*free).max(start) + self.spec.read;
-                    done = done.max(*free);
+                    completion_time = completion_time.max(*free);
                 }
                 Access::Write => {
                     *free = (*free).max(start) + self.spec.program;
                     let lag = Nanos(self.spec.program.0 * u64::from(self.spec.buffer_pages));
-                    done = done.max(Nanos(free.since(lag).0)).max(start + self.spec.buffered_write);
+                    completion_time =
+                        completion_time.max(Nanos(free.since(lag).0)).max(start + self.spec.buffered_write);
                 }
             }
         }
-        self.busy += done.since(self.busy_until.max(now));
-        self.busy_until = self.busy_until.max(done);
-        done
+        self.busy += completion_time.since(self.busy_until.max(now));
+        self.busy_until = self.busy_until.max(completion_time);
+        completion_time
     }
 
     /// The channel of a page, by hash, so that no client's stride uses one channel alone.
@@ -95,13 +96,13 @@ impl Ssd {
 
 impl Device for Ssd {
     fn submit(&mut self, now: Nanos, token: u64, access: Access, at: u64, len: u64) {
-        let done = self.serve(now, access, at, len);
+        let completion_time = self.serve(now, access, at, len);
         self.sequence += 1;
-        self.pending.push(Reverse((done, self.sequence, token)));
+        self.pending.push(Reverse((completion_time, self.sequence, token)));
     }
 
     fn next_event(&self) -> Option<Nanos> {
-        self.pending.peek().map(|Reverse((done, _, _))| *done)
+        self.pending.peek().map(|Reverse((completion_time, _, _))| *completion_time)
     }
 
     fn complete(&mut self) -> u64 {

@@ -108,8 +108,8 @@ impl FromStr for DiskType {
     type Err = String;
 
     fn from_str(text: &str) -> Result<DiskType, String> {
-        let found = DiskType::ALL.iter().find(|(name, _)| *name == text).map(|(_, kind)| *kind);
-        found.ok_or_else(|| {
+        let disk_type = DiskType::ALL.iter().find(|(name, _)| *name == text).map(|(_, kind)| *kind);
+        disk_type.ok_or_else(|| {
             let names: Vec<_> = DiskType::ALL.iter().map(|(name, _)| *name).collect();
             format!("unknown disk type \"{text}\"; one of {}", names.join(", "))
         })

@@ -85,9 +85,9 @@ impl Bell for RealBell {
         if self.would_block() {
             return;
         }
-        let one = 1_u64;
+        let increment = 1_u64;
         // SAFETY: eight bytes that outlive the call. At the maximum of the counter a failed write loses nothing.
-        unsafe { libc::write(self.fd.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
+        unsafe { libc::write(self.fd.as_raw_fd(), (&raw const increment).cast(), size_of::<u64>()) };
     }
 }
 
@@ -111,20 +111,20 @@ mod tests {
         for flags in [0, libc::EFD_NONBLOCK] {
             let is_silent = run_core(RealCoreSpec::new(1 << 20), move |seam| async move {
                 let fd = eventfd(flags);
-                let (here, there) = (
+                let (receiver, sender) = (
                     RealBell::new(fd.try_clone().expect("a copy")).expect("an eventfd"),
                     RealBell::new(fd).expect("an eventfd"),
                 );
-                there.ring();
-                there.ring();
-                poll_fn(|context| here.poll_rung(context)).await.expect("the ring wakes the waiter");
-                let silent = poll_fn(|context| Poll::Ready(here.poll_rung(context).is_pending())).await;
-                let (ringing, later) = (seam.clone(), Rc::new(there));
+                sender.ring();
+                sender.ring();
+                poll_fn(|context| receiver.poll_rung(context)).await.expect("the ring wakes the waiter");
+                let silent = poll_fn(|context| Poll::Ready(receiver.poll_rung(context).is_pending())).await;
+                let (ringing, later) = (seam.clone(), Rc::new(sender));
                 seam.spawn(async move {
                     ringing.yield_now().await;
                     later.ring();
                 });
-                poll_fn(|context| here.poll_rung(context)).await.expect("a later ring wakes the waiter");
+                poll_fn(|context| receiver.poll_rung(context)).await.expect("a later ring wakes the waiter");
                 silent
             });
             assert!(is_silent.expect("a core"), "the first wait consumes all earlier rings");

@@ -117,7 +117,7 @@ impl Block for RealBlock {
         self.bytes()[at..at + len].chunks(64).all(|chunk| chunk.iter().fold(0, |seen, byte| seen | byte) == 0)
     }
 
-    fn same(&self, other: &Self) -> bool {
+    fn has_same_content(&self, other: &Self) -> bool {
         self.0 == other.0 || self.bytes() == other.bytes()
     }
 

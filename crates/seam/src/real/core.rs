@@ -16,7 +16,7 @@ use compio::runtime::{Runtime, RuntimeBuilder};
 
 use super::persist::PersistFile;
 use super::pool::Pool;
-use super::spin::{LoadMonitor, Spin};
+use super::spin::{LoadMonitor, SpinPolicy};
 use super::submitter::FailureDomains;
 use super::{RealError, RealSeam};
 use crate::Nanos;
@@ -213,7 +213,7 @@ where
             end.0.closing.set(true);
         });
         let waker = runtime.waker();
-        let (mut spin, mut load_monitor) = (Spin::new(spec.spin_ns), LoadMonitor::new());
+        let (mut spin, mut load_monitor) = (SpinPolicy::new(spec.spin_ns), LoadMonitor::new());
         while !core.closing.get() {
             core.unsubmitted.set(0);
             let more = runtime.run();
@@ -244,7 +244,7 @@ fn poll_ring(runtime: &Runtime, waker: &Waker) {
 ///
 /// The spin never yields the processor: a yield to a compute-bound thread lasts for milliseconds. The scheduler
 /// preempts the spin when it needs the processor, and the resulting longer wait counts against the next spin.
-fn wait_for_work(runtime: &Runtime, core: &Core, waker: &Waker, spin: &mut Spin, load_monitor: &mut LoadMonitor) {
+fn wait_for_work(runtime: &Runtime, core: &Core, waker: &Waker, spin: &mut SpinPolicy, load_monitor: &mut LoadMonitor) {
     let budget = spin.budget_ns();
     let began = Instant::now();
     if budget > 0 {
@@ -256,11 +256,11 @@ fn wait_for_work(runtime: &Runtime, core: &Core, waker: &Waker, spin: &mut Spin,
             poll_ring(runtime, waker);
             let more = runtime.run();
             let waited = began.elapsed().as_nanos() as u64;
-            let found = core.polls.get() != before;
-            if found {
+            let has_work = core.polls.get() != before;
+            if has_work {
                 spin.record_spin(waited);
             }
-            if found || more || core.panic.borrow().is_some() {
+            if has_work || more || core.panic.borrow().is_some() {
                 return;
             }
             if waited >= budget {
@@ -318,10 +318,10 @@ fn pin(cpu: usize) -> io::Result<()> {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     // SAFETY: a zeroed set is an empty set, and `cpu` is within its bounds.
-    let done = unsafe {
+    let status = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
     };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -18,7 +18,7 @@ use compio::runtime::Runtime;
 use super::claims::Claim;
 use super::core::Core;
 use super::disk_open::{
-    CLOSING_TIMEOUT, Kind, LOCK_PAUSE_MAX, LOCK_PAUSE_MIN, LockWait, Opened, failed, size_of_file, try_open,
+    CLOSING_TIMEOUT, Kind, LOCK_PAUSE_MAX, LOCK_PAUSE_MIN, LockWait, OpenedDisk, failed, size_of_file, try_open,
 };
 use super::footprint::NbdUnder;
 use super::op::{Action, IOV_MAX, Operation, submit_detached};
@@ -69,8 +69,8 @@ impl RealDisk {
         let mut pause = LOCK_PAUSE_MIN;
         let (mut wait, holder) = (LockWait::new(Duration::from_millis(spec.lock_wait_ms)), Arc::new(AtomicU32::new(0)));
         let opened = loop {
-            let (attempt, found) = (spec.clone(), Arc::clone(&holder));
-            let call = PathCall::start(&spec.path, move |call| try_open(&attempt, call, &found));
+            let (attempt, lock_holder) = (spec.clone(), Arc::clone(&holder));
+            let call = PathCall::start(&spec.path, move |call| try_open(&attempt, call, &lock_holder));
             let opened = call.answer(limit, sleep).await.map_err(|hung| DiskError::Hung(hung.to_string()))?;
             let retries_until = match &opened {
                 Err(DiskError::Busy(_)) => lock_deadline,
@@ -87,7 +87,7 @@ impl RealDisk {
             sleep(pause).await;
             pause = (pause * 2).min(LOCK_PAUSE_MAX);
         };
-        let Opened { file, kind, device, identities, is_unique, instance, open_warning, geometry, claim } = opened;
+        let OpenedDisk { file, kind, device, identities, is_unique, instance, open_warning, geometry, claim } = opened;
         let ring = Runtime::with_current(|runtime| runtime.as_raw_fd());
         let submitter = Rc::new(Submitter::new(seam.core.domains.get_or_create(device, ring)));
         let geometry = Cell::new(geometry);
@@ -107,10 +107,12 @@ impl RealDisk {
     fn take_time(&self, access: Access, at: u64, len: usize) -> impl Future<Output = ()> + use<> {
         let seam = RealSeam { core: self.core.clone() };
         let serve = |ssd: &Rc<RefCell<Ssd>>| ssd.borrow_mut().serve(seam.now(), access, at, len as u64);
-        let done = self.ssd.as_ref().filter(|_| len > 0).map(serve);
+        let completion_time = self.ssd.as_ref().filter(|_| len > 0).map(serve);
         async move {
-            if let Some(done) = done.filter(|done: &Nanos| *done > seam.now()) {
-                seam.sleep_until(done).await;
+            if let Some(completion_time) =
+                completion_time.filter(|completion_time: &Nanos| *completion_time > seam.now())
+            {
+                seam.sleep_until(completion_time).await;
             }
         }
     }
@@ -232,7 +234,7 @@ impl Disk<RealSeam> for RealDisk {
         self.inner.instance.clone()
     }
 
-    fn incarnation(&self) -> u64 {
+    fn connection_epoch(&self) -> u64 {
         // A local disk reports lost writes by a failed flush.
         0
     }
@@ -328,8 +330,8 @@ impl Disk<RealSeam> for RealDisk {
         }
         let file = self.file()?;
         let resize = move || {
-            let done = file.set_len(size_bytes).and_then(|()| file.sync_all());
-            done.map_err(|error| failed(&error))
+            let result = file.set_len(size_bytes).and_then(|()| file.sync_all());
+            result.map_err(|error| failed(&error))
         };
         self.submitter.run_blocking(resize).await?;
         self.refresh_size().await.map(drop)
@@ -342,9 +344,9 @@ pub(super) fn allocation_of(file: &File, at: u64, len: u64) -> io::Result<Vec<Al
     // Start of the next run of the kind `whence`; `end` if none begins before it.
     let seek = |from: u64, whence: i32| {
         // SAFETY: a system call on an open descriptor. No code uses the file's own position.
-        let found = unsafe { libc::lseek(file.as_raw_fd(), from as i64, whence) };
-        if found >= 0 {
-            return Ok((found as u64).min(end));
+        let offset = unsafe { libc::lseek(file.as_raw_fd(), from as i64, whence) };
+        if offset >= 0 {
+            return Ok((offset as u64).min(end));
         }
         let error = io::Error::last_os_error();
         // ENXIO: no data, or no file, from that offset on.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use super::claims::{Claim, claim};
 use super::file_identity::file_identities;
 use super::footprint::Footprint;
-use super::path_call::Call;
+use super::path_call::CallState;
 use crate::{DiskError, DiskOpen, DiskResult, Geometry, SECTOR_BYTES};
 
 /// First pause between two attempts at a disk that another holder has; it doubles.
@@ -73,7 +73,7 @@ pub(super) enum Kind {
 }
 
 /// An open, locked disk and its properties.
-pub(super) struct Opened {
+pub(super) struct OpenedDisk {
     pub(super) file: File,
     pub(super) kind: Kind,
     /// Number of the device, or of the device of the file's file system.
@@ -103,7 +103,7 @@ pub(super) fn failed(error: &io::Error) -> DiskError {
 
 /// Opens the disk described by `spec`, or fails if another holder has it, whose process is stored in `holder` if it is
 /// known. Changes nothing once `call` is abandoned.
-pub(super) fn try_open(spec: &DiskOpen, call: &Call, holder: &AtomicU32) -> DiskResult<Opened> {
+pub(super) fn try_open(spec: &DiskOpen, call: &CallState, holder: &AtomicU32) -> DiskResult<OpenedDisk> {
     let path = &spec.path;
     let refused = |text: String| DiskError::Open(format!("{}: {text}", path.display()));
     if let Some(bytes) = spec.create_bytes {
@@ -180,11 +180,11 @@ pub(super) fn try_open(spec: &DiskOpen, call: &Call, holder: &AtomicU32) -> Disk
         Kind::File => (stat.stx_mask & libc::STATX_BTIME != 0, None),
         Kind::Device => (queue.name().is_some(), queue.instance()),
     };
-    Ok(Opened { file, kind, device, identities, is_unique, instance, open_warning, geometry, claim })
+    Ok(OpenedDisk { file, kind, device, identities, is_unique, instance, open_warning, geometry, claim })
 }
 
 /// Creates a sparse file. An empty file counts as missing: a crash between creation and sizing leaves one.
-fn create(path: &Path, bytes: u64, call: &Call) -> io::Result<()> {
+fn create(path: &Path, bytes: u64, call: &CallState) -> io::Result<()> {
     match std::fs::metadata(path) {
         Ok(meta) if !meta.is_file() || meta.len() > 0 => return Ok(()),
         Ok(_) => {}
@@ -251,9 +251,9 @@ fn lock(file: &File, spec: &DiskOpen, holder: &AtomicU32) -> DiskResult<()> {
         match error.kind() {
             io::ErrorKind::Interrupted => {}
             io::ErrorKind::WouldBlock => {
-                let found = holder_of(file);
-                holder.store(found.unwrap_or_default(), Ordering::Relaxed);
-                let holder = found.map_or("its pid is not known".into(), |pid| format!("pid {pid}"));
+                let lock_holder = holder_of(file);
+                holder.store(lock_holder.unwrap_or_default(), Ordering::Relaxed);
+                let holder = lock_holder.map_or("its pid is not known".into(), |pid| format!("pid {pid}"));
                 return Err(DiskError::Busy(format!("{} is locked, {holder}", spec.path.display())));
             }
             _ => return Err(DiskError::Open(format!("{}: cannot be locked ({error})", spec.path.display()))),
@@ -284,16 +284,16 @@ pub(super) fn size_of_file(file: &File, kind: Kind) -> io::Result<u64> {
     const BLKGETSIZE64: libc::Ioctl = 0x8008_1272_u32 as libc::Ioctl;
     let mut bytes = 0u64;
     // SAFETY: this request writes one u64.
-    let done = unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) };
-    if done == 0 { Ok(bytes) } else { Err(io::Error::last_os_error()) }
+    let status = unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) };
+    if status == 0 { Ok(bytes) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Runs an ioctl that writes one 32-bit number.
 fn ioctl_u32(file: &File, request: libc::Ioctl) -> io::Result<u32> {
     let mut number = 0u32;
     // SAFETY: both callers' requests (BLKSSZGET, BLKPBSZGET) write one 32-bit number.
-    let done = unsafe { libc::ioctl(file.as_raw_fd(), request, &raw mut number) };
-    if done == 0 { Ok(number) } else { Err(io::Error::last_os_error()) }
+    let status = unsafe { libc::ioctl(file.as_raw_fd(), request, &raw mut number) };
+    if status == 0 { Ok(number) } else { Err(io::Error::last_os_error()) }
 }
 
 fn statx(file: &File) -> io::Result<libc::statx> {
@@ -301,8 +301,8 @@ fn statx(file: &File) -> io::Result<libc::statx> {
     let mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME | libc::STATX_DIOALIGN;
     let empty = CString::default();
     // SAFETY: path and result are valid; an empty path with AT_EMPTY_PATH means the descriptor itself.
-    let done = unsafe { libc::statx(file.as_raw_fd(), empty.as_ptr(), libc::AT_EMPTY_PATH, mask, stat.as_mut_ptr()) };
-    if done != 0 {
+    let status = unsafe { libc::statx(file.as_raw_fd(), empty.as_ptr(), libc::AT_EMPTY_PATH, mask, stat.as_mut_ptr()) };
+    if status != 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the memory is zeroed, and the kernel has filled it.

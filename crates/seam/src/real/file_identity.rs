@@ -47,8 +47,8 @@ fn identities(uuid: Option<Uuid>, number: u64, inode: u64, birth: (i64, u32)) ->
 
 /// UUID of the file's file system.
 fn uuid_of(file: &File) -> Option<Uuid> {
-    let found = uuid_by_ioctl(file).or_else(|| uuid_by_udev(file.metadata().ok()?.dev()));
-    found.filter(|uuid| *uuid != Uuid::default())
+    let uuid = uuid_by_ioctl(file).or_else(|| uuid_by_udev(file.metadata().ok()?.dev()));
+    uuid.filter(|uuid| *uuid != Uuid::default())
 }
 
 /// UUID from an ioctl of the file system: a generic one since Linux 6.9, a separate one per file system before.
@@ -63,8 +63,8 @@ fn uuid_by_ioctl(file: &File) -> Option<Uuid> {
         let mut result = IoctlResult { bytes: [0; 256] };
         result.bytes[0] = first;
         // SAFETY: each request writes at most 112 bytes; the result is larger, and aligned for each of them.
-        let done = unsafe { libc::ioctl(file.as_raw_fd(), request as libc::Ioctl, &raw mut result) };
-        let is_valid = done == 0 && (request != FS_IOC_GETFSUUID || result.bytes[0] == 16);
+        let status = unsafe { libc::ioctl(file.as_raw_fd(), request as libc::Ioctl, &raw mut result) };
+        let is_valid = status == 0 && (request != FS_IOC_GETFSUUID || result.bytes[0] == 16);
         is_valid.then(|| result.bytes[at..at + 16].try_into().expect("sixteen bytes"))
     })
 }

@@ -106,30 +106,30 @@ impl Kernel {
     }
 
     fn footprint(&self, meta: &fs::Metadata, mount: Option<u64>) -> Footprint {
-        let mut found = Footprint::default();
+        let mut footprint = Footprint::default();
         if meta.is_file() {
             let at = FileAt { device: number_of(meta.dev()), inode: meta.ino(), mount };
-            self.file(at, 0..meta.len().max(1), true, &mut found, 0);
+            self.file(at, 0..meta.len().max(1), true, &mut footprint, 0);
         } else {
-            self.device(number_of(meta.rdev()), 0..u64::MAX, true, &mut found, 0);
+            self.device(number_of(meta.rdev()), 0..u64::MAX, true, &mut footprint, 0);
         }
-        found
+        footprint
     }
 
-    fn file(&self, at: FileAt, span: Range<u64>, exact: bool, found: &mut Footprint, depth: u32) {
+    fn file(&self, at: FileAt, span: Range<u64>, exact: bool, footprint: &mut Footprint, depth: u32) {
         let FileAt { device, inode, mount } = at;
         let name = format!("one file, inode {inode} of the file system {}:{}", device.0, device.1);
-        if !add(found, Part { node: Node::File { device, inode }, span, exact, name }, depth) {
+        if !add(footprint, Part { node: Node::File { device, inode }, span, exact, name }, depth) {
             return;
         }
         // A file system without a device number of its own is resolved through its mount.
         let below = if device.0 != 0 { Some(device) } else { self.mounted_from(device, mount) };
         if let Some(below) = below {
-            self.device(below, 0..u64::MAX, false, found, depth + 1);
+            self.device(below, 0..u64::MAX, false, footprint, depth + 1);
         }
     }
 
-    fn device(&self, number: (u32, u32), span: Range<u64>, exact: bool, found: &mut Footprint, depth: u32) {
+    fn device(&self, number: (u32, u32), span: Range<u64>, exact: bool, footprint: &mut Footprint, depth: u32) {
         let folder = self.sys.join(format!("dev/block/{}:{}", number.0, number.1));
         let folder = folder.canonicalize().unwrap_or(folder);
         let bytes = count(&folder.join("size")).map_or(u64::MAX, |sectors| sectors.saturating_mul(SYSFS_SECTOR_BYTES));
@@ -137,38 +137,38 @@ impl Kernel {
         let known = folder.file_name().map(|name| name.to_string_lossy().replace('!', "/"));
         let known = known.unwrap_or_else(|| format!("{}:{}", number.0, number.1));
         let name = format!("/dev/{known}");
-        if !add(found, Part { node: Node::Device(number), span: span.clone(), exact, name: name.clone() }, depth) {
+        if !add(footprint, Part { node: Node::Device(number), span: span.clone(), exact, name: name.clone() }, depth) {
             return;
         }
         if known.starts_with("nbd") && folder.join("pid").exists() {
             let backend = text(&folder.join("backend"));
             let pid = count(&folder.join("pid")).and_then(|pid| u32::try_from(pid).ok());
-            found.nbd.push(NbdUnder { name: known.clone(), backend, pid });
+            footprint.nbd.push(NbdUnder { name: known.clone(), backend, pid });
         }
         if folder.join("partition").exists() {
             let start = count(&folder.join("start")).unwrap_or(0).saturating_mul(SYSFS_SECTOR_BYTES);
             let disk = folder.parent().and_then(|disk| device_number(&text(&disk.join("dev"))?));
             if let Some(disk) = disk {
-                self.device(disk, shifted(&span, start, 0), exact, found, depth + 1);
+                self.device(disk, shifted(&span, start, 0), exact, footprint, depth + 1);
             }
             return;
         }
         if let Some(status) = self.loop_status(&known, &folder) {
             let below = shifted(&span, status.offset, status.limit);
             match status.block {
-                Some(block) => self.device(block, below, exact, found, depth + 1),
-                None => self.file(status.file, below, exact, found, depth + 1),
+                Some(block) => self.device(block, below, exact, footprint, depth + 1),
+                None => self.file(status.file, below, exact, footprint, depth + 1),
             }
             return;
         }
         let slaves = fs::read_dir(folder.join("slaves")).into_iter().flatten().flatten();
         let slaves: Vec<_> = slaves.filter_map(|slave| device_number(&text(&slave.path().join("dev"))?)).collect();
         for slave in &slaves {
-            self.device(*slave, 0..u64::MAX, false, found, depth + 1);
+            self.device(*slave, 0..u64::MAX, false, footprint, depth + 1);
         }
         let wwid = text(&folder.join("wwid")).or_else(|| text(&folder.join("device/wwid")));
         if let Some(wwid) = wwid.filter(|_| slaves.is_empty()) {
-            add(found, Part { node: Node::Wwid(wwid), span, exact, name }, depth);
+            add(footprint, Part { node: Node::Wwid(wwid), span, exact, name }, depth);
         }
     }
 
@@ -208,10 +208,10 @@ fn mount_of(file: &File) -> Option<u64> {
 }
 
 /// Adds a part; false if it is known already or a limit is reached.
-fn add(found: &mut Footprint, part: Part, depth: u32) -> bool {
-    let is_new = depth < DEPTH_MAX && found.parts.len() < PARTS_MAX && !found.parts.contains(&part);
+fn add(footprint: &mut Footprint, part: Part, depth: u32) -> bool {
+    let is_new = depth < DEPTH_MAX && footprint.parts.len() < PARTS_MAX && !footprint.parts.contains(&part);
     if is_new {
-        found.parts.push(part);
+        footprint.parts.push(part);
     }
     is_new
 }
@@ -249,8 +249,8 @@ fn read_loop_status(node: &Path) -> Option<LoopStatus> {
     // `loop_info64`: device, inode, rdevice, offset, size limit, then unused fields.
     let mut info = [0u64; 29];
     // SAFETY: the request writes a `loop_info64`, which has 232 bytes and the alignment of a u64.
-    let done = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, info.as_mut_ptr()) };
-    (done == 0).then(|| LoopStatus {
+    let status = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, info.as_mut_ptr()) };
+    (status == 0).then(|| LoopStatus {
         file: FileAt { device: number_of(info[0]), inode: info[1], mount: None },
         block: (info[2] != 0).then(|| number_of(info[2])),
         offset: info[3],

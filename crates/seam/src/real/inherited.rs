@@ -21,14 +21,14 @@ pub fn inherited() -> Vec<(String, OwnedFd)> {
     let count = number("LISTEN_FDS").unwrap_or(0).clamp(0, COUNT_MAX);
     let names = variable("LISTEN_FDNAMES").unwrap_or_default();
     let names = names.split(':').chain(std::iter::repeat(""));
-    let mut found = Vec::new();
+    let mut sockets = Vec::new();
     for (fd, name) in (FIRST..FIRST + count).zip(names) {
         // SAFETY: a system call on a number; it fails if no descriptor has that number.
         if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } == 0 {
             // SAFETY: the descriptor is open and was passed to this process; no other code owns it, and it is taken
             // only once.
-            found.push((name.to_owned(), unsafe { OwnedFd::from_raw_fd(fd) }));
+            sockets.push((name.to_owned(), unsafe { OwnedFd::from_raw_fd(fd) }));
         }
     }
-    found
+    sockets
 }

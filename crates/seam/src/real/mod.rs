@@ -41,7 +41,7 @@ pub use self::fault::{FaultFlag, FaultGuard, GUARDS_MAX};
 pub use self::footprint::NbdUnder;
 pub use self::inherited::inherited;
 pub use self::listen::RealListener;
-pub use self::path_call::{Call, PATH_TIMEOUT, PathCall, PathHung};
+pub use self::path_call::{CallState, PATH_TIMEOUT, PathCall, PathHung};
 pub use self::persist::{PersistFile, PersistedPool, PersistedPoolError, tmpfs_free_bytes};
 pub use self::self_connection::has_client;
 pub use self::shortage::{count_accept_error, shortages};

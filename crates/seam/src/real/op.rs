@@ -160,7 +160,7 @@ pub(super) fn submit_detached<'a, F: 'static, K: 'static>(
     core: &'a Rc<Core>,
     submitter: &'a Rc<Submitter>,
     mut operation: Box<Operation<F, K>>,
-) -> Detached<'a, F, K> {
+) -> DetachedOperation<'a, F, K> {
     let now = coarse_now();
     (operation.mode, operation.permit) = submitter.admit(&operation.action, now);
     operation.pending = Some(submitter.pending.begin(now));
@@ -169,7 +169,7 @@ pub(super) fn submit_detached<'a, F: 'static, K: 'static>(
     } else {
         Stage::submit(core, operation)
     };
-    Detached { core, submitter, stage }
+    DetachedOperation { core, submitter, stage }
 }
 
 /// Stage of a disk operation.
@@ -198,16 +198,16 @@ impl<F: 'static, K: 'static> Stage<F, K> {
 }
 
 /// Future of [`submit_detached`].
-pub(super) struct Detached<'a, F: 'static, K: 'static> {
+pub(super) struct DetachedOperation<'a, F: 'static, K: 'static> {
     core: &'a Rc<Core>,
     submitter: &'a Rc<Submitter>,
     stage: Stage<F, K>,
 }
 
 // No field is structurally pinned: the memory that the kernel points to is behind `Submit`.
-impl<F: 'static, K: 'static> Unpin for Detached<'_, F, K> {}
+impl<F: 'static, K: 'static> Unpin for DetachedOperation<'_, F, K> {}
 
-impl<F: 'static, K: 'static> Future for Detached<'_, F, K> {
+impl<F: 'static, K: 'static> Future for DetachedOperation<'_, F, K> {
     type Output = (io::Result<usize>, Box<Operation<F, K>>);
 
     #[inline]
@@ -251,15 +251,15 @@ impl<F: 'static, K: 'static> Future for Detached<'_, F, K> {
     }
 }
 
-impl<F: 'static, K: 'static> Drop for Detached<'_, F, K> {
+impl<F: 'static, K: 'static> Drop for DetachedOperation<'_, F, K> {
     #[inline]
     fn drop(&mut self) {
         // A closing core has already waited for its operations; the remaining ones are dropped.
         if !matches!(self.stage, Stage::Ended) && !self.core.closing.get() {
             let stage = std::mem::replace(&mut self.stage, Stage::Ended);
             let (core, submitter) = (self.core.clone(), self.submitter.clone());
-            let rest = async move { drop(Detached { core: &core, submitter: &submitter, stage }.await) };
-            Runtime::with_current(|runtime| runtime.spawn(rest)).detach();
+            let remainder = async move { drop(DetachedOperation { core: &core, submitter: &submitter, stage }.await) };
+            Runtime::with_current(|runtime| runtime.spawn(remainder)).detach();
         }
     }
 }

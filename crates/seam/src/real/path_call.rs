@@ -52,21 +52,21 @@ pub struct PathHung {
 /// A call on a path, and the wait for its result. Dropping it abandons the call.
 pub struct PathCall<T> {
     answer: oneshot::Receiver<T>,
-    call: Arc<Call>,
+    call: Arc<CallState>,
 }
 
 /// State of a call that its helper thread and its caller share.
-pub struct Call {
+pub struct CallState {
     path: PathBuf,
     /// The caller waits no more.
     is_abandoned: AtomicBool,
     /// The work has ended.
     is_answered: AtomicBool,
-    place: Mutex<Place>,
+    place: Mutex<DomainWait>,
 }
 
 /// The domain in which a call is, and since when it waits there.
-struct Place {
+struct DomainWait {
     domain: Domain,
     since: Instant,
     is_running: bool,
@@ -78,14 +78,14 @@ type Domain = String;
 
 /// A call that waits for a helper thread.
 struct Job {
-    call: Arc<Call>,
-    walk: Walk,
+    call: Arc<CallState>,
+    walk: PathResolver,
     work: Box<dyn FnOnce() + Send>,
 }
 
 /// All calls of the process.
 #[derive(Default)]
-struct Calls {
+struct PathCalls {
     domains: BTreeMap<Domain, DomainCalls>,
     threads: usize,
 }
@@ -93,18 +93,18 @@ struct Calls {
 /// The calls in one domain.
 struct DomainCalls {
     queue: VecDeque<Job>,
-    running: Vec<Arc<Call>>,
+    running: Vec<Arc<CallState>>,
     answered_at: Instant,
 }
 
-static CALLS: Mutex<Calls> = Mutex::new(Calls { domains: BTreeMap::new(), threads: 0 });
+static CALLS: Mutex<PathCalls> = Mutex::new(PathCalls { domains: BTreeMap::new(), threads: 0 });
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // No code panics between two changes that belong together, so a poisoned lock is usable.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Call {
+impl CallState {
     /// True if the caller waits no more: the call must not change anything on the disk.
     pub fn is_abandoned(&self) -> bool {
         self.is_abandoned.load(Ordering::Relaxed)
@@ -115,19 +115,19 @@ impl Call {
         self.is_abandoned() && !self.is_answered.load(Ordering::Relaxed)
     }
 
-    fn new(path: &Path, domain: &Domain) -> Call {
-        let place = Place { domain: domain.clone(), since: Instant::now(), is_running: false };
+    fn new(path: &Path, domain: &Domain) -> CallState {
+        let place = DomainWait { domain: domain.clone(), since: Instant::now(), is_running: false };
         let (is_abandoned, is_answered) = (AtomicBool::new(false), AtomicBool::new(false));
-        Call { path: path.to_owned(), is_abandoned, is_answered, place: Mutex::new(place) }
+        CallState { path: path.to_owned(), is_abandoned, is_answered, place: Mutex::new(place) }
     }
 }
 
 impl<T: Send + 'static> PathCall<T> {
     /// Starts `work`, which touches `path`, on a helper thread.
-    pub fn start(path: &Path, work: impl FnOnce(&Call) -> T + Send + 'static) -> PathCall<T> {
-        let (walk, domain) = (Walk::new(path), Domain::new());
+    pub fn start(path: &Path, work: impl FnOnce(&CallState) -> T + Send + 'static) -> PathCall<T> {
+        let (walk, domain) = (PathResolver::new(path), Domain::new());
         let (sender, answer) = oneshot::channel();
-        let call = Arc::new(Call::new(path, &domain));
+        let call = Arc::new(CallState::new(path, &domain));
         let on_thread = call.clone();
         let work = Box::new(move || {
             let result = work(&on_thread);
@@ -161,8 +161,8 @@ impl<T: Send + 'static> PathCall<T> {
     /// Waits for the result without blocking; `sleep` is the runtime's timer.
     pub async fn answer(mut self, limit: Duration, sleep: impl AsyncFn(Duration)) -> Result<T, PathHung> {
         loop {
-            let left = limit.saturating_sub(self.stalled());
-            let mut timer = pin!(sleep(left));
+            let remaining = limit.saturating_sub(self.stalled());
+            let mut timer = pin!(sleep(remaining));
             let answered = poll_fn(|context| match Pin::new(&mut self.answer).poll(context) {
                 Poll::Ready(answer) => Poll::Ready(Some(answer)),
                 Poll::Pending => timer.as_mut().poll(context).map(|()| None),
@@ -224,7 +224,7 @@ impl Wake for Unpark {
     }
 }
 
-impl Calls {
+impl PathCalls {
     /// True while a call on `path` runs whose caller has given up.
     fn has_hung(&self, path: &Path) -> bool {
         let mut running = self.domains.values().flat_map(|domain| &domain.running);
@@ -234,7 +234,7 @@ impl Calls {
     /// Queues a call in a domain, or refuses it by dropping it.
     fn queue(&mut self, domain: Domain, job: Job) {
         let now = Instant::now();
-        *lock(&job.call.place) = Place { domain: domain.clone(), since: now, is_running: false };
+        *lock(&job.call.place) = DomainWait { domain: domain.clone(), since: now, is_running: false };
         let calls = self.domains.entry(domain).or_insert_with(|| DomainCalls {
             queue: VecDeque::new(),
             running: Vec::new(),
@@ -257,12 +257,12 @@ impl Calls {
         let (domain, calls) = self.domains.iter_mut().find(|(_, calls)| is_free(calls))?;
         let job = calls.queue.pop_front()?;
         calls.running.push(job.call.clone());
-        *lock(&job.call.place) = Place { domain: domain.clone(), since: Instant::now(), is_running: true };
+        *lock(&job.call.place) = DomainWait { domain: domain.clone(), since: Instant::now(), is_running: true };
         Some((domain.clone(), job))
     }
 
     /// Ends the run of a call in a domain.
-    fn finish(&mut self, domain: &Domain, call: &Arc<Call>) {
+    fn finish(&mut self, domain: &Domain, call: &Arc<CallState>) {
         if let Some(calls) = self.domains.get_mut(domain) {
             calls.running.retain(|running| !Arc::ptr_eq(running, call));
             calls.answered_at = Instant::now();
@@ -307,20 +307,21 @@ fn run(domain: &Domain, mut job: Job) -> Option<(Domain, Job)> {
 }
 
 /// A path that is resolved one component at a time.
-struct Walk {
+struct PathResolver {
     /// Components that contain no symbolic links.
     resolved: PathBuf,
-    rest: VecDeque<OsString>,
+    remaining: VecDeque<OsString>,
     links: u32,
     /// The call belongs to a block device; nothing is left to resolve.
     is_at_device: bool,
 }
 
-impl Walk {
-    fn new(path: &Path) -> Walk {
+impl PathResolver {
+    fn new(path: &Path) -> PathResolver {
         // Without a current directory, the call fails by itself.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let mut walk = Walk { resolved: PathBuf::from("/"), rest: VecDeque::new(), links: 0, is_at_device: false };
+        let mut walk =
+            PathResolver { resolved: PathBuf::from("/"), remaining: VecDeque::new(), links: 0, is_at_device: false };
         walk.prepend(&path);
         walk
     }
@@ -332,7 +333,9 @@ impl Walk {
         }
         for component in path.components().rev() {
             match component {
-                Component::Normal(_) | Component::ParentDir => self.rest.push_front(component.as_os_str().to_owned()),
+                Component::Normal(_) | Component::ParentDir => {
+                    self.remaining.push_front(component.as_os_str().to_owned())
+                }
                 Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
             }
         }
@@ -344,10 +347,10 @@ impl Walk {
             return None;
         }
         let mounts = Mounts::read();
-        while let Some(next) = self.rest.front() {
+        while let Some(next) = self.remaining.front() {
             if next == ".." {
                 self.resolved.pop();
-                self.rest.pop_front();
+                self.remaining.pop_front();
                 continue;
             }
             let at = self.resolved.join(next);
@@ -360,7 +363,7 @@ impl Walk {
                 match std::fs::read_link(&at) {
                     Ok(target) if self.links < LINKS_MAX => {
                         self.links += 1;
-                        self.rest.pop_front();
+                        self.remaining.pop_front();
                         self.prepend(&target);
                         continue;
                     }
@@ -371,7 +374,7 @@ impl Walk {
                 }
             }
             self.resolved = at;
-            self.rest.pop_front();
+            self.remaining.pop_front();
         }
         let owner = mounts.domain_of(&self.resolved);
         if owner != *domain {
@@ -418,18 +421,18 @@ impl Mounts {
 /// digits.
 fn unescaped(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((&byte, after)) = rest.split_first() {
+    let mut remaining = text;
+    while let Some((&byte, after)) = remaining.split_first() {
         let digits = after.get(..3).filter(|digits| byte == b'\\' && digits.iter().all(|digit| digit.is_ascii_digit()));
         match digits {
             Some(digits) => {
                 let value = digits.iter().fold(0_u32, |value, digit| value * 8 + u32::from(digit - b'0'));
                 bytes.push(value as u8);
-                rest = &after[3..];
+                remaining = &after[3..];
             }
             None => {
                 bytes.push(byte);
-                rest = after;
+                remaining = after;
             }
         }
     }

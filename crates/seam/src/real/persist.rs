@@ -76,14 +76,14 @@ struct TagWords {
     /// The block of a buffer, or the first block of a range.
     start: AtomicU64,
     /// The sectors of a buffer, or the end of a range with [`UNMAP_BIT`] or [`OUTDATED_BIT`].
-    rest: AtomicU64,
+    details: AtomicU64,
 }
 
 impl TagWords {
-    fn put(&self, number: u64, owner: u64, start: u64, rest: u64) {
+    fn put(&self, number: u64, owner: u64, start: u64, details: u64) {
         self.owner.store(owner, Ordering::Relaxed);
         self.start.store(start, Ordering::Relaxed);
-        self.rest.store(rest, Ordering::Relaxed);
+        self.details.store(details, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         self.number.store(number, Ordering::Release);
     }
@@ -238,7 +238,7 @@ impl PoolFile {
         let number = words.number();
         if number != 0 {
             // Same block in the same buffer: the added sectors are already in the buffer.
-            words.rest.store(u64::from(tag.sectors), Ordering::Release);
+            words.details.store(u64::from(tag.sectors), Ordering::Release);
             return number;
         }
         let number = self.next();
@@ -288,8 +288,8 @@ impl PoolFile {
 /// Allocates memory of the file system for a part of the file.
 fn allocate(file: &File, at: usize, len: usize) -> io::Result<()> {
     // SAFETY: a system call on an open file.
-    let done = unsafe { libc::fallocate(file.as_raw_fd(), 0, at as libc::off_t, len as libc::off_t) };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let status = unsafe { libc::fallocate(file.as_raw_fd(), 0, at as libc::off_t, len as libc::off_t) };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Free bytes of the directory's file system; `None` if it is not a tmpfs.
@@ -372,23 +372,23 @@ impl PersistedPool {
 
     fn resolve(&self) -> BTreeMap<u64, ShmImage> {
         let fields = |words: &TagWords| {
-            let [owner, start, rest] =
-                [&words.owner, &words.start, &words.rest].map(|word| word.load(Ordering::Relaxed));
-            (words.number(), owner, start, rest)
+            let [owner, start, details] =
+                [&words.owner, &words.start, &words.details].map(|word| word.load(Ordering::Relaxed));
+            (words.number(), owner, start, details)
         };
         let ranges = self.map.ranges().iter().map(fields).filter(|(number, ..)| *number != 0);
-        let ranges = ranges.map(|(number, owner, start, rest)| {
-            let kind = match rest & OUTDATED_BIT {
-                0 => RangeKind::Zeroes { may_unmap: rest & UNMAP_BIT != 0 },
+        let ranges = ranges.map(|(number, owner, start, details)| {
+            let kind = match details & OUTDATED_BIT {
+                0 => RangeKind::Zeroes { may_unmap: details & UNMAP_BIT != 0 },
                 _ => RangeKind::Outdated,
             };
-            (number, RangeTag { owner, start, end: rest & !(UNMAP_BIT | OUTDATED_BIT), kind })
+            (number, RangeTag { owner, start, end: details & !(UNMAP_BIT | OUTDATED_BIT), kind })
         });
         let ranges: Vec<_> = ranges.collect();
         let blocks = self.map.tags().iter().map(fields).enumerate().filter(|(_, (number, ..))| *number != 0);
         let (buffers, blocks): (Vec<usize>, Vec<_>) = blocks
-            .map(|(index, (number, owner, block, rest))| {
-                (index, (number, BlockTag { owner, block, sectors: rest as u8 }))
+            .map(|(index, (number, owner, block, details))| {
+                (index, (number, BlockTag { owner, block, sectors: details as u8 }))
             })
             .unzip();
         let mut images = resolve_tags(&blocks, &ranges);
@@ -435,8 +435,9 @@ impl PersistedPool {
         if owner == 0 {
             return;
         }
-        let all = self.map.ranges().iter().chain(self.map.tags());
-        all.filter(|words| words.number() != 0 && words.owner.load(Ordering::Relaxed) == owner)
+        let words = self.map.ranges().iter().chain(self.map.tags());
+        words
+            .filter(|words| words.number() != 0 && words.owner.load(Ordering::Relaxed) == owner)
             .for_each(TagWords::clear);
         removing_owner.store(0, Ordering::Release);
     }

@@ -236,9 +236,9 @@ mod tests {
     fn pool_stops_at_its_ceiling_and_reuses_the_last_freed_block() {
         let pool = Pool::new(10 * (BLOCK_BYTES + HEADER_BYTES), None).expect("a small pool can be mapped");
         assert_eq!((pool.total(), pool.free()), (10, 10));
-        let mut all: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
-        assert_eq!((all.len(), pool.free()), (10, 0));
-        let last = all.pop().expect("the pool has ten blocks").freeze();
+        let mut blocks: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
+        assert_eq!((blocks.len(), pool.free()), (10, 0));
+        let last = blocks.pop().expect("the pool has ten blocks").freeze();
         let address = last.as_bytes().expect("real blocks have bytes").as_ptr();
         drop(last);
         assert_eq!(pool.free(), 1);
@@ -281,7 +281,7 @@ mod tests {
         let (block, zero) = (block.freeze(), pool.zero_block());
         drop(pool);
         assert_eq!(&block.as_bytes().expect("real blocks have bytes")[..10], b"still here");
-        assert!(zero.is_zero(0, BLOCK_BYTES) && !zero.same(&block));
+        assert!(zero.is_zero(0, BLOCK_BYTES) && !zero.has_same_content(&block));
     }
 
     #[test]

@@ -67,8 +67,8 @@ fn socket_option<T: Default>(fd: RawFd, name: c_int) -> Option<T> {
     let mut value = T::default();
     let mut len = size_of::<T>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes to a value of that length.
-    let done = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len) };
-    (done == 0).then_some(value)
+    let status = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len) };
+    (status == 0).then_some(value)
 }
 
 fn is_listening(socket: &OwnedFd) -> bool {

@@ -17,7 +17,8 @@ const POINTS_START: u32 = 8;
 /// Largest number of points; reaching it resets the length of the next pause.
 const POINTS_MAX: u32 = 32;
 /// Length of the first and of the longest pause, in short waits without a spin.
-const PAUSES: (u32, u32) = (16, 1024);
+const PAUSE_MIN: u32 = 16;
+const PAUSE_MAX: u32 = 1024;
 /// Factor on the limit up to which a slept wait counts as short, because it includes the wake-up.
 const SLEPT_FACTOR: u64 = 2;
 
@@ -28,7 +29,7 @@ const SPINS_PER_CHECK: u32 = 16;
 
 /// The spin policy of one core.
 #[derive(Debug)]
-pub(super) struct Spin {
+pub(super) struct SpinPolicy {
     limit_ns: u64,
     /// Mean of recent short waits; each new wait has weight 1/8.
     mean_ns: u64,
@@ -39,10 +40,17 @@ pub(super) struct Spin {
     next_pause: u32,
 }
 
-impl Spin {
+impl SpinPolicy {
     /// A policy of spins of at most `limit_ns`; with 0 it never spins.
-    pub(super) fn new(limit_ns: u64) -> Spin {
-        Spin { limit_ns, mean_ns: limit_ns / 2, short_run: 0, points: POINTS_START, pause: 0, next_pause: PAUSES.0 }
+    pub(super) fn new(limit_ns: u64) -> SpinPolicy {
+        SpinPolicy {
+            limit_ns,
+            mean_ns: limit_ns / 2,
+            short_run: 0,
+            points: POINTS_START,
+            pause: 0,
+            next_pause: PAUSE_MIN,
+        }
     }
 
     /// Longest spin before the next sleep, in nanoseconds; 0 means to sleep at once.
@@ -62,7 +70,7 @@ impl Spin {
         self.record_short_wait(waited_ns);
         self.points = (self.points + 1).min(POINTS_MAX);
         if self.points == POINTS_MAX {
-            self.next_pause = PAUSES.0;
+            self.next_pause = PAUSE_MIN;
         }
     }
 
@@ -89,7 +97,7 @@ impl Spin {
         if self.points == 0 {
             self.points = POINTS_START;
             self.pause = self.next_pause;
-            self.next_pause = (self.next_pause * 2).min(PAUSES.1);
+            self.next_pause = (self.next_pause * 2).min(PAUSE_MAX);
         }
     }
 
@@ -125,13 +133,13 @@ impl LoadMonitor {
         }
         let mut text = [0; 64];
         let len = self.load.as_ref().and_then(|load| load.read_at(&mut text, 0).ok()).unwrap_or(0);
-        let is_overloaded = running(&text[..len]).is_some_and(|running| running > self.processors);
+        let is_overloaded = runnable_tasks(&text[..len]).is_some_and(|tasks| tasks > self.processors);
         std::mem::replace(&mut self.was_overloaded, is_overloaded) && is_overloaded
     }
 }
 
 /// Number of runnable tasks: "3" in `0.20 0.18 0.12 3/80 11206`.
-fn running(load: &[u8]) -> Option<u32> {
+fn runnable_tasks(load: &[u8]) -> Option<u32> {
     let fields = std::str::from_utf8(load).ok()?.split(' ').nth(3)?;
     fields.split('/').next()?.parse().ok()
 }
@@ -142,8 +150,8 @@ mod tests {
 
     const LIMIT: u64 = 100_000;
 
-    fn busy() -> Spin {
-        let mut spin = Spin::new(LIMIT);
+    fn busy() -> SpinPolicy {
+        let mut spin = SpinPolicy::new(LIMIT);
         for _ in 0..SHORT_RUN_MIN {
             assert_eq!(spin.budget_ns(), 0, "no spin before a run of short waits");
             spin.record_sleep(30_000, false);
@@ -152,7 +160,7 @@ mod tests {
     }
 
     /// Number of spins in `waits` waits of `waited_ns` each, none of which ends during a spin.
-    fn useless_spins(spin: &mut Spin, waits: u32, waited_ns: u64) -> u32 {
+    fn useless_spins(spin: &mut SpinPolicy, waits: u32, waited_ns: u64) -> u32 {
         let mut spins = 0;
         for _ in 0..waits {
             let had_spun = spin.budget_ns() > 0;
@@ -172,7 +180,7 @@ mod tests {
 
     #[test]
     fn an_idle_core_never_spins() {
-        assert_eq!(useless_spins(&mut Spin::new(LIMIT), 1_000, 1_000_000), 0);
+        assert_eq!(useless_spins(&mut SpinPolicy::new(LIMIT), 1_000, 1_000_000), 0);
     }
 
     #[test]
@@ -208,7 +216,7 @@ mod tests {
         }
         (0..POINTS_MAX).for_each(|_| spin.record_spin(5_000));
         assert!(useless_spins(&mut spin, 100, 90_000) > 16);
-        assert!(spin.next_pause < PAUSES.1, "{spin:?}");
+        assert!(spin.next_pause < PAUSE_MAX, "{spin:?}");
     }
 
     #[test]
@@ -221,14 +229,14 @@ mod tests {
 
     #[test]
     fn runnable_tasks_are_read_from_the_load() {
-        assert_eq!(running(b"0.20 0.18 0.12 3/80 11206\n"), Some(3));
-        assert_eq!(running(b""), None);
+        assert_eq!(runnable_tasks(b"0.20 0.18 0.12 3/80 11206\n"), Some(3));
+        assert_eq!(runnable_tasks(b""), None);
         let load = std::fs::read("/proc/loadavg").expect("/proc is mounted");
-        assert!(running(&load).is_some_and(|running| running > 0));
+        assert!(runnable_tasks(&load).is_some_and(|tasks| tasks > 0));
     }
 
     #[test]
     fn a_limit_of_zero_never_spins() {
-        assert_eq!(useless_spins(&mut Spin::new(0), 100, 0), 0);
+        assert_eq!(useless_spins(&mut SpinPolicy::new(0), 100, 0), 0);
     }
 }

@@ -155,20 +155,20 @@ fn message(iov: &mut [libc::iovec]) -> libc::msghdr {
     message
 }
 
-/// Removes `done` bytes from the front of `iov`.
-pub(super) fn advance(iov: &mut Vec<libc::iovec>, mut done: usize) {
+/// Removes `sent` bytes from the front of `iov`.
+pub(super) fn advance(iov: &mut Vec<libc::iovec>, mut sent: usize) {
     let whole = iov.iter().take_while(|buffer| {
-        let whole = buffer.iov_len <= done;
-        done -= if whole { buffer.iov_len } else { 0 };
+        let whole = buffer.iov_len <= sent;
+        sent -= if whole { buffer.iov_len } else { 0 };
         whole
     });
     let whole = whole.count();
     iov.drain(..whole);
-    if done > 0 {
+    if sent > 0 {
         let first = &mut iov[0];
-        // SAFETY: `done` is less than the buffer's length.
-        first.iov_base = unsafe { first.iov_base.cast::<u8>().add(done) }.cast();
-        first.iov_len -= done;
+        // SAFETY: `sent` is less than the buffer's length.
+        first.iov_base = unsafe { first.iov_base.cast::<u8>().add(sent) }.cast();
+        first.iov_len -= sent;
     }
 }
 

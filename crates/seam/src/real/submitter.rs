@@ -57,10 +57,10 @@ impl FailureDomains {
         domains.retain(|_, domain| domain.strong_count() > 0);
         let domain = Rc::new(FailureDomain { workers: Permits::new(WORKERS), helpers: Permits::new(HELPERS) });
         domains.insert(device, Rc::downgrade(&domain));
-        let wanted = domains.len() * WORKERS;
-        if wanted > self.workers_max.get() {
-            self.workers_max.set(wanted);
-            allow_workers(ring, wanted);
+        let workers_wanted = domains.len() * WORKERS;
+        if workers_wanted > self.workers_max.get() {
+            self.workers_max.set(workers_wanted);
+            allow_workers(ring, workers_wanted);
         }
         domain
     }

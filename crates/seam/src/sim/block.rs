@@ -150,13 +150,13 @@ impl Block for SimBlock {
     fn read_bytes(&self, at: usize, out: &mut [u8]) {
         assert!(at + out.len() <= BLOCK_BYTES, "outside the block: {at}+{}", out.len());
         let tags = self.tags();
-        let mut done = 0;
-        while done < out.len() {
-            let position = at + done;
+        let mut copied = 0;
+        while copied < out.len() {
+            let position = at + copied;
             let tag = tags[position / SECTOR_BYTES];
             let within = position % SECTOR_BYTES;
-            let count = (SECTOR_BYTES - within).min(out.len() - done);
-            let to = &mut out[done..done + count];
+            let count = (SECTOR_BYTES - within).min(out.len() - copied);
+            let to = &mut out[copied..copied + count];
             let metadata = match self {
                 SimBlock::Tagged(block) => block.lease.0.metadata.bytes_of(tag),
                 SimBlock::Zero | SimBlock::Bare(_) => None,
@@ -168,7 +168,7 @@ impl Block for SimBlock {
                     to.copy_from_slice(&sector.as_flattened()[within..within + count]);
                 }
             }
-            done += count;
+            copied += count;
         }
     }
 
@@ -188,7 +188,7 @@ impl Block for SimBlock {
         }
     }
 
-    fn same(&self, other: &SimBlock) -> bool {
+    fn has_same_content(&self, other: &SimBlock) -> bool {
         self.tags() == other.tags()
     }
 
@@ -338,7 +338,9 @@ mod tests {
             copy.read_bytes(100, &mut out[..1000]);
             assert_eq!(out[..1000], bytes[100..1100]);
             assert!(
-                copy.same(&block) && copy.checksum(1) == block.checksum(1) && copy.checksum(1) != block.checksum(2)
+                copy.has_same_content(&block)
+                    && copy.checksum(1) == block.checksum(1)
+                    && copy.checksum(1) != block.checksum(2)
             );
             drop((block, copy));
             assert_eq!(pool.out.get(), 0);

@@ -14,7 +14,7 @@ use super::image::{Change, CrashMode, Image, StoredDisk, digest, part_of};
 use super::metadata_sectors::MetadataSectors;
 use super::timer::Event;
 use super::trace::{TraceOp, TracePhase};
-use super::world::Shared;
+use super::world::WorldState;
 use super::{SimBlock, SimBlockMut, SimSeam};
 use crate::block::pieces_len;
 use crate::model::{Access, Ssd};
@@ -78,7 +78,7 @@ struct Operations {
 
 /// The disk itself, shared by all its openings.
 pub(super) struct DiskInner {
-    world: Rc<Shared>,
+    world: Rc<WorldState>,
     number: u32,
     name: PathBuf,
     geometry: Geometry,
@@ -94,13 +94,13 @@ pub(super) struct DiskInner {
     pending: PendingRequests,
     scratch: RefCell<Vec<u64>>,
     pub(super) counts: Cell<DiskCounts>,
-    incarnation: Cell<u64>,
+    connection_epoch: Cell<u64>,
     pub(super) vanished: Cell<bool>,
     writers: Cell<u32>,
 }
 
 impl DiskInner {
-    pub(super) fn new(world: &Rc<Shared>, name: &Path, spec: SimDiskSpec) -> Rc<DiskInner> {
+    pub(super) fn new(world: &Rc<WorldState>, name: &Path, spec: SimDiskSpec) -> Rc<DiskInner> {
         let block = u64::from(spec.geometry.logical_block);
         assert!(matches!(block, 512 | 4096), "a logical block of {block} bytes: only 512 and 4096 exist");
         assert!(
@@ -125,17 +125,17 @@ impl DiskInner {
             pending: PendingRequests::default(),
             scratch: RefCell::default(),
             counts: Cell::default(),
-            incarnation: Cell::new(1),
+            connection_epoch: Cell::new(1),
             vanished: Cell::new(false),
             writers: Cell::new(0),
         })
     }
 
     /// A disk from the images of another world.
-    pub(super) fn restore(world: &Rc<Shared>, name: &Path, stored: StoredDisk) -> Rc<DiskInner> {
+    pub(super) fn restore(world: &Rc<WorldState>, name: &Path, stored: StoredDisk) -> Rc<DiskInner> {
         let disk = DiskInner::new(world, name, stored.spec);
         disk.image.replace(stored.image);
-        disk.incarnation.set(stored.incarnation + 1);
+        disk.connection_epoch.set(stored.connection_epoch + 1);
         disk
     }
 
@@ -148,7 +148,7 @@ impl DiskInner {
     fn stored_disk_without_image(&self) -> StoredDisk {
         let geometry = Geometry { size_bytes: self.true_size.get(), ..self.geometry };
         let spec = SimDiskSpec { geometry, timing: self.timing.get(), cache: self.cache };
-        StoredDisk { spec, incarnation: self.incarnation.get(), image: Image::new(false, true) }
+        StoredDisk { spec, connection_epoch: self.connection_epoch.get(), image: Image::new(false, true) }
     }
 
     /// The durable state if the world ended now without any unflushed data, and the changes that may survive. These are
@@ -289,12 +289,12 @@ impl DiskInner {
                 if fault == Some(Fault::BitFlip) {
                     self.flip(&mut tags);
                 }
-                let mut done = 0;
+                let mut read_bytes = 0;
                 for piece in pieces.iter_mut() {
                     let count = piece.len() / SECTOR_BYTES;
                     let first = piece.start() / SECTOR_BYTES;
-                    piece.block.set_tags(first, &tags[done..done + count]);
-                    done += count;
+                    piece.block.set_tags(first, &tags[read_bytes..read_bytes + count]);
+                    read_bytes += count;
                 }
                 self.scratch.replace(tags);
                 Ok(())
@@ -416,7 +416,7 @@ impl DiskInner {
     }
 
     pub(super) fn reconnect(&self) {
-        self.incarnation.set(self.incarnation.get() + 1);
+        self.connection_epoch.set(self.connection_epoch.get() + 1);
         let rng = &self.world.disk_rng;
         let unit = self.unit();
         // Any mode except the first, `Kill`: volatile memory of the other side is lost as in a power cut.
@@ -604,14 +604,14 @@ impl Drop for Completion<'_> {
 
 /// An open simulated disk. A clone is another handle to the same opening.
 #[derive(Clone)]
-pub struct SimDisk(Rc<Opening>);
+pub struct SimDisk(Rc<DiskHandle>);
 
-struct Opening {
+struct DiskHandle {
     disk: Rc<DiskInner>,
     read_only: bool,
 }
 
-impl Drop for Opening {
+impl Drop for DiskHandle {
     fn drop(&mut self) {
         if !self.read_only {
             self.disk.writers.set(self.disk.writers.get() - 1);
@@ -620,9 +620,9 @@ impl Drop for Opening {
 }
 
 /// Opens the named disk as described by [`crate::Seam::open_disk`].
-pub(super) async fn open(world: &Rc<Shared>, spec: &DiskOpen) -> DiskResult<SimDisk> {
-    let found = world.disks.borrow().get(&spec.path).cloned();
-    let disk = match (found, spec.create_bytes) {
+pub(super) async fn open(world: &Rc<WorldState>, spec: &DiskOpen) -> DiskResult<SimDisk> {
+    let known_disk = world.disks.borrow().get(&spec.path).cloned();
+    let disk = match (known_disk, spec.create_bytes) {
         (Some(disk), _) => disk,
         (None, Some(size_bytes)) => {
             let disk = DiskInner::new(world, &spec.path, SimDiskSpec::new(size_bytes));
@@ -641,7 +641,7 @@ pub(super) async fn open(world: &Rc<Shared>, spec: &DiskOpen) -> DiskResult<SimD
         }
         disk.writers.set(1);
     }
-    Ok(SimDisk(Rc::new(Opening { disk, read_only: spec.read_only })))
+    Ok(SimDisk(Rc::new(DiskHandle { disk, read_only: spec.read_only })))
 }
 
 impl SimDisk {
@@ -659,8 +659,8 @@ impl Disk<SimSeam> for SimDisk {
         format!("sim:{}", self.0.disk.name.display())
     }
 
-    fn incarnation(&self) -> u64 {
-        self.0.disk.incarnation.get()
+    fn connection_epoch(&self) -> u64 {
+        self.0.disk.connection_epoch.get()
     }
 
     fn oldest_unanswered(&self) -> Option<Nanos> {

@@ -65,12 +65,12 @@ impl Wake for Slot {
 
 /// The ready queue: the part of the executor that wakers reach.
 #[derive(Default)]
-pub(super) struct Ready {
+pub(super) struct ReadyQueue {
     queue: Arc<Queue>,
     slots: RefCell<Vec<Arc<Slot>>>,
 }
 
-impl Ready {
+impl ReadyQueue {
     /// Empties the ready queue.
     pub(super) fn clear(&self) {
         self.queue.lock().clear();
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn waker_of_an_ended_task_has_no_effect() {
-        let (rng, ready) = (Rng::new(1, 1), Ready::default());
+        let (rng, ready) = (Rng::new(1, 1), ReadyQueue::default());
         ready.start(1);
         assert_eq!(ready.pop(TaskOrder::Fifo, &rng), Some(1));
         let stale = ready.waker(1);
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn task_woken_twice_runs_once() {
-        let (rng, ready) = (Rng::new(1, 1), Ready::default());
+        let (rng, ready) = (Rng::new(1, 1), ReadyQueue::default());
         ready.start(3);
         ready.waker(3).wake();
         assert_eq!(ready.pop(TaskOrder::Fifo, &rng), Some(3));
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn ready_task_that_ends_does_not_run_again() {
-        let (rng, ready) = (Rng::new(1, 1), Ready::default());
+        let (rng, ready) = (Rng::new(1, 1), ReadyQueue::default());
         ready.start(1);
         ready.start(2);
         ready.end(1);

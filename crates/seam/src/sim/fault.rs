@@ -11,7 +11,7 @@
 //! | `Stall` | any | takes this time longer |
 //! | `Hang` | any | not answered until [`super::DiskControl::complete_hung`], or never |
 //! | `Vanish` | any | the disk is gone until [`super::DiskControl::come_back`]; operations in flight fail |
-//! | `Reconnect` | any | new incarnation at once; unflushed data may be lost, operations in flight fail or complete |
+//! | `Reconnect` | any | new connection epoch at once; unflushed data may be lost, operations in flight fail or end |
 //! | `FlushLies` | flush | acknowledged, nothing became durable |
 //!
 //! A failed flush is `Error` on flushes; a medium error is `Error` with `When::Always` on a range. [`super::CrashMode`]

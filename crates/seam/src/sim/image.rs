@@ -179,13 +179,13 @@ impl Image {
     /// Makes the writes up to `mark` durable.
     pub(super) fn flush(&mut self, mark: u64) {
         let journal = &mut self.journal;
-        let done = journal.entries.partition_point(|entry| entry.sequence <= mark);
-        if done == journal.entries.len() {
+        let durable_entries = journal.entries.partition_point(|entry| entry.sequence <= mark);
+        if durable_entries == journal.entries.len() {
             journal.entries.clear();
             journal.tags.clear();
-        } else if done > 0 {
-            let start = journal.entries[done].start;
-            journal.entries.drain(..done);
+        } else if durable_entries > 0 {
+            let start = journal.entries[durable_entries].start;
+            journal.entries.drain(..durable_entries);
             journal.tags.drain(..start);
             journal.entries.iter_mut().for_each(|entry| entry.start -= start);
         }
@@ -311,14 +311,14 @@ fn tear(change: &Change, unit: u64, rng: &Rng) -> Change {
 /// Keeps or drops each physical block of a change at random.
 fn scatter(change: Change, unit: u64, rng: &Rng) -> Vec<Change> {
     let mut parts = Vec::new();
-    let mut done = 0;
-    while done < change.tags.len() {
-        let sector = change.sector + done as u64;
-        let len = ((unit - sector % unit) as usize).min(change.tags.len() - done);
+    let mut covered = 0;
+    while covered < change.tags.len() {
+        let sector = change.sector + covered as u64;
+        let len = ((unit - sector % unit) as usize).min(change.tags.len() - covered);
         if rng.coin() {
-            parts.push(Change { sector, tags: change.tags[done..done + len].to_vec() });
+            parts.push(Change { sector, tags: change.tags[covered..covered + len].to_vec() });
         }
-        done += len;
+        covered += len;
     }
     parts
 }
@@ -338,13 +338,14 @@ pub(super) fn digest(hash: u64, tags: &[u64]) -> u64 {
 }
 
 /// Splits `len` sectors from `sector` on at chunk boundaries: (chunk, first sector within it, range of the whole).
-fn for_chunks(sector: u64, len: usize, mut each: impl FnMut(u64, usize, std::ops::Range<usize>)) {
-    let mut done = 0;
-    while done < len {
-        let (chunk, at) = ((sector + done as u64) / CHUNK_SECTORS, ((sector + done as u64) % CHUNK_SECTORS) as usize);
-        let count = (CHUNK_SECTORS as usize - at).min(len - done);
-        each(chunk, at, done..done + count);
-        done += count;
+fn for_chunks(sector: u64, len: usize, mut visit: impl FnMut(u64, usize, std::ops::Range<usize>)) {
+    let mut covered = 0;
+    while covered < len {
+        let (chunk, at) =
+            ((sector + covered as u64) / CHUNK_SECTORS, ((sector + covered as u64) % CHUNK_SECTORS) as usize);
+        let count = (CHUNK_SECTORS as usize - at).min(len - covered);
+        visit(chunk, at, covered..covered + count);
+        covered += count;
     }
 }
 
@@ -352,7 +353,7 @@ fn for_chunks(sector: u64, len: usize, mut each: impl FnMut(u64, usize, std::ops
 #[derive(Clone)]
 pub(super) struct StoredDisk {
     pub(super) spec: SimDiskSpec,
-    pub(super) incarnation: u64,
+    pub(super) connection_epoch: u64,
     pub(super) image: Image,
 }
 

@@ -10,7 +10,7 @@ use std::task::{Poll, Waker};
 use super::SimSeam;
 use super::disk_spec::Latency;
 use super::stream::{Pipe, SimStream};
-use super::world::{Shared, World};
+use super::world::{World, WorldState};
 use crate::{Address, Listener, Nanos};
 
 /// Behaviour of a world's connections.
@@ -32,7 +32,7 @@ impl Default for WireSpec {
 
 /// All listeners and connections of a world.
 #[derive(Default)]
-pub(super) struct Wires {
+pub(super) struct Network {
     spec: Cell<WireSpec>,
     listeners: RefCell<BTreeMap<String, Rc<Queue>>>,
     /// Both directions of every connection, with the address that the client connected to.
@@ -45,7 +45,7 @@ struct Queue {
     waiting: RefCell<Vec<Waker>>,
 }
 
-impl Wires {
+impl Network {
     /// Drops all connections and waiting clients at the end of the world.
     pub(super) fn clear(&self) {
         let connections = self.connections.take();
@@ -60,7 +60,7 @@ impl Wires {
 
 /// A simulated listening socket.
 pub struct SimListener {
-    world: Rc<Shared>,
+    world: Rc<WorldState>,
     name: String,
     queue: Rc<Queue>,
 }
@@ -80,14 +80,14 @@ impl Listener<SimSeam> for SimListener {
 
 impl Drop for SimListener {
     fn drop(&mut self) {
-        self.world.wires.listeners.borrow_mut().remove(&self.name);
+        self.world.network.listeners.borrow_mut().remove(&self.name);
         drop(self.queue.clients.take());
     }
 }
 
-pub(super) fn listen(world: &Rc<Shared>, at: &Address) -> io::Result<SimListener> {
+pub(super) fn listen(world: &Rc<WorldState>, at: &Address) -> io::Result<SimListener> {
     let name = at.to_string();
-    let mut listeners = world.wires.listeners.borrow_mut();
+    let mut listeners = world.network.listeners.borrow_mut();
     if listeners.contains_key(&name) {
         return Err(io::ErrorKind::AddrInUse.into());
     }
@@ -96,15 +96,15 @@ pub(super) fn listen(world: &Rc<Shared>, at: &Address) -> io::Result<SimListener
     Ok(SimListener { world: Rc::clone(world), name, queue })
 }
 
-pub(super) async fn connect(world: &Rc<Shared>, to: &Address) -> io::Result<SimStream> {
+pub(super) async fn connect(world: &Rc<WorldState>, to: &Address) -> io::Result<SimStream> {
     let name = to.to_string();
-    let spec = world.wires.spec.get();
+    let spec = world.network.spec.get();
     let delay = world.wire_rng.between(spec.delay.min, spec.delay.max);
     super::timer::Sleep::new(Rc::clone(world), world.now() + delay).await;
-    let found = world.wires.listeners.borrow().get(&name).cloned();
-    let queue = found.ok_or(io::ErrorKind::ConnectionRefused)?;
+    let queue = world.network.listeners.borrow().get(&name).cloned();
+    let queue = queue.ok_or(io::ErrorKind::ConnectionRefused)?;
     let (to_server, to_client) = (Pipe::new(world, spec), Pipe::new(world, spec));
-    let mut connections = world.wires.connections.borrow_mut();
+    let mut connections = world.network.connections.borrow_mut();
     connections.retain(|(_, pipes)| pipes.iter().any(|pipe| pipe.strong_count() > 0));
     connections.push((name, [Rc::downgrade(&to_server), Rc::downgrade(&to_client)]));
     drop(connections);
@@ -117,7 +117,7 @@ impl World {
     /// Changes the behaviour of future connections.
     pub fn set_wires(&self, spec: WireSpec) {
         assert!(spec.chunk_bytes_max > 0 && spec.window_bytes > 0, "a wire must carry at least one byte");
-        self.shared.wires.spec.set(spec);
+        self.shared.network.spec.set(spec);
     }
 
     /// Cuts every connection that was made to `to`, like a pulled cable: both sides get an error, unread bytes are
@@ -125,7 +125,7 @@ impl World {
     pub fn cut(&self, to: &Address) {
         let name = to.to_string();
         let pipes: Vec<Rc<Pipe>> = {
-            let connections = self.shared.wires.connections.borrow();
+            let connections = self.shared.network.connections.borrow();
             connections
                 .iter()
                 .filter(|(at, _)| *at == name)

@@ -44,7 +44,7 @@ use crate::{Address, BlockTag, DiskOpen, DiskResult, Nanos, RangeTag, Seam};
 /// One core of a simulated world.
 #[derive(Clone)]
 pub struct SimSeam {
-    world: Rc<world::Shared>,
+    world: Rc<world::WorldState>,
     pool: Rc<block::Pool>,
 }
 

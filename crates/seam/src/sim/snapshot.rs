@@ -87,7 +87,8 @@ impl Snapshot {
                 apply_part(&mut image, change, survival(number));
                 number += 1;
             }
-            let stored = StoredDisk { spec: disk.stored.spec.clone(), incarnation: disk.stored.incarnation, image };
+            let stored =
+                StoredDisk { spec: disk.stored.spec.clone(), connection_epoch: disk.stored.connection_epoch, image };
             images.disks.insert(disk.name.clone(), stored);
         }
         images

@@ -11,13 +11,13 @@ use std::task::{Poll, Waker};
 use super::listener::WireSpec;
 use super::timer::Event;
 use super::trace::{TraceOp, TracePhase};
-use super::world::Shared;
+use super::world::WorldState;
 use super::{SimBlockMut, SimSeam};
 use crate::{Address, Block, BlockMut, ByteStream, Gather, Nanos, Part, PieceMut, StreamReader, StreamWriter};
 
 /// One direction of a connection.
 pub(super) struct Pipe {
-    world: Rc<Shared>,
+    world: Rc<WorldState>,
     number: u32,
     spec: WireSpec,
     state: RefCell<State>,
@@ -47,7 +47,7 @@ struct State {
 }
 
 impl Pipe {
-    pub(super) fn new(world: &Rc<Shared>, spec: WireSpec) -> Rc<Pipe> {
+    pub(super) fn new(world: &Rc<WorldState>, spec: WireSpec) -> Rc<Pipe> {
         let number = world.number();
         let (state, buffered_bytes, waits, interrupted) = Default::default();
         Rc::new(Pipe { world: Rc::clone(world), number, spec, state, buffered_bytes, waits, interrupted })
@@ -63,10 +63,10 @@ impl Pipe {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let room = self.spec.window_bytes.saturating_sub(self.buffered_bytes.get());
-        let mut done = 0;
-        while done < bytes.len().min(room) {
-            let rest = bytes.len().min(room) - done;
-            let chunk_max = self.spec.chunk_bytes_max.min(rest);
+        let mut taken = 0;
+        while taken < bytes.len().min(room) {
+            let remaining = bytes.len().min(room) - taken;
+            let chunk_max = self.spec.chunk_bytes_max.min(remaining);
             let count = if self.spec.chunk_bytes_max == usize::MAX {
                 chunk_max
             } else {
@@ -75,17 +75,17 @@ impl Pipe {
             let delay = self.world.wire_rng.between(self.spec.delay.min, self.spec.delay.max);
             state.arrival = state.arrival.max(self.world.now() + delay);
             let at = state.arrival;
-            state.chunks.push_back((at, bytes[done..done + count].to_vec()));
+            state.chunks.push_back((at, bytes[taken..taken + count].to_vec()));
             if at > self.world.now() {
                 self.world.schedule(at, Rc::clone(self) as Rc<dyn Event>, 0);
             }
-            done += count;
+            taken += count;
         }
-        self.buffered_bytes.set(self.buffered_bytes.get() + done);
+        self.buffered_bytes.set(self.buffered_bytes.get() + taken);
         let reader = state.reader.take();
         drop(state);
         reader.into_iter().for_each(Waker::wake);
-        Ok(done)
+        Ok(taken)
     }
 
     /// Takes up to `room` arrived bytes; `None` if no bytes have arrived.
@@ -98,30 +98,30 @@ impl Pipe {
         if state.broken {
             return Some(Ok(0));
         }
-        let mut done = 0;
-        while done < room {
+        let mut received = 0;
+        while received < room {
             let consumed_bytes = state.consumed_bytes;
             let Some((at, chunk)) = state.chunks.front() else { break };
             if *at > self.world.now() {
                 break;
             }
-            let count = (chunk.len() - consumed_bytes).min(room - done);
+            let count = (chunk.len() - consumed_bytes).min(room - received);
             out.extend_from_slice(&chunk[consumed_bytes..consumed_bytes + count]);
-            done += count;
+            received += count;
             state.consumed_bytes = consumed_bytes + count;
             if state.chunks.front().is_some_and(|(_, chunk)| chunk.len() == state.consumed_bytes) {
                 state.chunks.pop_front();
                 state.consumed_bytes = 0;
             }
         }
-        self.buffered_bytes.set(self.buffered_bytes.get() - done);
-        if done == 0 {
+        self.buffered_bytes.set(self.buffered_bytes.get() - received);
+        if received == 0 {
             return (state.closed && state.chunks.is_empty()).then_some(Ok(0));
         }
         let writer = state.writer.take();
         drop(guard);
         writer.into_iter().for_each(Waker::wake);
-        Some(Ok(done))
+        Some(Ok(received))
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
@@ -310,16 +310,16 @@ impl StreamWriter<SimSeam> for SimWriter {
                 }
             }
         }
-        let (mut done, pipe, bytes) = (0, &self.pipe, &self.bytes);
+        let (mut sent_bytes, pipe, bytes) = (0, &self.pipe, &self.bytes);
         pipe.world.record(pipe.number, TraceOp::Send, TracePhase::Start, 0, bytes.len() as u64, 0);
         let sent = poll_fn(|context| {
-            while done < bytes.len() {
-                match pipe.push(&bytes[done..]) {
+            while sent_bytes < bytes.len() {
+                match pipe.push(&bytes[sent_bytes..]) {
                     Ok(0) => {
                         pipe.state.borrow_mut().writer = Some(context.waker().clone());
                         return Poll::Pending;
                     }
-                    Ok(count) => done += count,
+                    Ok(count) => sent_bytes += count,
                     Err(error) => return Poll::Ready(Err(error)),
                 }
             }

@@ -348,9 +348,9 @@ fn faults_follow_the_fault_plan() {
         fault(Fault::Vanish, Ops::ALL);
         assert_eq!(write(&world, &disk, 0, 5).await, Err(DiskError::Gone));
         assert_eq!(disk.flush().await, Err(DiskError::Gone));
-        let incarnation = disk.incarnation();
+        let connection_epoch = disk.connection_epoch();
         control.come_back();
-        assert_ne!(disk.incarnation(), incarnation);
+        assert_ne!(disk.connection_epoch(), connection_epoch);
         assert!(write(&world, &disk, 0, 5).await.is_ok());
     });
 }
@@ -367,9 +367,9 @@ fn reconnect_may_lose_only_unflushed_writes() {
             write(&world, &disk, 0, 1).await.unwrap();
             disk.flush().await.unwrap();
             write(&world, &disk, 4096, 2).await.unwrap();
-            let incarnation = disk.incarnation();
+            let connection_epoch = disk.connection_epoch();
             control.reconnect();
-            assert_ne!(disk.incarnation(), incarnation);
+            assert_ne!(disk.connection_epoch(), connection_epoch);
             assert_eq!(control.tag(0), 1);
             lost += u32::from(control.tag(8) != 2);
         });
@@ -522,8 +522,11 @@ fn allocation_reports_holes_and_zeroes_exactly() {
         write(&world, &disk, 128 << 10, 1).await.unwrap();
         let runs = disk.allocation(0, SIZE).await.unwrap();
         let shape: Vec<_> = runs.iter().map(|run| (run.len_bytes, run.hole, run.zero)).collect();
-        let rest = SIZE - (192 << 10);
-        assert_eq!(shape, [(128 << 10, true, true), (4096, false, false), (60 << 10, false, true), (rest, true, true)]);
+        let remainder = SIZE - (192 << 10);
+        assert_eq!(
+            shape,
+            [(128 << 10, true, true), (4096, false, false), (60 << 10, false, true), (remainder, true, true)]
+        );
         disk.zero(0, SIZE, true).await.unwrap();
         assert!(disk.allocation(0, SIZE).await.unwrap().iter().all(|run| run.hole && run.zero));
     });
@@ -614,14 +617,14 @@ fn metadata_survives_a_crash_and_a_flipped_bit_is_one_bit() {
         second.adopt(first.crash(CrashMode::LoseAll));
         second.disk("d").unwrap().flip_bit(9, 3);
         let seam = second.seam();
-        let mut found = vec![0; BLOCK_BYTES];
+        let mut content = vec![0; BLOCK_BYTES];
         second.block_on(async {
             let disk = seam.open_disk(&open_spec("d")).await.unwrap();
             let (result, pieces) = disk.read(4096, vec![Piece::whole(seam.alloc().unwrap())]).await;
             result.unwrap();
-            pieces.into_iter().next().unwrap().block.freeze().read_bytes(0, &mut found);
+            pieces.into_iter().next().unwrap().block.freeze().read_bytes(0, &mut content);
         });
-        found[512] ^= 1 << 3;
-        assert_eq!(found, bytes);
+        content[512] ^= 1 << 3;
+        assert_eq!(content, bytes);
     }
 }

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use super::world::Shared;
+use super::world::WorldState;
 use crate::Nanos;
 
 /// An object that acts at a time without being a task: a disk's completion, a message's arrival.
@@ -110,13 +110,13 @@ impl Timers {
 
 /// Completes at the time `at`.
 pub(super) struct Sleep {
-    world: Rc<Shared>,
+    world: Rc<WorldState>,
     at: Nanos,
     timer: Option<(TimerId, Waker)>,
 }
 
 impl Sleep {
-    pub(super) fn new(world: Rc<Shared>, at: Nanos) -> Sleep {
+    pub(super) fn new(world: Rc<WorldState>, at: Nanos) -> Sleep {
         Sleep { world, at, timer: None }
     }
 }

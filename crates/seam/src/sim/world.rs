@@ -9,7 +9,7 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
 use super::block::{Content, Pool};
-use super::executor::{MAIN, Ready, TaskOrder, Tasks};
+use super::executor::{MAIN, ReadyQueue, TaskOrder, Tasks};
 use super::metadata_sectors::MetadataSectors;
 use super::persist::{PersistTags, PersistedPool};
 use super::timer::{Action, Event, Timers};
@@ -84,20 +84,20 @@ pub enum Stop {
 }
 
 /// State shared by all handles of a world.
-pub(super) struct Shared {
+pub(super) struct WorldState {
     pub(super) spec: WorldSpec,
     clock: Cell<Nanos>,
     pub(super) engine_rng: Rng,
     order_rng: Rng,
     pub(super) disk_rng: Rng,
     pub(super) wire_rng: Rng,
-    ready: Ready,
+    ready: ReadyQueue,
     tasks: RefCell<Tasks>,
     pub(super) timers: RefCell<Timers>,
     trace: RefCell<Trace>,
     pub(super) disks: RefCell<BTreeMap<PathBuf, Rc<super::disk::DiskInner>>>,
     pub(super) metadata: Rc<MetadataSectors>,
-    pub(super) wires: super::listener::Wires,
+    pub(super) network: super::listener::Network,
     violations: RefCell<Vec<String>>,
     io_count: Cell<u64>,
     io_stop: Cell<u64>,
@@ -106,7 +106,7 @@ pub(super) struct Shared {
     running: Cell<bool>,
 }
 
-impl Shared {
+impl WorldState {
     pub(super) fn now(&self) -> Nanos {
         self.clock.get()
     }
@@ -159,7 +159,7 @@ impl Shared {
 
 /// A world. It owns all its tasks, disks and connections; dropping it discards them without running any task.
 pub struct World {
-    pub(super) shared: Rc<Shared>,
+    pub(super) shared: Rc<WorldState>,
     pool: Rc<Pool>,
 }
 
@@ -170,19 +170,19 @@ impl World {
         let metadata = Rc::<MetadataSectors>::default();
         let persist_tags = spec.persists_memory.then(PersistTags::default);
         let pool = Pool::new(spec.blocks, spec.keep, Rc::clone(&metadata), persist_tags);
-        let shared = Shared {
+        let shared = WorldState {
             clock: Cell::new(Nanos::ZERO),
             engine_rng: Rng::new(seed, 1),
             order_rng: Rng::new(seed, 2),
             disk_rng: Rng::new(seed, 3),
             wire_rng: Rng::new(seed, 4),
-            ready: Ready::default(),
+            ready: ReadyQueue::default(),
             tasks: RefCell::default(),
             timers: RefCell::default(),
             trace: RefCell::new(Trace::new(spec.trace)),
             disks: RefCell::default(),
             metadata,
-            wires: super::listener::Wires::default(),
+            network: super::listener::Network::default(),
             violations: RefCell::default(),
             io_count: Cell::new(0),
             io_stop: Cell::new(u64::MAX),
@@ -289,7 +289,7 @@ impl World {
     fn run_loop<T>(&self, end: Nanos, mut poll_main: impl FnMut() -> Option<T>) -> Result<Option<T>, Stop> {
         let world = &*self.shared;
         assert!(!world.running.replace(true), "a task inside the world must not run the world");
-        let _running = Reset(&world.running);
+        let _running = FlagReset(&world.running);
         let (mut instant, mut polls) = (world.now(), 0);
         loop {
             if world.now() > instant {
@@ -365,7 +365,7 @@ impl World {
         let world = &*self.shared;
         world.over.set(true);
         world.ready.clear();
-        world.wires.clear();
+        world.network.clear();
         let timers = std::mem::take(&mut *world.timers.borrow_mut());
         drop(timers);
         let tasks = world.tasks.borrow_mut().take_all();
@@ -383,7 +383,7 @@ impl Drop for World {
 
 /// Weak references that count a world's remaining handles and buffers.
 pub struct LeakCheck {
-    shared: Weak<Shared>,
+    shared: Weak<WorldState>,
     pool: Weak<Pool>,
 }
 
@@ -400,9 +400,9 @@ impl LeakCheck {
 }
 
 /// Clears a flag on every exit, including a panic.
-struct Reset<'a>(&'a Cell<bool>);
+struct FlagReset<'a>(&'a Cell<bool>);
 
-impl Drop for Reset<'_> {
+impl Drop for FlagReset<'_> {
     fn drop(&mut self) {
         self.0.set(false);
     }

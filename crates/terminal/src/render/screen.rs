@@ -157,13 +157,13 @@ pub fn flash(now: &FlashReport, style: Style) -> String {
         };
     }
     if let Some(job) = &now.job {
-        let left = match (job.paused, job.left_seconds) {
+        let time_left = match (job.paused, job.left_seconds) {
             (true, _) => ", paused: `hotset flash resume` continues it".to_owned(),
             (false, Some(seconds)) => format!(", {seconds} s left"),
             (false, None) => String::new(),
         };
         let (done, total) = (show_bytes(job.done_bytes), show_bytes(job.total_bytes));
-        text += &format!("         {} of {}: {done} of {total}{left}\n", job.kind, job.device);
+        text += &format!("         {} of {}: {done} of {total}{time_left}\n", job.kind, job.device);
     }
     text
 }
@@ -251,7 +251,7 @@ fn sources(volumes: &[VolumeReport], rates: Rates<'_>, style: Style) -> String {
         ("prefetched", sum(|volume| volume.prefetched_hits), sum(|volume| volume.source_bytes.prefetched)),
         ("array", sum(|volume| volume.misses + volume.partial_hits), sum(|volume| volume.source_bytes.backing)),
     ];
-    let (requests, bytes) = parts.iter().fold((0, 0), |all, part| (all.0 + part.1, all.1 + part.2));
+    let (requests, bytes) = parts.iter().fold((0, 0), |sums, part| (sums.0 + part.1, sums.1 + part.2));
     if requests == 0 {
         return String::new();
     }

@@ -32,9 +32,9 @@ impl Style {
 
     /// The style for standard output: plain unless it is a terminal and NO_COLOR is not set.
     pub fn of_stdout() -> Style {
-        let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let able = std::env::var_os("TERM").is_none_or(|term| term != "dumb");
-        Style { colours: wanted && able && std::io::stdout().is_terminal() }
+        let is_allowed = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let is_supported = std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+        Style { colours: is_allowed && is_supported && std::io::stdout().is_terminal() }
     }
 
     fn apply(self, code: &'static str, text: &str) -> String {

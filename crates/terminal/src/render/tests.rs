@@ -16,7 +16,7 @@ fn busy() -> VolumeReport {
     let read_service = Some(Quantiles { p50: 16.384, p99: 250.0, p999: 900.0 });
     let read_held = Some(Quantiles { p50: 16.384, p99: 1_000.0, p999: 8_200.0 });
     VolumeReport {
-        incarnation: "00c0ffee00c0ffee".to_owned(),
+        volume_id: "00c0ffee00c0ffee".to_owned(),
         backing_identity: "device:wwn-0x5000c500a1b2c3d4".to_owned(),
         size_bytes: 100 << 30,
         logical_block_bytes: 512,

@@ -102,7 +102,7 @@ fn properties(volume: &VolumeReport) -> Vec<Line> {
         ("size", format!("{} ({} bytes)", show_bytes(volume.size_bytes), show_count(volume.size_bytes))),
         ("backing", volume.backing.clone()),
     ];
-    if !volume.incarnation.is_empty() {
+    if !volume.volume_id.is_empty() {
         lines.push(("backing identity", volume.backing_identity.clone()));
         let blocks = format!(
             "{} logical, {} physical",
@@ -110,7 +110,7 @@ fn properties(volume: &VolumeReport) -> Vec<Line> {
             show_bytes(volume.physical_block_bytes.into())
         );
         lines.push(("backing blocks", blocks));
-        lines.push(("incarnation", volume.incarnation.clone()));
+        lines.push(("volume ID", volume.volume_id.clone()));
         lines.push(("data core", volume.core.to_string()));
     }
     if let Some(unit) = &volume.unit {
@@ -148,8 +148,8 @@ fn limits(qos: &QosUse) -> Option<String> {
     });
     let bytes = (qos.limit_bytes > 0)
         .then(|| format!("{}/s{}", show_bytes(qos.limit_bytes), burst(show_bytes(qos.burst_bytes))));
-    let all: Vec<String> = requests.into_iter().chain(bytes).collect();
-    (!all.is_empty()).then(|| all.join(", "))
+    let limits: Vec<String> = requests.into_iter().chain(bytes).collect();
+    (!limits.is_empty()).then(|| limits.join(", "))
 }
 
 /// Number of requests that waited, and the sum of their waits.

@@ -30,13 +30,13 @@ impl Value {
     }
 
     /// Order in the table. Unknown values come last in either direction.
-    pub fn compare(one: &Value, other: &Value, is_descending: bool) -> Ordering {
-        let order = match (one, other) {
+    pub fn compare(left: &Value, right: &Value, is_descending: bool) -> Ordering {
+        let order = match (left, right) {
             (Value::Figure(None, _), Value::Figure(None, _)) => return Ordering::Equal,
             (Value::Figure(None, _), _) => return Ordering::Greater,
             (_, Value::Figure(None, _)) => return Ordering::Less,
-            (Value::Figure(Some(one), _), Value::Figure(Some(other), _)) => one.total_cmp(other),
-            (one, other) => one.show().cmp(&other.show()),
+            (Value::Figure(Some(left), _), Value::Figure(Some(right), _)) => left.total_cmp(right),
+            (left, right) => left.show().cmp(&right.show()),
         };
         if is_descending { order.reverse() } else { order }
     }

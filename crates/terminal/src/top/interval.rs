@@ -71,7 +71,7 @@ fn counters(volume: &mut VolumeReport) -> [&mut u64; 21] {
 /// from zero.
 fn increase_since(now: &VolumeReport, before: Option<&VolumeReport>) -> VolumeReport {
     let mut increase = now.clone();
-    let Some(mut before) = before.filter(|before| before.incarnation == now.incarnation).cloned() else {
+    let Some(mut before) = before.filter(|before| before.volume_id == now.volume_id).cloned() else {
         return increase;
     };
     let latencies = std::mem::take(&mut before.latency_counts);
@@ -121,7 +121,7 @@ impl Sources {
     /// Hit ratio: the fraction of reads that caused no array read, neither on demand nor by readahead. `None` without
     /// reads.
     pub fn hit_ratio(self) -> Option<f64> {
-        let all = self.memory + self.prefetched + self.flash + self.array;
-        (all > 0).then(|| (self.memory + self.flash) as f64 / all as f64)
+        let total = self.memory + self.prefetched + self.flash + self.array;
+        (total > 0).then(|| (self.memory + self.flash) as f64 / total as f64)
     }
 }

@@ -16,16 +16,16 @@ use super::poller::PollResult;
 use super::view::{self, Palette};
 
 /// `fast` requests under 100 us, the others under 10 ms.
-fn counts(fast: u64, all: u64) -> Counts {
-    let below = [(10.0, 0), (100.0, fast), (1_000.0, fast), (10_000.0, all)];
+fn counts(fast: u64, total: u64) -> Counts {
+    let below = [(10.0, 0), (100.0, fast), (1_000.0, fast), (10_000.0, total)];
     let below = below.into_iter().map(|(us, count)| CountsBelow { us, count }).collect();
-    Counts { below, all, sum_us: all as f64 * 50.0 }
+    Counts { below, all: total, sum_us: total as f64 * 50.0 }
 }
 
 /// A volume with `times` the counts of one unit.
 fn volume(name: &str, times: u64) -> VolumeReport {
     let mut volume = VolumeReport::idle(name, VolumeState::Active, "write-back", "/dev/sdb");
-    volume.incarnation = format!("{name}-1");
+    volume.volume_id = format!("{name}-1");
     volume.datastore = "sas-pool".to_owned();
     (volume.reads, volume.writes) = (1_000 * times, 200 * times);
     (volume.memory_hits, volume.flash_hits, volume.partial_hits, volume.misses) =
@@ -155,7 +155,7 @@ fn limited_volume_has_a_badge_and_held_time_apart() {
 #[test]
 fn added_removed_and_restarted_volumes_distort_no_rate() {
     let before = status(10_000, vec![volume("gone", 9), volume("stays", 3), volume("anew", 9)]);
-    let anew = VolumeReport { incarnation: "anew-2".to_owned(), ..volume("anew", 10) };
+    let anew = VolumeReport { volume_id: "anew-2".to_owned(), ..volume("anew", 10) };
     let now = status(11_000, vec![volume("stays", 4), anew, volume("new", 2)]);
     let interval = Interval::between(&before, &now).expect("both samples are of one process");
     assert_eq!(interval.volumes.iter().map(|volume| volume.reads).collect::<Vec<_>>(), [1_000, 10_000, 2_000]);

@@ -159,10 +159,10 @@ fn bar(part: f64, width: usize, palette: Style) -> Span<'static> {
 fn sources(interval: Option<&Interval>, width: usize, palette: Palette) -> Vec<Line<'static>> {
     let Some(interval) = interval else { return vec![Line::raw(" waiting for a second sample")] };
     let sources = Sources::of_all(&interval.totals);
-    let all = (sources.memory + sources.prefetched + sources.flash + sources.array).max(1) as f64;
+    let total = (sources.memory + sources.prefetched + sources.flash + sources.array).max(1) as f64;
     let read = &interval.totals.source_bytes;
     let line = |label: &str, part: u64, part_bytes: u64, colour| {
-        let ratio = part as f64 / all;
+        let ratio = part as f64 / total;
         let rate = count(interval.rate(part));
         let rate_bytes = match width >= SOURCE_BYTES_WIDTH {
             true => format!(" {:>10}/s", bytes(interval.rate(part_bytes))),
@@ -294,9 +294,9 @@ fn fitting_columns(width: u16) -> (Vec<&'static Column>, bool) {
 
 fn draw_table(frame: &mut Frame<'_>, area: Rect, model: &mut Model, palette: Palette) {
     let rows = model.rows();
-    let all = model.status().map_or(0, |status| status.volumes.len());
+    let volumes = model.status().map_or(0, |status| status.volumes.len());
     if rows.is_empty() {
-        let text = match (model.status().is_some(), all) {
+        let text = match (model.status().is_some(), volumes) {
             (false, _) => "",
             (true, 0) => " no volumes; add [[volume]] to the configuration, or `hotset volume add`",
             (true, _) => " no volume matches the filter; Esc clears it",
@@ -355,8 +355,8 @@ fn draw_keys(frame: &mut Frame<'_>, area: Rect, model: &Model) {
         (true, filter) => format!(" filter: {filter}▏  Enter applies it, Esc clears it"),
         (false, "") => " q quit  ? help  / filter  ←→ sort".to_owned(),
         (false, filter) => {
-            let all = model.status().map_or(0, |status| status.volumes.len());
-            format!(" {} of {all} match \"{filter}\", Esc shows all  q quit  ? help", model.rows().len())
+            let volumes = model.status().map_or(0, |status| status.volumes.len());
+            format!(" {} of {volumes} match \"{filter}\", Esc shows all  q quit  ? help", model.rows().len())
         }
     };
     frame.render_widget(Line::styled(text, DIM), area);

@@ -114,8 +114,8 @@ impl FromStr for Format {
     type Err = TraceError;
 
     fn from_str(name: &str) -> Result<Self, TraceError> {
-        let found = Format::ALL.iter().find(|(known, _)| *known == name);
-        found
+        let format = Format::ALL.iter().find(|(known, _)| *known == name);
+        format
             .map(|(_, format)| *format)
             .ok_or_else(|| TraceError::NoFormat { name: name.to_owned(), formats: Format::names() })
     }
@@ -166,23 +166,23 @@ pub(crate) fn detect(head: &[u8]) -> Option<Format> {
 fn decoded_units(format: Format, head: &[u8]) -> usize {
     let mut decoder = format.decoder(head);
     let mut out = RequestSink::default();
-    let mut rest = head;
+    let mut remaining = head;
     let mut decoded_units = 0;
     // A format with a long preamble has its first request beyond the limit.
     while decoded_units < UNITS_EXAMINED_MAX || out.len() == 0 {
         let unit = match decoder.unit() {
-            Unit::Bytes(len) => rest.split_at_checked(len),
-            Unit::Line => match rest.iter().position(|byte| *byte == b'\n') {
-                Some(newline) => Some((without_return(&rest[..newline]), &rest[newline + 1..])),
-                None if rest.is_empty() => None,
-                None => Some((rest, &rest[rest.len()..])),
+            Unit::Bytes(len) => remaining.split_at_checked(len),
+            Unit::Line => match remaining.iter().position(|byte| *byte == b'\n') {
+                Some(newline) => Some((without_return(&remaining[..newline]), &remaining[newline + 1..])),
+                None if remaining.is_empty() => None,
+                None => Some((remaining, &remaining[remaining.len()..])),
             },
         };
-        let Some((unit, remaining)) = unit else { break };
+        let Some((unit, tail)) = unit else { break };
         if decoder.decode(unit, &mut out).is_err() {
             break;
         }
-        rest = remaining;
+        remaining = tail;
         decoded_units += 1;
     }
     if out.len() == 0 { 0 } else { decoded_units }

@@ -11,7 +11,7 @@ pub struct Decoder;
 
 impl super::Decoder for Decoder {
     fn decode(&mut self, line: &[u8], out: &mut RequestSink) -> Result<(), RecordError> {
-        let [time, host, disk, kind, at, len, took] = fields(line, false)?;
+        let [time, host, disk, kind, at, len, latency] = fields(line, false)?;
         let ticks = number(time, "the time")?;
         let time_ns = ticks.checked_mul(TICK_NS).ok_or_else(|| format!("the time is {ticks}, which is too large"))?;
         small_number(disk, "the disk")?;
@@ -21,7 +21,7 @@ impl super::Decoder for Decoder {
             _ => return Err(format!("{} is neither Read nor Write", shown(kind)).into()),
         };
         let (at, len) = (number(at, "the offset")?, number(len, "the size")?);
-        number(took, "the response time")?;
+        number(latency, "the response time")?;
         let device = out.device(&[host, b".", disk].concat())?;
         out.put(Request { time_ns: Some(time_ns), op, at, len, device })
     }

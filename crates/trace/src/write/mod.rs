@@ -11,7 +11,7 @@ use crate::formats::Format;
 use crate::formats::hotset::{Encoder, Header};
 use crate::request::Request;
 
-use pack::Packed;
+use pack::CompressedOutput;
 use text::Lines;
 
 /// Information that a format could not express, by kind.
@@ -37,8 +37,8 @@ pub struct Writer {
 }
 
 enum Kind {
-    Hotset(Encoder<Packed>),
-    Lines(Packed, Lines),
+    Hotset(Encoder<CompressedOutput>),
+    Lines(CompressedOutput, Lines),
 }
 
 impl Format {
@@ -50,7 +50,7 @@ impl Format {
 /// by the Hotset format.
 pub fn create(name: &str, out: Box<dyn Write>, format: Format, header: Header) -> Result<Writer, TraceError> {
     let write_failed = |error| TraceError::Unwritten { name: name.to_owned(), error };
-    let packed = Packed::new(out, Compression::of_name(name)).map_err(write_failed)?;
+    let packed = CompressedOutput::new(out, Compression::of_name(name)).map_err(write_failed)?;
     let kind = match Lines::of(format) {
         Some(lines) => Kind::Lines(packed, lines),
         None if format == Format::Hotset => Kind::Hotset(Encoder::new(packed, header).map_err(write_failed)?),
@@ -92,7 +92,7 @@ impl Writer {
     pub fn finish(self) -> Result<Lost, TraceError> {
         let write_failed = |error| TraceError::Unwritten { name: self.name.clone(), error };
         match self.kind {
-            Kind::Hotset(encoder) => encoder.finish().and_then(Packed::finish).map_err(write_failed)?,
+            Kind::Hotset(encoder) => encoder.finish().and_then(CompressedOutput::finish).map_err(write_failed)?,
             Kind::Lines(out, _) => out.finish().map_err(write_failed)?,
         }
         Ok(self.lost)

@@ -37,15 +37,15 @@ static PAGE: Mutex<()> = Mutex::new(());
 pub struct Entry {
     code: &'static str,
     seen: &'static str,
-    why: &'static str,
+    reason: &'static str,
     messages: Vec<(&'static str, String)>,
     choices: Vec<(&'static str, &'static str)>,
 }
 
 impl Entry {
     /// Creates an entry with the symptom and the reason of the refusal.
-    pub fn new(code: &'static str, seen: &'static str, why: &'static str) -> Entry {
-        Entry { code, seen, why, messages: Vec::new(), choices: Vec::new() }
+    pub fn new(code: &'static str, seen: &'static str, reason: &'static str) -> Entry {
+        Entry { code, seen, reason, messages: Vec::new(), choices: Vec::new() }
     }
 
     /// Adds a message of the daemon; `when` introduces it if there are several.
@@ -66,7 +66,7 @@ impl Entry {
         let proven: BTreeSet<String> = choices.filter(|action| is_command(action)).collect();
         assert_eq!(named, proven, "{}: the message's commands, and the tested ones", self.code);
         let rendered = self.render();
-        let found = {
+        let stored = {
             let _guard = PAGE.lock().unwrap_or_else(PoisonError::into_inner);
             let (mut page, mut entries) = Page::read();
             if std::env::var_os("UPDATE_DOCS").is_some() {
@@ -77,7 +77,7 @@ impl Entry {
             entries.remove(self.code)
         };
         assert_eq!(
-            found.as_ref(),
+            stored.as_ref(),
             Some(&rendered),
             "docs/admin/refusals.md differs from the daemon's output; UPDATE_DOCS=1 rewrites it"
         );
@@ -89,7 +89,7 @@ impl Entry {
         let mut rows = String::new();
         for (at, (action, cost)) in self.choices.iter().enumerate() {
             rows += &match at {
-                0 => format!("{FIRST}{code}`](#{code}) | {} | {} ", self.seen, self.why),
+                0 => format!("{FIRST}{code}`](#{code}) | {} | {} ", self.seen, self.reason),
                 _ => MORE.to_owned(),
             };
             rows += &format!("| {} | {cost} |\n", show(action));

@@ -120,8 +120,8 @@ fn http_changes_match_commands_survive_and_are_logged() {
     assert_eq!((patched.status, &patched.json()["policy"]), (200, &"write-through".into()));
     assert_eq!(json_of(&daemon, &["volume", "show", "v", "--json"])["policy"], "write-through");
     for (action, state) in [("pause", "paused"), ("freeze", "frozen"), ("resume", "active"), ("flush", "active")] {
-        let done = http.request_as(&operate, "POST", &format!("/api/v1/volumes/v/{action}"), "");
-        assert_eq!((done.status, &done.json()["state"]), (200, &state.into()), "{action}");
+        let response = http.request_as(&operate, "POST", &format!("/api/v1/volumes/v/{action}"), "");
+        assert_eq!((response.status, &response.json()["state"]), (200, &state.into()), "{action}");
         assert_eq!(json_of(&daemon, &["volume", "show", "v", "--json"])["state"], state, "{action}");
     }
     let refused = http.request_as(&operate, "POST", "/api/v1/volumes/v/invalidate", "");
@@ -162,11 +162,11 @@ fn pin_and_unpin_check_roles_and_ranges() {
     assert_eq!(post(&read, "v/pin", "").status, 403);
     let pinned = || {
         let overrides = http.get("/api/v1/status").json()["overrides"].clone();
-        let found = overrides.as_array().expect("a list").iter().find(|entry| entry["key"] == "pinned").cloned();
-        found.map(|entry| entry["value"].as_str().expect("a string").to_owned())
+        let pinned = overrides.as_array().expect("a list").iter().find(|entry| entry["key"] == "pinned").cloned();
+        pinned.map(|entry| entry["value"].as_str().expect("a string").to_owned())
     };
-    let done = post(&operate, "v/pin", r#"{"from_bytes": 65536, "to_bytes": 200000}"#);
-    assert_eq!((done.status, &done.json()["flash"]["pinned_pages"]), (200, &3.into()), "{done:?}");
+    let response = post(&operate, "v/pin", r#"{"from_bytes": 65536, "to_bytes": 200000}"#);
+    assert_eq!((response.status, &response.json()["flash"]["pinned_pages"]), (200, &3.into()), "{response:?}");
     assert_eq!(pinned().as_deref(), Some("65536..262144"));
     wait_for("its pages", || (http.get("/api/v1/volumes/v").json()["flash"]["pinned_whole_pages"] == 3).then_some(()));
     for (action, range, status, reason) in [
@@ -209,9 +209,9 @@ fn heat_map_counts_requests_by_place_and_time() {
     let map = heat();
     let rows = map["rows"].as_array().expect("a list");
     let sum = |kind: &str, part: usize| rows.iter().map(|row| row[kind][part].as_u64().expect("a number")).sum::<u64>();
-    let all = |kind: &str| (0..64).map(|part| sum(kind, part)).sum::<u64>();
+    let total = |kind: &str| (0..64).map(|part| sum(kind, part)).sum::<u64>();
     assert_eq!((sum("reads", 6), sum("reads", 16), sum("writes", 63)), (5, 1, 2), "{map}");
-    assert_eq!((all("reads"), all("writes")), (6, 2), "{map}");
+    assert_eq!((total("reads"), total("writes")), (6, 2), "{map}");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs();
     let at = rows[0]["at_unix_seconds"].as_u64().expect("a number");
     assert!((now - 61..=now).contains(&at) || rows.len() > 1, "{at} and not {now}");
@@ -419,8 +419,8 @@ fn stream_sends_each_second_once_and_resumes() {
     let mut subscriber = http.subscribe("/api/v1/stream?volumes=v,none", &[]);
     let events: Vec<_> = (0..4).map(|_| subscriber.event()).collect();
     // Three pauses lie between four events; a busy machine may be late.
-    let took = began.elapsed();
-    assert!((Duration::from_secs(2)..Duration::from_secs(20)).contains(&took), "{took:?}");
+    let elapsed = began.elapsed();
+    assert!((Duration::from_secs(2)..Duration::from_secs(20)).contains(&elapsed), "{elapsed:?}");
     let (first, last) = (number(&events[0].0), number(&events[3].0));
     assert_eq!(last - first, 3);
     let data = &events[0].1;
@@ -431,7 +431,7 @@ fn stream_sends_each_second_once_and_resumes() {
     let (id, data) = other.event();
     assert_eq!(data["volumes"], json!({}));
     let same =
-        std::iter::repeat_with(|| subscriber.event()).find(|(found, _)| *found == id).expect("the event arrives");
+        std::iter::repeat_with(|| subscriber.event()).find(|(event_id, _)| *event_id == id).expect("the event arrives");
     assert_eq!(same.1["totals"], data["totals"]);
     drop(subscriber);
     let mut resumed = http.subscribe("/api/v1/stream?volumes=v", &[&format!("Last-Event-ID: {}", events[0].0)]);

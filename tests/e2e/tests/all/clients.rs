@@ -31,11 +31,14 @@ fn nbdinfo_lists_every_export_with_its_size() {
     for text in ["\"export-name\": \"v\"", "\"export-name\": \"second\"", "\"export-size\": 5243392"] {
         assert!(list.contains(text), "{text} is missing in {list}");
     }
-    let one = tool("nbdinfo").arg("--json").arg(fixture.uri("v")).ok();
+    let export_info = tool("nbdinfo").arg("--json").arg(fixture.uri("v")).ok();
     for text in ["\"export-size\": 16777216", "\"can_multi_conn\": true", "\"can_flush\": true", "\"can_fua\": true"] {
-        assert!(one.contains(text), "{text} is missing in {one}");
+        assert!(export_info.contains(text), "{text} is missing in {export_info}");
     }
-    assert!(one.contains("\"base:allocation\"") && one.contains("\"block_size_preferred\": 4096"), "{one}");
+    assert!(
+        export_info.contains("\"base:allocation\"") && export_info.contains("\"block_size_preferred\": 4096"),
+        "{export_info}"
+    );
     tool("nbdinfo").arg("--is").arg("read-only").arg(fixture.uri("second")).ok();
     assert!(tool("nbdinfo").arg(fixture.uri("missing")).fails().contains("missing"));
 }
@@ -61,8 +64,8 @@ fn nbdinfo_maps_written_ranges_as_data_and_the_rest_as_hole() {
     let map = tool("nbdinfo").arg("--map").arg(fixture.uri("v")).ok();
     let runs: Vec<Vec<&str>> = map.lines().map(|line| line.split_whitespace().collect()).collect();
     let data: u64 = runs.iter().filter(|run| run[2] == "0").map(|run| run[1].parse::<u64>().expect("a length")).sum();
-    let all: u64 = runs.iter().map(|run| run[1].parse::<u64>().expect("a length")).sum();
-    assert_eq!(all, 16 * MIB, "{map}");
+    let total: u64 = runs.iter().map(|run| run[1].parse::<u64>().expect("a length")).sum();
+    assert_eq!(total, 16 * MIB, "{map}");
     assert!((65536..4 * MIB).contains(&data), "{map}");
     let covers = runs.iter().any(|run| {
         let (start, len): (u64, u64) = (run[0].parse().expect("an offset"), run[1].parse().expect("a length"));

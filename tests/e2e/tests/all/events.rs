@@ -110,11 +110,11 @@ fn change_is_recorded_once_with_its_actor() {
         let events = page["events"].as_array().expect("a list");
         numbers.extend(events.iter().map(|event| event["number"].as_u64().expect("a number")));
         match page["next"].as_u64() {
-            Some(next) => query = format!("&before={next}"),
+            Some(older) => query = format!("&before={older}"),
             None => break,
         }
     }
-    assert!(numbers.len() > 6 && numbers.is_sorted_by(|one, next| one > next), "{numbers:?}");
+    assert!(numbers.len() > 6 && numbers.is_sorted_by(|newer, older| newer > older), "{numbers:?}");
     for wrong in ["limit=0", "limit=1001", "kind=colour", "since=soon", "before=-1", "colour=1"] {
         assert_eq!(http.get(&format!("/api/v1/events?{wrong}")).status, 400, "{wrong}");
     }
@@ -193,10 +193,10 @@ fn missing_flash_device_raises_alerts_until_replaced() {
         let devices: Vec<_> = names.iter().map(|name| format!("\"{}\"", fixture.folder.join(name).display())).collect();
         format!("{api}\n[flash]\ndevices = [{}]\nsize = \"64 MiB\"\nallow_single_copy = true\n", devices.join(", "))
     };
-    let (two, one) = (flash(&["f0", "f1"]), flash(&["f1"]));
-    fixture.tables = two;
+    let (both_devices, second_device) = (flash(&["f0", "f1"]), flash(&["f1"]));
+    fixture.tables = both_devices;
     fixture.start().stop();
-    fixture.tables = one;
+    fixture.tables = second_device;
     let daemon = fixture.start();
     let http = Http::of(&daemon);
     wait_for("the alerts", || {

@@ -60,9 +60,9 @@ fn run(fixture: &Fixture, volume: &str, Run(pattern, bytes, requests, flush_ever
     figures
 }
 
-fn sum<'a>(all: impl IntoIterator<Item = &'a Figures>) -> Figures {
+fn sum<'a>(volumes: impl IntoIterator<Item = &'a Figures>) -> Figures {
     let mut sum = Figures::new();
-    all.into_iter().flatten().for_each(|(figure, count)| *sum.entry(figure).or_default() += count);
+    volumes.into_iter().flatten().for_each(|(figure, count)| *sum.entry(figure).or_default() += count);
     sum
 }
 
@@ -113,7 +113,7 @@ fn of_screen(screen: &str, volume: &str) -> Figures {
 /// Figures of `v`, and of all volumes together, from every source.
 fn figures_of_all_sources(daemon: &Daemon, http: &Http) -> BTreeMap<&'static str, [Option<Figures>; 2]> {
     let json = |args: &[&str]| -> Value { serde_json::from_str(&daemon.command(args)).expect("valid JSON") };
-    let all = |volumes: &Value| {
+    let figures_of = |volumes: &Value| {
         let by_volume: BTreeMap<_, _> =
             volumes.as_array().expect("a list").iter().map(|v| (v["name"].as_str(), of_report(v))).collect();
         [Some(by_volume[&Some("v")].clone()), Some(sum(by_volume.values()))]
@@ -126,15 +126,15 @@ fn figures_of_all_sources(daemon: &Daemon, http: &Http) -> BTreeMap<&'static str
     let of_shelf = |labels: &str| of_metrics(&metrics, "hotset_datastore", labels);
     let [shelf, other] = ["shelf", ""].map(|name| format!("datastore=\"{name}\""));
     BTreeMap::from([
-        ("API, status", all(&http.get("/api/v1/status").json()["volumes"])),
-        ("API, volumes", all(&http.get("/api/v1/volumes").json()["volumes"])),
+        ("API, status", figures_of(&http.get("/api/v1/status").json()["volumes"])),
+        ("API, volumes", figures_of(&http.get("/api/v1/volumes").json()["volumes"])),
         ("API, the volume", [Some(of_report(&http.get("/api/v1/volumes/v").json())), None]),
         ("API, datastores", {
             let list = datastores.as_array().expect("a list");
             let v = list.iter().find(|store| store["name"] == "shelf").map(of_report);
             [v, Some(sum(&list.iter().map(of_report).collect::<Vec<_>>()))]
         }),
-        ("status --json", all(&json(&["status", "--json"])["volumes"])),
+        ("status --json", figures_of(&json(&["status", "--json"])["volumes"])),
         ("status", [Some(of_screen(&daemon.command(&["status"]), "v")), None]),
         ("volume show --json", [Some(of_report(&json(&["volume", "show", "v", "--json"]))), None]),
         (
@@ -160,30 +160,30 @@ fn figures_of_all_sources(daemon: &Daemon, http: &Http) -> BTreeMap<&'static str
 
 /// Differences between the sources and `counted` (of `v`, and of all).
 fn disagreements(reported: &BTreeMap<&'static str, [Option<Figures>; 2]>, counted: &[Figures; 2]) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut differences = Vec::new();
     for (source, reported) in reported {
         for ((reported, counted), subject) in reported.iter().zip(counted).zip(["v", "all"]) {
             for (figure, count) in reported.iter().flatten() {
                 if *count != counted[figure] {
-                    found.push(format!("{source}, {subject}: {figure} {count} instead of {}", counted[figure]));
+                    differences.push(format!("{source}, {subject}: {figure} {count} instead of {}", counted[figure]));
                 }
             }
         }
     }
-    found
+    differences
 }
 
 /// Polls until all sources agree: the history and the stream take one sample per second.
 fn wait_for_agreement(daemon: &Daemon, http: &Http, counted: &[Figures; 2]) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut differences = Vec::new();
     for _ in 0..60 {
-        found = disagreements(&figures_of_all_sources(daemon, http), counted);
-        if found.is_empty() {
+        differences = disagreements(&figures_of_all_sources(daemon, http), counted);
+        if differences.is_empty() {
             break;
         }
         std::thread::sleep(Duration::from_millis(500));
     }
-    found
+    differences
 }
 
 #[test]
@@ -204,11 +204,11 @@ fn all_sources_report_the_counts_of_fio() {
     let one_more = counted.clone().map(|figures| sum([&figures, &Figures::from([("reads", 1), ("read_bytes", 4096)])]));
     assert_eq!(wait_for_agreement(&daemon, &http, &one_more), [""; 0]);
     let reported = figures_of_all_sources(&daemon, &http);
-    let found = disagreements(&reported, &counted);
+    let differences = disagreements(&reported, &counted);
     for source in reported.keys() {
         assert!(
-            found.iter().any(|line| line.starts_with(source) && line.contains("reads")),
-            "{source} is not in {found:#?}"
+            differences.iter().any(|line| line.starts_with(source) && line.contains("reads")),
+            "{source} is not in {differences:#?}"
         );
     }
     daemon.stop();

@@ -475,10 +475,10 @@ fn third_device_takes_over_from_a_failed_log_device() {
 
 fn offline(fixture: &Fixture, args: &[&str], devices: &[&str]) -> (bool, Value) {
     let devices: Vec<_> = devices.iter().map(|name| path(fixture, name).to_string_lossy().into_owned()).collect();
-    let mut all = vec!["--json", "flash", args[0]];
-    all.extend(devices.iter().map(String::as_str));
-    all.extend(&args[1..]);
-    let output = e2e::daemon::hotset(&all);
+    let mut arguments = vec!["--json", "flash", args[0]];
+    arguments.extend(devices.iter().map(String::as_str));
+    arguments.extend(&args[1..]);
+    let output = e2e::daemon::hotset(&arguments);
     let json = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text_of(&output)));
     (output.status.success(), json)
 }

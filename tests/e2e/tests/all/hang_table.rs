@@ -269,7 +269,7 @@ impl Probes {
             let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
             let kinds = status["active_alerts"].as_array().cloned().unwrap_or_default();
             let is_expected = |alert: &Value| {
-                alert["kind"].as_str().zip(hang.part.alert()).is_some_and(|(is, wanted)| is.starts_with(wanted))
+                alert["kind"].as_str().zip(hang.part.alert()).is_some_and(|(is, expected)| is.starts_with(expected))
             };
             detected = detected.or_else(|| kinds.iter().any(is_expected).then(|| started_at.elapsed()));
             std::thread::sleep(Duration::from_millis(250));
@@ -327,8 +327,8 @@ fn measure_row(part: Part) -> Option<String> {
     let failed = if probes.has_failed_flush.load(Ordering::Relaxed) { ", fails" } else { "" };
     let flushes = format!("{}{failed}", probes.flushes.cell());
     let cells = [part.name().to_owned(), probes.reads.cell(), probes.writes.cell(), flushes];
-    let rest = [probes.status.cell(), alert, end, second];
-    Some(format!("| {} | {} |", cells.join(" | "), rest.join(" | ")))
+    let later_cells = [probes.status.cell(), alert, end, second];
+    Some(format!("| {} | {} |", cells.join(" | "), later_cells.join(" | ")))
 }
 
 #[test]

@@ -253,8 +253,8 @@ impl SmallDisk {
     }
 
     pub fn remount(&self, options: &str) {
-        let done = Command::new("mount").args(["-o", &format!("remount,{options}")]).arg(&self.0).status();
-        assert!(done.is_ok_and(|done| done.success()), "{options}");
+        let status = Command::new("mount").args(["-o", &format!("remount,{options}")]).arg(&self.0).status();
+        assert!(status.is_ok_and(|status| status.success()), "{options}");
     }
 }
 

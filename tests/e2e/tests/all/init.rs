@@ -50,17 +50,17 @@ fn init_proposes_blank_and_named_devices_and_changes_none() {
         .arg(format!("of={}", odd.path().display()))
         .args("bs=64k count=1 seek=1023 conv=fsync")
         .ok();
-    let all = [blank.path(), full.path(), odd.path()];
-    let before = all.map(digest);
-    let [blank, full, odd] = all.map(|path| path.to_str().expect("a UTF-8 path"));
+    let devices = [blank.path(), full.path(), odd.path()];
+    let before = devices.map(digest);
+    let [blank, full, odd] = devices.map(|path| path.to_str().expect("a UTF-8 path"));
     let look_args = ["--look-at", blank, "--look-at", full, "--look-at", odd];
 
     let report = proposed(&look_args);
     assert_eq!(backings(&report), [blank], "{report:#}");
     let skipped = report["plan"]["left"].as_array().expect("a list");
     let reason = |device: &str| {
-        let found = skipped.iter().find(|entry| entry["device"] == device).expect("the device is in the list");
-        found["why"].as_str().expect("a reason").to_owned()
+        let entry = skipped.iter().find(|entry| entry["device"] == device).expect("the device is in the list");
+        entry["why"].as_str().expect("a reason").to_owned()
     };
     assert!(reason(full).contains("ext4") && reason(odd).contains("unrecognised data"), "{report:#}");
     let report = proposed(&[&look_args[..], &["--volume", full]].concat());
@@ -94,7 +94,7 @@ fn init_proposes_blank_and_named_devices_and_changes_none() {
     }
     let wrong = init(&["--volume", "/dev/no-such-disk"]);
     assert_eq!(wrong.status.code(), Some(2), "{}", text_of(&wrong));
-    assert_eq!(all.map(digest), before, "a byte of a device changed");
+    assert_eq!(devices.map(digest), before, "a byte of a device changed");
 }
 
 /// A machine with its own kernel and udev: two blank NVMe drives, a blank disk, and a disk with a file system.

@@ -29,8 +29,8 @@ fn proxmox_plug_in_passes_its_contract_on_a_running_daemon() {
     let compiled = perl().args("-c PVE/Storage/Custom/HotsetPlugin.pm").output();
     let errors = String::from_utf8_lossy(&compiled.stderr);
     assert_eq!(errors, "PVE/Storage/Custom/HotsetPlugin.pm syntax OK\n", "no error, and no warning");
-    let done = perl().arg("t/contract.t").ok();
-    assert!(done.contains("the token goes with the storage\n1.."), "the script did not complete:\n{done}");
+    let output = perl().arg("t/contract.t").ok();
+    assert!(output.contains("the token goes with the storage\n1.."), "the script did not complete:\n{output}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use e2e::bridge::Bridge;
 use e2e::daemon::wait_for;
 use e2e::fixture::{Fixture, TARGET};
-use e2e::initiator::{Done, Initiator, Response, lun};
+use e2e::initiator::{CommandResult, Initiator, Response, lun, opcode};
 use e2e::random::{Random, seed};
 use e2e::server::Nbdkit;
 use e2e::write_history::WriteHistory;
@@ -21,6 +21,15 @@ const SECTOR: usize = 512;
 const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;
 const RESERVATION_CONFLICT: u8 = 0x18;
+/// Additional sense code.
+const LOGICAL_UNIT_NOT_SUPPORTED: u8 = 0x25;
+/// Page of INQUIRY; the bits of a designator's second byte; the type of a designator of the logical unit.
+const DEVICE_IDENTIFICATION: u8 = 0x83;
+const ASSOCIATION_AND_TYPE: u8 = 0x3f;
+const NAA: u8 = 3;
+/// Types of descriptors of EXTENDED COPY.
+const IDENTIFICATION_TARGET_DESCRIPTOR: u8 = 0xe4;
+const BLOCK_TO_BLOCK: u8 = 0x02;
 const MISCOMPARE: u8 = 0xe;
 const ABORT_TASK: u8 = 1;
 
@@ -33,10 +42,10 @@ fn log_in(address: SocketAddr, isid: u32) -> Initiator {
     })
 }
 
-fn expect_good_status(done: std::io::Result<Done>) -> Done {
-    let done = done.expect("the session is open");
-    assert_eq!(done.status, GOOD, "sense {:02x?}", done.sense_code());
-    done
+fn expect_good_status(result: std::io::Result<CommandResult>) -> CommandResult {
+    let result = result.expect("the session is open");
+    assert_eq!(result.status, GOOD, "sense {:02x?}", result.sense_code());
+    result
 }
 
 /// A sector that begins with a number.
@@ -67,13 +76,13 @@ fn compare_and_write_by_eight_sessions_loses_no_increment() {
             let (mut session, mut miscompares, mut value) = (log_in(address, isid), 0, 0);
             for _ in 0..increments_per_session {
                 loop {
-                    let done = session.compare_and_write(lun(0), 8, &sector(value), &sector(value + 1));
-                    let done = done.expect("the session is open");
-                    if done.status == GOOD {
+                    let result = session.compare_and_write(lun(0), 8, &sector(value), &sector(value + 1));
+                    let result = result.expect("the session is open");
+                    if result.status == GOOD {
                         value += 1;
                         break;
                     }
-                    assert_eq!((done.status, done.sense_code().0), (CHECK_CONDITION, MISCOMPARE));
+                    assert_eq!((result.status, result.sense_code().0), (CHECK_CONDITION, MISCOMPARE));
                     miscompares += 1;
                     value = number(&expect_good_status(session.read(lun(0), 8, 1)).data);
                 }
@@ -91,12 +100,12 @@ fn compare_and_write_by_eight_sessions_loses_no_increment() {
 }
 
 /// PERSISTENT RESERVE OUT with a key, a new key and APTPL.
-fn reserve_out(session: &mut Initiator, action: u8, kind: u8, key: u64, new: u64) -> Done {
+fn reserve_out(session: &mut Initiator, action: u8, kind: u8, key: u64, new: u64) -> CommandResult {
     let mut parameters = [0; 24];
     parameters[..8].copy_from_slice(&key.to_be_bytes());
     parameters[8..16].copy_from_slice(&new.to_be_bytes());
     parameters[20] = 1;
-    let cdb = [0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0];
+    let cdb = [opcode::PERSISTENT_RESERVE_OUT, action, kind, 0, 0, 0, 0, 0, 24, 0];
     session.retry_command(lun(0), &cdb, &parameters, 0).expect("the session is open")
 }
 
@@ -145,8 +154,8 @@ fn kill_loses_no_synchronized_write_and_no_reservation() {
         assert!(faults.is_empty(), "{:?}", &faults[..faults.len().min(20)]);
 
         let mut stranger = log_in(address, 2);
-        let done = stranger.write(lun(0), 0, &sector(1)).expect("the session is open");
-        assert_eq!(done.status, RESERVATION_CONFLICT, "the reservation was lost");
+        let result = stranger.write(lun(0), 0, &sector(1)).expect("the session is open");
+        assert_eq!(result.status, RESERVATION_CONFLICT, "the reservation was lost");
         expect_good_status(log_in(address, 1).write(lun(0), 0, &sector(1)));
     }
     daemon.stop();
@@ -186,13 +195,14 @@ fn pings_and_aborts_are_answered_while_the_backing_hangs() {
 
     signal(backing.pid(), "STOP");
     let read = session
-        .send_command(lun(0), &Initiator::transfer(0x88, 1024, 8), &[], 8 * SECTOR)
+        .send_command(lun(0), &Initiator::transfer(opcode::READ_16, 1024, 8), &[], 8 * SECTOR)
         .expect("the request is sent");
     let kept = session
-        .send_command(lun(0), &Initiator::transfer(0x88, 2048, 8), &[], 8 * SECTOR)
+        .send_command(lun(0), &Initiator::transfer(opcode::READ_16, 2048, 8), &[], 8 * SECTOR)
         .expect("the request is sent");
-    let write =
-        session.send_command(lun(0), &Initiator::transfer(0x8a, 4096, 1), &sector(7), 0).expect("the request is sent");
+    let write = session
+        .send_command(lun(0), &Initiator::transfer(opcode::WRITE_16, 4096, 1), &sector(7), 0)
+        .expect("the request is sent");
     let seconds = stall_seconds(3);
     let longest = ping_for(&mut session, seconds);
     println!("the backing hung for {seconds} s; the slowest ping took {longest:?}");
@@ -206,7 +216,7 @@ fn pings_and_aborts_are_answered_while_the_backing_hangs() {
     let mut ended = Vec::new();
     while ended.len() < 2 {
         match session.receive_response().expect("the session is open") {
-            Response::Done(done) => {
+            Response::Completed(done) => {
                 assert_ne!(done.tag, read, "an aborted command was answered");
                 assert_ne!(done.tag, write, "an aborted command was answered");
                 assert_eq!((done.tag, done.status), (kept, GOOD));
@@ -229,21 +239,32 @@ fn pings_and_aborts_are_answered_while_the_backing_hangs() {
 
 /// The unit's NAA designator, from INQUIRY's page 83.
 fn designator(session: &mut Initiator, unit: [u8; 8]) -> Vec<u8> {
-    let page = expect_good_status(session.retry_command(unit, &[0x12, 1, 0x83, 1, 0, 0], &[], 256)).data;
-    let mut rest = &page[4..];
-    while rest.len() > 4 {
-        let len = rest[3] as usize;
-        if rest[1] & 0x3f == 3 {
-            return rest[4..4 + len].to_vec();
+    let page = expect_good_status(session.retry_command(
+        unit,
+        &[opcode::INQUIRY, 1, DEVICE_IDENTIFICATION, 1, 0, 0],
+        &[],
+        256,
+    ))
+    .data;
+    let mut designators = &page[4..];
+    while designators.len() > 4 {
+        let len = designators[3] as usize;
+        if designators[1] & ASSOCIATION_AND_TYPE == NAA {
+            return designators[4..4 + len].to_vec();
         }
-        rest = &rest[4 + len..];
+        designators = &designators[4 + len..];
     }
     panic!("no designator: {page:02x?}");
 }
 
 fn units(session: &mut Initiator) -> Vec<u64> {
-    let list =
-        expect_good_status(session.retry_command(lun(0), &[0xa0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0], &[], 4096)).data;
+    let list = expect_good_status(session.retry_command(
+        lun(0),
+        &[opcode::REPORT_LUNS, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0],
+        &[],
+        4096,
+    ))
+    .data;
     list[8..].chunks_exact(8).map(|unit| u64::from(u16::from_be_bytes([unit[0], unit[1]]))).collect()
 }
 
@@ -267,15 +288,15 @@ fn reload_keeps_number_and_name_of_other_units() {
     for name in ["c", "a"] {
         fixture.add_volume_on(name, &fixture.backing(name).to_string_lossy(), "");
     }
-    let done = AtomicBool::new(false);
+    let is_ending = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut session = log_in(address, 2);
-            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+            while !is_ending.load(std::sync::atomic::Ordering::Relaxed) {
                 expect_good_status(session.write(lun(2), 64, &sector(64)));
             }
         });
-        let _at_end = StopAtEnd(&done);
+        let _at_end = StopAtEnd(&is_ending);
         std::fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
         daemon.signal("HUP");
         wait_for("the new list of units", || (units(&mut session) == [0, 2, 3]).then_some(()));
@@ -299,13 +320,13 @@ fn extended_copy(name: &[u8], from: u64, to: u64, blocks: u16) -> Vec<u8> {
     list[2..4].copy_from_slice(&32u16.to_be_bytes());
     list[8..12].copy_from_slice(&28u32.to_be_bytes());
     // One target descriptor, by the unit's name.
-    list[16] = 0xe4;
+    list[16] = IDENTIFICATION_TARGET_DESCRIPTOR;
     list[20..24].copy_from_slice(&[1, 3, 0, name.len() as u8]);
     list[24..24 + name.len()].copy_from_slice(name);
     list[44..48].copy_from_slice(&(SECTOR as u32).to_be_bytes());
     // Block to block, from the first descriptor to the first.
     let segment = &mut list[48..];
-    segment[0] = 0x02;
+    segment[0] = BLOCK_TO_BLOCK;
     segment[2..4].copy_from_slice(&24u16.to_be_bytes());
     segment[10..12].copy_from_slice(&blocks.to_be_bytes());
     segment[12..20].copy_from_slice(&from.to_be_bytes());
@@ -331,7 +352,7 @@ fn extended_copy_equals_its_source_and_ends_with_its_session() {
         expect_good_status(session.write(lun(0), at / SECTOR as u64, &source));
     }
     let mut cdb = [0; 16];
-    cdb[0] = 0x83;
+    cdb[0] = opcode::EXTENDED_COPY;
     let whole = bytes / SECTOR as u64;
     for from in (0..whole).step_by(BLOCKS as usize) {
         let list = extended_copy(&name, from, whole + from, BLOCKS.min(whole - from) as u16);
@@ -354,7 +375,7 @@ fn extended_copy_equals_its_source_and_ends_with_its_session() {
     loop {
         match session.receive_response().expect("the logout is answered") {
             Response::LoggedOut => break,
-            Response::Done(_) => (),
+            Response::Completed(_) => (),
             other => panic!("{other:?}"),
         }
     }
@@ -381,12 +402,15 @@ fn initiator_sees_only_units_of_its_acl_and_lost_unit_is_refused() {
     let mut stranger = Initiator::log_in(address, "iqn.2026-11.other:a", 1, TARGET).expect("the login succeeds");
     assert_eq!((units(&mut host), units(&mut stranger)), (vec![0], vec![1]));
     let hidden = host.read(lun(1), 0, 1).expect("the session is open");
-    assert_eq!((hidden.status, hidden.sense_code()), (CHECK_CONDITION, (ILLEGAL_REQUEST, 0x25, 0)));
+    assert_eq!(
+        (hidden.status, hidden.sense_code()),
+        (CHECK_CONDITION, (ILLEGAL_REQUEST, LOGICAL_UNIT_NOT_SUPPORTED, 0))
+    );
 
     expect_good_status(host.write(lun(0), 0, &sector(1)));
     daemon.command(&["volume", "set", "ours", "declared_lost=true"]);
     let lost = host.read(lun(0), 0, 1).expect("the session is open");
-    assert_eq!((lost.status, lost.sense_code()), (CHECK_CONDITION, (ILLEGAL_REQUEST, 0x25, 0)));
+    assert_eq!((lost.status, lost.sense_code()), (CHECK_CONDITION, (ILLEGAL_REQUEST, LOGICAL_UNIT_NOT_SUPPORTED, 0)));
     assert!(daemon.command(&["status"]).contains("declared lost"));
     daemon.stop();
     // The declaration survives a restart.

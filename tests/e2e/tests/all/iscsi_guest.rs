@@ -86,13 +86,13 @@ fn linux_host_uses_a_lun_through_cuts_growth_and_primitives() {
     let served = Served::new(1, true);
     let mut guest = served.guest();
     let relay = &served.relays[0];
-    let found = guest.run(&format!(
+    let discovered = guest.run(&format!(
         "iscsiadm -m discovery -t sendtargets -p {HOST}:{} \
          -o new --op new 2>&1 || iscsiadm -m discovery -t sendtargets -p {HOST}:{}",
         relay.port(),
         relay.port()
     ));
-    assert!(found.contains(&format!("{HOST}:{},", relay.port())) && found.contains(TARGET), "{found}");
+    assert!(discovered.contains(&format!("{HOST}:{},", relay.port())) && discovered.contains(TARGET), "{discovered}");
 
     // A wrong secret, and no secret.
     let (status, output) = guest.try_run(&format!("iscsiadm -m node -T {TARGET} --login"));

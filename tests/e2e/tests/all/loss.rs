@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use e2e::client::{Client, Endpoint, FUA, Op};
 use e2e::daemon::{Daemon, wait_for};
 use e2e::fixture::{Fixture, TARGET};
-use e2e::initiator::{Initiator, lun};
+use e2e::initiator::{Initiator, lun, opcode};
 
 const MIB: u64 = 1 << 20;
 const EIO: i32 = 5;
@@ -127,16 +127,17 @@ fn first_synchronize_cache_after_a_loss_fails_once() {
     let log_in = |isid| wait_for("the portal", || Initiator::log_in(address, name, isid, TARGET).ok());
     // A hardware error: initiators repeat a request by themselves after a unit attention and after a write error.
     const INTERNAL_TARGET_FAILURE: (u8, u8, u8) = (4, 0x44, 0);
+    const FORCE_UNIT_ACCESS: u8 = 0x08;
     for isid in 1..3 {
         let mut session = log_in(isid);
         assert_eq!(session.write(lun(0), 8, &[1; 512]).expect("the session is open").status, 0);
-        let done = session.flush(lun(0)).expect("the session is open");
-        assert_eq!((done.status, done.sense_code()), (2, INTERNAL_TARGET_FAILURE), "session {isid}");
+        let result = session.flush(lun(0)).expect("the session is open");
+        assert_eq!((result.status, result.sense_code()), (2, INTERNAL_TARGET_FAILURE), "session {isid}");
         assert_eq!(session.flush(lun(0)).expect("the session is open").status, 0, "session {isid}");
     }
     let mut session = log_in(3);
-    let mut durable = Initiator::transfer(0x8a, 16, 1);
-    durable[1] = 0x08;
+    let mut durable = Initiator::transfer(opcode::WRITE_16, 16, 1);
+    durable[1] = FORCE_UNIT_ACCESS;
     let statuses =
         [(); 2].map(|()| session.retry_command(lun(0), &durable, &[2; 512], 0).expect("the session is open").status);
     assert_eq!(statuses, [2, 0]);

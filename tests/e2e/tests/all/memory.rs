@@ -60,10 +60,11 @@ fn draw_len(random: &mut Random) -> u64 {
     512 * sectors
 }
 
-/// One client: random requests at random offsets until `left` is used up. Returns the number of bytes moved.
-fn load(endpoint: &Endpoint, volume_bytes: u64, left: &AtomicU64, data: &[u8], seed: u64) -> u64 {
+/// One client: random requests at random offsets until `remaining` is used up. Returns the number of bytes moved.
+fn load(endpoint: &Endpoint, volume_bytes: u64, remaining: &AtomicU64, data: &[u8], seed: u64) -> u64 {
     let mut random = Random::new(seed);
-    let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
+    let take =
+        || remaining.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |remaining| remaining.checked_sub(1)).is_ok();
     let (mut moved, mut has_budget) = (0, true);
     while has_budget {
         let mut client = Client::connect(endpoint, "v").expect("the daemon accepts 64 connections");
@@ -136,11 +137,11 @@ fn peak_kib(memory_mib: u64, requests: u64) -> u64 {
         let mut shown = 0;
         while clients.iter().any(|client| !client.is_finished()) {
             std::thread::sleep(Duration::from_millis(50));
-            let done = requests - remaining.load(Ordering::Relaxed);
-            if done * 10 / requests > shown {
-                shown = done * 10 / requests;
+            let completed = requests - remaining.load(Ordering::Relaxed);
+            if completed * 10 / requests > shown {
+                shown = completed * 10 / requests;
                 println!(
-                    "{done} requests, {:?}: {} MiB resident",
+                    "{completed} requests, {:?}: {} MiB resident",
                     began.elapsed(),
                     status_kib(&daemon, "VmRSS") / 1024
                 );

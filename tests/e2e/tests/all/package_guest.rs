@@ -82,8 +82,8 @@ fn limit_disk(guest: &Linux, bytes: u64) {
 }
 
 fn assert_no_kernel_errors(guest: &mut Linux) {
-    let found = guest.run("dmesg | grep -E 'I/O error|EXT4-fs error|Buffer I/O|Remounting' || true");
-    assert_eq!(found, "", "requests failed");
+    let errors = guest.run("dmesg | grep -E 'I/O error|EXT4-fs error|Buffer I/O|Remounting' || true");
+    assert_eq!(errors, "", "requests failed");
 }
 
 /// Checks that removal is refused and the package stays installed. Returns the output.

@@ -38,15 +38,15 @@ fn write_until_killed(client: &mut Client, sectors: &mut [Sector], random: &mut 
         let zeroes = random.chance(25);
         let byte = if zeroes { 0 } else { 1 + random.below(255) as u8 };
         let (at, len) = ((first * SECTOR) as u64, count * SECTOR);
-        let done = match zeroes {
+        let result = match zeroes {
             true => client.call(Op::WriteZeroes, 0, at, len, &[]).map(drop),
             false => client.write(at, &vec![byte; len]),
         };
         let now = |sector: &Sector| {
-            if done.is_ok() { Sector { byte, pending: byte } } else { Sector { pending: byte, ..*sector } }
+            if result.is_ok() { Sector { byte, pending: byte } } else { Sector { pending: byte, ..*sector } }
         };
         sectors[first..first + count].iter_mut().for_each(|sector| *sector = now(sector));
-        if done.is_err() {
+        if result.is_err() {
             return;
         }
         if random.chance(2) && client.flush().is_err() {
@@ -56,10 +56,10 @@ fn write_until_killed(client: &mut Client, sectors: &mut [Sector], random: &mut 
 }
 
 fn check(client: &mut Client, sectors: &mut [Sector], round: u64) {
-    let found = client.read_all().expect("the read succeeds");
-    for (number, (sector, found)) in sectors.iter_mut().zip(found.chunks(SECTOR)).enumerate() {
-        let byte = found[0];
-        assert!(found.iter().all(|other| *other == byte), "round {round}: sector {number} is torn");
+    let content = client.read_all().expect("the read succeeds");
+    for (number, (sector, content)) in sectors.iter_mut().zip(content.chunks(SECTOR)).enumerate() {
+        let byte = content[0];
+        assert!(content.iter().all(|other| *other == byte), "round {round}: sector {number} is torn");
         let Sector { byte: expected, pending } = *sector;
         assert!(
             byte == expected || byte == pending,
@@ -122,9 +122,9 @@ fn check_random_kills(fixture: &Fixture) {
     daemon.command(&["stop", "--destage"]);
     daemon.wait();
     assert!(files(fixture).is_empty() && !remaining[0].exists(), "a clean stop leaves nothing in memory");
-    let found = std::fs::read(fixture.backing("v")).expect("the backing exists");
+    let content = std::fs::read(fixture.backing("v")).expect("the backing exists");
     assert!(
-        found.chunks(SECTOR).zip(&sectors).all(|(found, sector)| found[0] == sector.byte),
+        content.chunks(SECTOR).zip(&sectors).all(|(content, sector)| content[0] == sector.byte),
         "the backing is complete"
     );
 }
@@ -196,8 +196,8 @@ fn persisted_memory_of_a_newer_version_refuses_only_its_volumes() {
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     client.write(4096, &[7; 8192]).expect("the write succeeds");
     // A volume that is stopped cleanly before the kill.
-    let all = fixture.config_text();
-    let (before, _) = all.split_once("[[volume]]\nname = \"whole\"").expect("the volume is the last one");
+    let config = fixture.config_text();
+    let (before, _) = config.split_once("[[volume]]\nname = \"whole\"").expect("the volume is the last one");
     std::fs::write(fixture.config(), before).expect("the folder can be written");
     daemon.signal("HUP");
     wait_for("the removal", || daemon.log().contains("volume whole: removed").then_some(()));

@@ -102,18 +102,18 @@ fn guest_rounds(flash: bool, sabotage: Option<&str>, rounds: u64, seed: u64) -> 
         let endpoint = guest.endpoint();
         let mut faults = write_until(&endpoint, &history, random.draw(), || guest.cut());
         let flushes: Vec<_> = disks.flushes().iter().zip(flushes).map(|(after, before)| after - before).collect();
-        let mut found = disks.cut(&mut random);
+        let mut volume_image = disks.cut(&mut random);
         guest = boot();
         if flash {
-            let all = Client::connect(&guest.endpoint(), "v").and_then(|mut client| client.read_all());
-            found = match all {
-                Ok(found) => found,
+            let content = Client::connect(&guest.endpoint(), "v").and_then(|mut client| client.read_all());
+            volume_image = match content {
+                Ok(volume_image) => volume_image,
                 Err(error) => return vec![format!("the volume is not back: {error}\n{}", guest.log())],
             };
         }
         let mut history = history.lock().expect("no writer panicked");
         let writes = history.sequence() - before;
-        faults.extend(history.check_after_crash(&found));
+        faults.extend(history.check_after_crash(&volume_image));
         println!("round {round}: {writes} writes, the disks were flushed {flushes:?} times, {} faults", faults.len());
         if !faults.is_empty() {
             return faults.iter().map(Fault::to_string).collect();

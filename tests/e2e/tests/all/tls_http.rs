@@ -184,9 +184,9 @@ fn unfinished_handshakes_time_out() {
     // No connection is free until one of the handshakes has timed out.
     assert_eq!(http.get("/healthz").status, 200);
     for stream in &mut crowd {
-        let mut rest = Vec::new();
-        let end = stream.read_to_end(&mut rest);
-        assert!(end.is_err() || rest.is_empty(), "{rest:?}");
+        let mut received = Vec::new();
+        let end = stream.read_to_end(&mut received);
+        assert!(end.is_err() || received.is_empty(), "{received:?}");
     }
     daemon.stop();
 }

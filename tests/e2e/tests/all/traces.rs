@@ -52,10 +52,10 @@ fn requests(trace: &Path) -> Vec<String> {
     let csv = trace.with_extension("msr");
     run_command(&["trace", "convert", &trace.to_string_lossy(), &csv.to_string_lossy()]);
     let text = fs::read_to_string(csv).expect("the file was written");
-    let mut found: Vec<String> =
+    let mut requests: Vec<String> =
         text.lines().map(|line| line.split(',').skip(3).take(3).collect::<Vec<_>>().join(",")).collect();
-    found.sort_unstable();
-    found
+    requests.sort_unstable();
+    requests
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn check_against_array(fixture: &Fixture) {
             let len = 1 + random.below(len_max) as usize;
             let at = random.below(VOLUME_BYTES - len as u64 + 1) as usize;
             let (range, flags) = (at..at + len, if random.below(8) == 0 { FUA } else { 0 });
-            let done = match random.below(4) {
+            let result = match random.below(4) {
                 0 | 1 => {
                     let data: Vec<u8> = (0..len).map(|_| random.draw() as u8).collect();
                     array[range].copy_from_slice(&data);
@@ -61,7 +61,7 @@ fn check_against_array(fixture: &Fixture) {
                     client.call(Op::Trim, flags, at as u64, len, &[])
                 }
             };
-            done.unwrap_or_else(|error| panic!("request {number}, {at}+{len}: {error}"));
+            result.unwrap_or_else(|error| panic!("request {number}, {at}+{len}: {error}"));
             let len = 1 + random.below(9000) as usize;
             let at = random.below(VOLUME_BYTES - len as u64 + 1) as usize;
             let read = client.read(at as u64, len).expect("the read succeeds");

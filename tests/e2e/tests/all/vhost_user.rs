@@ -90,8 +90,8 @@ impl Guest {
     /// Sends a request and waits for it: returns the status, and the data of a read.
     pub fn request(&mut self, queue: usize, request: &Request) -> (u8, Vec<u8>) {
         let head = self.queues[queue].submit(request).expect("a descriptor is free");
-        let done = self.queues[queue].wait(TIMEOUT).expect("a completion");
-        let [Done { head: ended, status, written }] = done[..] else { panic!("{done:?}") };
+        let completions = self.queues[queue].wait(TIMEOUT).expect("a completion");
+        let [Done { head: ended, status, written }] = completions[..] else { panic!("{completions:?}") };
         assert_eq!(ended, head);
         let len = match request {
             Request::Read(_, len) => *len as usize,
@@ -191,13 +191,13 @@ fn full_queue_completes_each_request_once() {
         }
         while !in_flight.is_empty() {
             for queue in 0..2 {
-                for done in guest.queues[queue].take_completions() {
+                for completion in guest.queues[queue].take_completions() {
                     let at = in_flight
                         .iter()
-                        .position(|(queue_number, head, ..)| (*queue_number, *head) == (queue, done.head));
+                        .position(|(queue_number, head, ..)| (*queue_number, *head) == (queue, completion.head));
                     let (_, head, block, is_write) =
                         in_flight.swap_remove(at.expect("the request is in flight and completes once"));
-                    assert_eq!(done.status, 0);
+                    assert_eq!(completion.status, 0);
                     if is_write {
                         written[block as usize] = round;
                         continue;
@@ -375,9 +375,9 @@ fn requests_in_flight_at_a_kill_run_once_in_the_next_daemon() {
         let mut ended = 0;
         while ended < 10 {
             for queue in 0..2 {
-                for done in guest.queues[queue].take_completions() {
-                    assert_eq!(done.status, 0);
-                    let at = in_flight.iter().position(|entry| *entry == (queue, done.head));
+                for completion in guest.queues[queue].take_completions() {
+                    assert_eq!(completion.status, 0);
+                    let at = in_flight.iter().position(|entry| *entry == (queue, completion.head));
                     in_flight.swap_remove(at.expect("the request is in flight and completes once"));
                     ended += 1;
                 }
@@ -393,9 +393,9 @@ fn requests_in_flight_at_a_kill_run_once_in_the_next_daemon() {
     daemon.command(&["volume", "set", "v", "limit_iops=0"]);
     while !in_flight.is_empty() {
         for queue in 0..2 {
-            for done in guest.queues[queue].take_completions() {
-                assert_eq!(done.status, 0);
-                let at = in_flight.iter().position(|entry| *entry == (queue, done.head));
+            for completion in guest.queues[queue].take_completions() {
+                assert_eq!(completion.status, 0);
+                let at = in_flight.iter().position(|entry| *entry == (queue, completion.head));
                 in_flight.swap_remove(at.expect("the request is in flight and completes once"));
             }
         }

@@ -7,9 +7,9 @@ const MIB: u64 = 1 << 20;
 
 /// The first number after `"name":`.
 fn number(json: &str, name: &str) -> f64 {
-    let rest = json.split_once(&format!("\"{name}\":")).unwrap_or_else(|| panic!("no {name} in {json}")).1;
-    let end = rest.find([',', '\n', '}']).unwrap_or(rest.len());
-    rest[..end].trim().parse().unwrap_or_else(|_| panic!("{name} is no number in {json}"))
+    let value = json.split_once(&format!("\"{name}\":")).unwrap_or_else(|| panic!("no {name} in {json}")).1;
+    let end = value.find([',', '\n', '}']).unwrap_or(value.len());
+    value[..end].trim().parse().unwrap_or_else(|_| panic!("{name} is no number in {json}"))
 }
 
 fn run(spec: &str, uri: &str) -> String {

@@ -42,15 +42,15 @@ const BANNED: [(&str, &str); 17] = [
 
 /// Uses of banned names in production code where the ban holds.
 pub fn check(sources: &[Source]) -> Vec<Violation> {
-    let mut found = Vec::new();
+    let mut violations = Vec::new();
     for source in sources.iter().filter(|source| FOLDERS.iter().any(|folder| source.path.starts_with(folder))) {
         for (index, code) in source.production_code().iter().enumerate() {
             for (name, instead) in BANNED.iter().filter(|(name, _)| has_word(code, name)) {
-                found.push(at(source, index, format!("{name} is banned here: use {instead}")));
+                violations.push(at(source, index, format!("{name} is banned here: use {instead}")));
             }
         }
     }
-    found
+    violations
 }
 
 #[cfg(test)]

@@ -105,7 +105,7 @@ fn module_path(source: &Source) -> Option<(&str, Vec<&str>)> {
 fn references(source: &Source, depth: usize) -> Vec<(String, usize)> {
     let code = source.production_code().join("\n");
     let to_root = "super::".repeat(depth);
-    let mut found = Vec::new();
+    let mut references = Vec::new();
     for prefix in ["crate::", &to_root] {
         for (start, _) in code.match_indices(prefix) {
             let before = code[..start].chars().next_back();
@@ -114,10 +114,10 @@ fn references(source: &Source, depth: usize) -> Vec<(String, usize)> {
             }
             let line = code[..start].matches('\n').count();
             let rest = &code[start + prefix.len()..];
-            found.extend(first_segments(rest).into_iter().map(|name| (name, line)));
+            references.extend(first_segments(rest).into_iter().map(|name| (name, line)));
         }
     }
-    found
+    references
 }
 
 /// The first segment of a path, or those of all paths in a group of a `use`.
@@ -141,7 +141,7 @@ fn first_segments(path: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn found(files: &[(&str, &str)]) -> Vec<String> {
+    fn circles(files: &[(&str, &str)]) -> Vec<String> {
         let sources: Vec<Source> =
             files.iter().map(|(path, text)| Source::new(&format!("crates/{path}"), text)).collect();
         check(&sources).into_iter().map(|violation| format!("{violation}")).collect()
@@ -149,26 +149,26 @@ mod tests {
 
     #[test]
     fn circle_through_a_group_and_super_is_found() {
-        let found = found(&[
+        let circles = circles(&[
             ("x/src/a.rs", "\nuse crate::{\n    other::Thing,\n    b::{B, c},\n};\n"),
             ("x/src/b/mod.rs", "mod deep;\n"),
             ("x/src/b/deep.rs", "fn f() { super::super::c::g() }\n"),
             ("x/src/c.rs", "use super::a::A;\n"),
         ]);
-        assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].starts_with("crates/x/src/a.rs:2: the modules a, b, c depend"), "{found:?}");
+        assert_eq!(circles.len(), 1, "{circles:?}");
+        assert!(circles[0].starts_with("crates/x/src/a.rs:2: the modules a, b, c depend"), "{circles:?}");
     }
 
     #[test]
     fn references_down_within_a_module_and_in_tests_are_no_circle() {
-        let found = found(&[
+        let circles = circles(&[
             ("x/src/lib.rs", "mod a;\nmod b;\nuse crate::a::A;\n"),
             ("x/src/a.rs", "use crate::b::B;\n// crate::a is used by crate::b\n"),
             ("x/src/b/mod.rs", "use crate::b::deep::D;\nlet text = \"crate::a\";\n"),
             ("x/src/b/deep.rs", "use super::B;\n#[cfg(test)]\nmod tests {\n    use crate::a::A;\n}\n"),
             ("y/src/b.rs", "use crate::a::A;\n"),
         ]);
-        assert!(found.is_empty(), "{found:?}");
+        assert!(circles.is_empty(), "{circles:?}");
     }
 
     #[test]

@@ -72,15 +72,15 @@ const PURE: [&str; 12] = [
 /// Dependencies against the direction, crates without a layer, and executors in crates that may not depend on one.
 pub fn check(sources: &[Source]) -> Vec<Violation> {
     let layers: BTreeMap<&str, u32> = LAYERS.into();
-    let mut found = Vec::new();
+    let mut violations = Vec::new();
     for source in sources.iter().filter(|source| source.path.ends_with("/Cargo.toml")) {
         let Ok(manifest) = source.text.parse::<toml::Table>() else {
-            found.push(at(source, 0, "cannot be parsed"));
+            violations.push(at(source, 0, "cannot be parsed"));
             continue;
         };
         let Some(name) = manifest.get("package").and_then(|p| p.get("name")).and_then(|n| n.as_str()) else { continue };
         let Some(&own) = layers.get(name) else {
-            found.push(at(source, 0, format!("{name} has no layer: add it to the list in {}", file!())));
+            violations.push(at(source, 0, format!("{name} has no layer: add it to the list in {}", file!())));
             continue;
         };
         for dependency in dependencies(&manifest) {
@@ -89,7 +89,7 @@ pub fn check(sources: &[Source]) -> Vec<Violation> {
                 && dependency != name
                 && layer >= own
             {
-                found.push(at(
+                violations.push(at(
                     source,
                     0,
                     format!(
@@ -103,7 +103,7 @@ pub fn check(sources: &[Source]) -> Vec<Violation> {
                     .iter()
                     .any(|system| dependency == *system || dependency.starts_with(&format!("{system}-")))
             {
-                found.push(at(
+                violations.push(at(
                     source,
                     0,
                     format!(
@@ -113,7 +113,7 @@ pub fn check(sources: &[Source]) -> Vec<Violation> {
             }
         }
     }
-    found
+    violations
 }
 
 /// Names in all dependency tables, including those for tests, builds and single targets.

@@ -10,14 +10,14 @@ use crate::source::Source;
 pub fn check(sources: &[Source]) -> Vec<Violation> {
     let pages = sources.iter().filter(|source| source.path.ends_with(".md"));
     let headings: BTreeMap<&str, Vec<String>> = pages.clone().map(|page| (page.path.as_str(), anchors(page))).collect();
-    let mut found = Vec::new();
+    let mut violations = Vec::new();
     for page in pages {
         for (index, line) in prose(page) {
             let broken = targets(line).filter_map(|target| fault(&page.path, target, &headings));
-            found.extend(broken.map(|text| at(page, index, text)));
+            violations.extend(broken.map(|text| at(page, index, text)));
         }
     }
-    found
+    violations
 }
 
 /// Addresses of the links in a line.

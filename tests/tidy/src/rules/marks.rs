@@ -11,16 +11,20 @@ const MACROS: [&str; 3] = [concat!("todo", "!("), concat!("unimplemented", "!(")
 
 /// Lines with a mark or a macro of unfinished work.
 pub fn check(sources: &[Source]) -> Vec<Violation> {
-    let mut found = Vec::new();
+    let mut violations = Vec::new();
     for source in sources {
         for (index, line) in source.text.lines().enumerate() {
             let marked = MARKS.iter().any(|mark| has_word(line, mark)) || MACROS.iter().any(|name| line.contains(name));
             if marked {
-                found.push(at(source, index, "a mark of unfinished work: finish it, or list it in docs/roadmap.md"));
+                violations.push(at(
+                    source,
+                    index,
+                    "a mark of unfinished work: finish it, or list it in docs/roadmap.md",
+                ));
             }
         }
     }
-    found
+    violations
 }
 
 #[cfg(test)]

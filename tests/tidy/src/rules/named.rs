@@ -17,19 +17,19 @@ pub fn check(sources: &[Source]) -> Vec<Violation> {
     let paths: BTreeSet<&str> = sources.iter().map(|source| source.path.as_str()).collect();
     let functions: BTreeSet<&str> =
         sources.iter().flat_map(|source| &source.code).filter_map(|line| name_of(line)).collect();
-    let mut found = Vec::new();
+    let mut violations = Vec::new();
     for page in sources.iter().filter(|source| PAGES.iter().any(|start| source.path.starts_with(start))) {
         for (index, line) in prose(page) {
             for name in line.split('`').skip(1).step_by(2) {
                 if name.contains('/') && name.ends_with(".rs") && !is_file(name, &paths) {
-                    found.push(at(page, index, format!("{name} does not exist")));
+                    violations.push(at(page, index, format!("{name} does not exist")));
                 } else if page.path == RULES && is_function(name) && !functions.contains(name) {
-                    found.push(at(page, index, format!("no function or test is named {name}")));
+                    violations.push(at(page, index, format!("no function or test is named {name}")));
                 }
             }
         }
     }
-    found
+    violations
 }
 
 /// True for a path from the root, from `crates/`, or from `crates/` without the crate's `src`.

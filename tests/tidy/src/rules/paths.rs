@@ -17,15 +17,15 @@ const MAY_NAME_SHARED: &str = ".ci/run";
 
 /// Lines with a machine's path.
 pub fn check(sources: &[Source]) -> Vec<Violation> {
-    let mut found = Vec::new();
+    let mut violations = Vec::new();
     for source in sources.iter().filter(|source| source.path != MAY_NAME_SHARED) {
         for (index, line) in source.text.lines().enumerate() {
             for path in FORBIDDEN.iter().filter(|path| line.contains(*path)) {
-                found.push(at(source, index, format!("{path} is one machine's path: make it an argument")));
+                violations.push(at(source, index, format!("{path} is one machine's path: make it an argument")));
             }
         }
     }
-    found
+    violations
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ const OPENINGS: [&str; 8] = ["Who", "Whoever", "Whom", "Nobody", "Somebody", "Wh
 
 /// Rust comments in which a sentence begins with such a word and is no question.
 pub fn check(sources: &[Source]) -> Vec<Violation> {
-    let mut found = Vec::new();
+    let mut violations = Vec::new();
     for source in sources.iter().filter(|source| source.is_rust()) {
         let mut before = String::new();
         for (index, line) in source.text.lines().enumerate() {
@@ -18,12 +18,12 @@ pub fn check(sources: &[Source]) -> Vec<Violation> {
                 continue;
             };
             for opening in OPENINGS.iter().filter(|opening| opens_sentence(&before, comment, opening)) {
-                found.push(at(source, index, format!("a sentence begins with \"{opening}\": name the subject")));
+                violations.push(at(source, index, format!("a sentence begins with \"{opening}\": name the subject")));
             }
             before = comment.to_owned();
         }
     }
-    found
+    violations
 }
 
 /// Text of a comment that fills its line.

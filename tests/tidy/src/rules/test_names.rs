@@ -9,7 +9,7 @@ const WORDS: [&str; 4] = ["who", "whoever", "nobody", "somebody"];
 
 /// Tests with a name past the limit, or with one of the words.
 pub fn check(sources: &[Source]) -> Vec<Violation> {
-    let mut found = Vec::new();
+    let mut violations = Vec::new();
     for source in sources {
         let mut is_test = false;
         for (index, line) in source.code.iter().enumerate() {
@@ -19,16 +19,16 @@ pub fn check(sources: &[Source]) -> Vec<Violation> {
             } else if let Some(name) = name_of(line).filter(|_| is_test) {
                 is_test = false;
                 if name.chars().count() > CHARS_MAX {
-                    found.push(at(source, index, format!("a test's name has at most {CHARS_MAX} characters")));
+                    violations.push(at(source, index, format!("a test's name has at most {CHARS_MAX} characters")));
                 }
                 let spaced = name.replace('_', " ");
                 for word in WORDS.iter().filter(|word| has_word(&spaced, word)) {
-                    found.push(at(source, index, format!("\"{word}\" in a test's name: name the subject")));
+                    violations.push(at(source, index, format!("\"{word}\" in a test's name: name the subject")));
                 }
             }
         }
     }
-    found
+    violations
 }
 
 fn name_of(line: &str) -> Option<&str> {

@@ -9,7 +9,7 @@ const ALLOWED: &str = "crates/seam/";
 
 /// Unsafe code outside the seam, or without a `// SAFETY:` before it.
 pub fn check(sources: &[Source]) -> Vec<Violation> {
-    let mut found = Vec::new();
+    let mut violations = Vec::new();
     for source in sources {
         let lines: Vec<&str> = source.text.lines().collect();
         for (index, code) in source.code.iter().enumerate() {
@@ -19,13 +19,13 @@ pub fn check(sources: &[Source]) -> Vec<Violation> {
             // Clippy checks that an unsafe function documents its requirements.
             let needs_argument = !code.contains("unsafe fn");
             if !source.path.starts_with(ALLOWED) {
-                found.push(at(source, index, "unsafe code belongs into the seam"));
+                violations.push(at(source, index, "unsafe code belongs into the seam"));
             } else if needs_argument && !is_argued(&lines, index) {
-                found.push(at(source, index, "explain in a `// SAFETY:` comment before it why this is sound"));
+                violations.push(at(source, index, "explain in a `// SAFETY:` comment before it why this is sound"));
             }
         }
     }
-    found
+    violations
 }
 
 /// True if the comment above line `index` argues safety; attributes and the statement's own first lines are skipped.

@@ -6,18 +6,18 @@ use crate::source::Source;
 
 /// Calls of `unwrap()` outside unit tests in product crates, without a comment with the reason.
 pub fn check(sources: &[Source]) -> Vec<Violation> {
-    let mut found = Vec::new();
+    let mut violations = Vec::new();
     for source in sources.iter().filter(|source| source.path.starts_with("crates/") && source.path.contains("/src/")) {
         let lines: Vec<&str> = source.text.lines().collect();
         for (index, code) in source.production_code().iter().enumerate() {
             let has_reason = |line: &&str| line.contains("//");
             let explained = has_reason(&lines[index]) || index > 0 && has_reason(&lines[index - 1]);
             if code.contains(".unwrap()") && !explained {
-                found.push(at(source, index, "unwrap() without its invariant: use expect(\"why it holds\")"));
+                violations.push(at(source, index, "unwrap() without its invariant: use expect(\"why it holds\")"));
             }
         }
     }
-    found
+    violations
 }
 
 #[cfg(test)]

@@ -13,21 +13,25 @@ const GENERATED: &str = "\nWritten by `";
 
 /// Lines past the limit.
 pub fn check(sources: &[Source]) -> Vec<Violation> {
-    let mut found = Vec::new();
+    let mut violations = Vec::new();
     for source in sources {
         if source.is_rust() {
             let too_long = source.text.lines().enumerate().filter(|(_, line)| line.chars().count() > RUST_COLUMNS);
             for (index, _) in too_long.filter(|(index, _)| !is_verbatim(source, *index)) {
-                found.push(at(source, index, format!("past {RUST_COLUMNS} columns: wrap the comment or the literal")));
+                violations.push(at(
+                    source,
+                    index,
+                    format!("past {RUST_COLUMNS} columns: wrap the comment or the literal"),
+                ));
             }
         } else if source.path.ends_with(".md") && !source.text.contains(GENERATED) {
             let is_long = |line: &str| line.chars().count() > PROSE_COLUMNS && !is_unbreakable(line);
             for (index, _) in prose(source).filter(|(_, line)| is_long(line)) {
-                found.push(at(source, index, format!("past {PROSE_COLUMNS} columns: wrap the paragraph")));
+                violations.push(at(source, index, format!("past {PROSE_COLUMNS} columns: wrap the paragraph")));
             }
         }
     }
-    found
+    violations
 }
 
 /// True for a line inside a literal that spans lines: wrapping would change the text.

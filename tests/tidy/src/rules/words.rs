@@ -5,27 +5,34 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Former names of types, functions and constants, with their present names.
-const FORMER_NAMES: [(&str, &str); 24] = [
+const FORMER_NAMES: [(&str, &str); 31] = [
     ("Asker", "ControlHandle"),
     ("Company", "FlushBatcher"),
     ("Course", "DemoResults"),
+    ("FromFlash", "FlashRead"),
     ("Gated", "AdmissionLru"),
     ("Ledger", "LogTracker"),
+    ("MadeDurable", "DurableScope"),
     ("Parked", "LeftOnFlash"),
     ("Patient", "a time-out layer"),
     ("Shelf", "RecordIndex"),
     ("Tally", "a name that says what it counts"),
     ("Trouble", "ErrorWindow"),
     ("UnderWay", "RequestGuard"),
+    ("Unread", "PageReadError"),
     ("PATIENCE", "TIMEOUT, or the purpose of the wait"),
     ("ask_on", "send_request_on"),
     ("bring_oldest", "destage_log_tail"),
+    ("by_incarnation", "by_id"),
     ("broken_promises", "lost_flushed_blocks"),
     ("end_aside", "finish_exclusive"),
     ("flash_turn", "IoSlot"),
     ("forget_unflushed", "discard_unflushed"),
+    ("incarnation", "volume_id or connection_epoch"),
+    ("mark_parked", "mark_left_on_flash"),
     ("mute_server", "silent_server"),
     ("park_volume", "leave_on_flash"),
+    ("show_incarnation", "show_volume_id"),
     ("sort_out", "resolve_tags"),
     ("take_back", "recover"),
     ("uncache", "invalidate_flash"),
@@ -46,24 +53,24 @@ const FORMER_PHRASES: [(&str, &str); 7] = [
 
 /// Former names and bindings in Rust code, and former phrases in texts. This crate has to spell them.
 pub fn check(sources: &[Source]) -> Vec<Violation> {
-    let mut found = Vec::new();
+    let mut violations = Vec::new();
     for source in sources.iter().filter(|source| !source.path.starts_with("tests/tidy/")) {
         for (index, line) in source.code.iter().enumerate() {
             for (former, present) in FORMER_NAMES.iter().filter(|(former, _)| has_word(line, former)) {
-                found.push(at(source, index, format!("\"{former}\" is a former name: use {present}")));
+                violations.push(at(source, index, format!("\"{former}\" is a former name: use {present}")));
             }
             for word in FUNCTION_WORDS.iter().filter(|word| is_bound(line, word)) {
-                found.push(at(source, index, format!("a variable named \"{word}\": name the value with a noun")));
+                violations.push(at(source, index, format!("a variable named \"{word}\": name the value with a noun")));
             }
         }
         for (index, line) in source.text.lines().enumerate() {
             let line = line.to_lowercase();
             for (former, present) in FORMER_PHRASES.iter().filter(|(former, _)| line.contains(former)) {
-                found.push(at(source, index, format!("\"{former}\" is a former phrase: use \"{present}\"")));
+                violations.push(at(source, index, format!("\"{former}\" is a former phrase: use \"{present}\"")));
             }
         }
     }
-    found
+    violations
 }
 
 /// True if `line` binds a variable named `word` by `let`, or as a parameter of a function or closure.

@@ -233,7 +233,7 @@ fn processor_stalls_are_not_congestion() {
     pass(&world, &seam, Nanos::from_secs(30));
     let stats = datastore.stats();
     assert_eq!((stats.episodes, stats.congested_time), (0, Nanos::ZERO), "{stats:?}");
-    let took = stats.latency;
-    assert!((8..=13).contains(&took.as_millis()), "{took} of 10 ms that the disks take");
+    let latency = stats.latency;
+    assert!((8..=13).contains(&latency.as_millis()), "{latency} of 10 ms that the disks take");
     assert!(clients.iter().all(|count| count.get() > 500));
 }

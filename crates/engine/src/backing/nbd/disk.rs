@@ -11,8 +11,8 @@ use seam::{
 
 use super::negotiate::ExportInfo;
 use super::reconnect::{connect, keep_connected};
-use super::shared::Shared;
-use super::table::{OpenRequest, Operation};
+use super::request_table::{OpenRequest, Operation};
+use super::shared::SharedConnection;
 use super::{NbdOptions, NbdTarget};
 
 /// Longest zero-range or status request, in bytes: well inside 32 bits, and a multiple of any block.
@@ -20,7 +20,7 @@ const RANGE_BYTES_MAX: u64 = 1 << 30;
 /// Requests that a server is expected to work on at once.
 const QUEUE_DEPTH: u32 = 64;
 
-impl<S: Seam> Shared<S> {
+impl<S: Seam> SharedConnection<S> {
     async fn zero(&self, at: u64, len: u64, may_unmap: bool, fast_only: bool) -> DiskResult<()> {
         let starts = (at..at + len).step_by(RANGE_BYTES_MAX as usize);
         let requests: Vec<_> = starts
@@ -33,9 +33,9 @@ impl<S: Seam> Shared<S> {
     }
 }
 
-struct Handle<S: Seam>(Rc<Shared<S>>);
+struct DiskHandle<S: Seam>(Rc<SharedConnection<S>>);
 
-impl<S: Seam> Drop for Handle<S> {
+impl<S: Seam> Drop for DiskHandle<S> {
     fn drop(&mut self) {
         self.0.closing.set(true);
         self.0.wake();
@@ -44,7 +44,7 @@ impl<S: Seam> Drop for Handle<S> {
 
 /// Another server's NBD export. A clone is another handle. When the last handle is dropped, the connection ends after
 /// the last answer.
-pub struct NbdDisk<S: Seam>(Rc<Handle<S>>);
+pub struct NbdDisk<S: Seam>(Rc<DiskHandle<S>>);
 
 impl<S: Seam> Clone for NbdDisk<S> {
     fn clone(&self) -> Self {
@@ -56,13 +56,13 @@ impl<S: Seam> NbdDisk<S> {
     /// Connects to an export. A failure of the first attempt is returned at once; later connection losses are repaired.
     pub async fn open(seam: &S, target: NbdTarget, options: NbdOptions) -> DiskResult<Self> {
         let link = connect(seam, &target, &options).await?;
-        let shared = Rc::new(Shared {
+        let shared = Rc::new(SharedConnection {
             seam: seam.clone(),
             target,
             options,
             export_info: Cell::new(link.export_info),
-            incarnation: Cell::new(0),
-            table: RefCell::default(),
+            connection_epoch: Cell::new(0),
+            request_table: RefCell::default(),
             pending: PendingRequests::default(),
             failure: RefCell::default(),
             closing: Cell::new(false),
@@ -72,10 +72,10 @@ impl<S: Seam> NbdDisk<S> {
         });
         let connection = Rc::clone(&shared);
         seam.spawn(async move { keep_connected(connection, link).await });
-        Ok(NbdDisk(Rc::new(Handle(shared))))
+        Ok(NbdDisk(Rc::new(DiskHandle(shared))))
     }
 
-    fn shared(&self) -> &Shared<S> {
+    fn shared(&self) -> &SharedConnection<S> {
         &self.0.0
     }
 
@@ -102,8 +102,8 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
         self.shared().target.to_string()
     }
 
-    fn incarnation(&self) -> u64 {
-        self.shared().incarnation.get()
+    fn connection_epoch(&self) -> u64 {
+        self.shared().connection_epoch.get()
     }
 
     fn oldest_unanswered(&self) -> Option<Nanos> {
@@ -165,11 +165,11 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
         }
         let request = self.shared().submit(Operation::Status, at, len.min(RANGE_BYTES_MAX) as u32, Vec::new());
         request.wait().await?;
-        let (mut left, mut extents) = (len, Vec::new());
+        let (mut remaining, mut extents) = (len, Vec::new());
         for mut extent in request.take_extents() {
             // The last extent may reach past the requested range.
-            extent.len_bytes = extent.len_bytes.min(left);
-            left -= extent.len_bytes;
+            extent.len_bytes = extent.len_bytes.min(remaining);
+            remaining -= extent.len_bytes;
             if extent.len_bytes > 0 {
                 extents.push(extent);
             }
@@ -195,10 +195,10 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
 /// Groups pieces into runs of at most `bytes_max` bytes (at least a block) and returns them with their offsets.
 fn split<B>(pieces: Vec<Piece<B>>, bytes_max: usize) -> impl Iterator<Item = (u64, Vec<Piece<B>>)> {
     assert!(bytes_max >= BLOCK_BYTES, "a piece fits into a request");
-    let (mut rest, mut offset) = (pieces.into_iter().peekable(), 0);
+    let (mut remaining, mut offset) = (pieces.into_iter().peekable(), 0);
     std::iter::from_fn(move || {
         let (mut run, mut len) = (Vec::new(), 0);
-        while let Some(piece) = rest.next_if(|piece| len + piece.len() <= bytes_max) {
+        while let Some(piece) = remaining.next_if(|piece| len + piece.len() <= bytes_max) {
             len += piece.len();
             run.push(piece);
         }

@@ -5,11 +5,11 @@ use std::pin::pin;
 use std::task::Poll;
 
 use nbd_protocol::{Command, Request};
-use seam::{Gather, Incoming, Seam, StreamReader, StreamWriter};
+use seam::{BufferedReader, Gather, Seam, StreamReader, StreamWriter};
 
 use super::negotiate::ExportInfo;
-use super::shared::Shared;
-use super::table::Operation;
+use super::request_table::Operation;
+use super::shared::SharedConnection;
 
 /// Bytes of requests sent in one call.
 const SEND_BYTES: usize = 1 << 20;
@@ -21,14 +21,14 @@ const SLOW_FACTOR: u32 = 10;
 
 /// A connection after the handshake.
 pub(super) struct Link<S: Seam, R: StreamReader<S>, W: StreamWriter<S>> {
-    pub(super) incoming: Incoming<S, R>,
+    pub(super) incoming: BufferedReader<S, R>,
     pub(super) writer: W,
     pub(super) export_info: ExportInfo,
 }
 
 impl<S: Seam, R: StreamReader<S>, W: StreamWriter<S>> Link<S, R, W> {
     /// Runs until the connection is lost or no longer needed.
-    pub(super) async fn run(self, shared: &Shared<S>) {
+    pub(super) async fn run(self, shared: &SharedConnection<S>) {
         let Link { mut incoming, writer, export_info } = self;
         let mut replies = pin!(shared.receive_until_lost(&mut incoming, &export_info));
         let mut requests = pin!(shared.send_requests(writer));
@@ -44,14 +44,14 @@ impl<S: Seam, R: StreamReader<S>, W: StreamWriter<S>> Link<S, R, W> {
     }
 }
 
-impl<S: Seam> Shared<S> {
+impl<S: Seam> SharedConnection<S> {
     /// Sends requests until the connection is lost, or until the disk is closing and all requests are answered.
     async fn send_requests<W: StreamWriter<S>>(&self, mut writer: W) {
         let mut gather = Gather::default();
         loop {
             let ready = |_: &mut std::task::Context<'_>| match () {
-                () if self.table.borrow().has_unsent() => Poll::Ready(true),
-                () if self.closing.get() && self.table.borrow().is_empty() => Poll::Ready(false),
+                () if self.request_table.borrow().has_unsent() => Poll::Ready(true),
+                () if self.closing.get() && self.request_table.borrow().is_empty() => Poll::Ready(false),
                 () => Poll::Pending,
             };
             if !poll_fn(ready).await {
@@ -62,7 +62,7 @@ impl<S: Seam> Shared<S> {
                 return;
             }
             while gather.len() < SEND_BYTES {
-                let Some((cookie, request)) = self.table.borrow_mut().next_to_send() else { break };
+                let Some((cookie, request)) = self.request_table.borrow_mut().next_to_send() else { break };
                 gather.push_bytes(&request.header(cookie).encode());
                 if let Operation::Write(pieces) = &request.operation {
                     pieces.iter().for_each(|piece| gather.push_piece(piece.clone()));
@@ -82,8 +82,8 @@ impl<S: Seam> Shared<S> {
         let (mut before, mut silent) = (None, 0);
         loop {
             let (oldest, slow) = {
-                let table = self.table.borrow();
-                (table.oldest(), table.has_slow())
+                let request_table = self.request_table.borrow();
+                (request_table.oldest(), request_table.has_slow())
             };
             let now = oldest.map(|oldest| (oldest, self.receive_count()));
             silent = if now.is_some() && now == before { silent + 1 } else { 0 };

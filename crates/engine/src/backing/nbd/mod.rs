@@ -1,7 +1,7 @@
 //! Another server's NBD export as a disk: many requests in flight on one connection, which is re-established after a
 //! loss.
 //!
-//! On a connection loss [`seam::Disk::incarnation`] changes at once, before any answer of a later connection is
+//! On a connection loss [`seam::Disk::connection_epoch`] changes at once, before any answer of a later connection is
 //! visible: unflushed writes may be lost. Unanswered requests are repeated on the next connection, except flushes. A
 //! flush in flight fails, because it cannot cover writes that the server has lost.
 //!
@@ -15,8 +15,8 @@ mod link;
 mod negotiate;
 mod reconnect;
 mod replies;
+mod request_table;
 mod shared;
-mod table;
 mod target;
 
 pub use disk::NbdDisk;

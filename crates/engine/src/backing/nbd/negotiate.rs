@@ -6,8 +6,8 @@ use nbd_protocol::greeting::{client_flags, decode_greeting};
 use nbd_protocol::info::{Info, InfoRequest};
 use nbd_protocol::meta::{MetaRequest, parse_context};
 use nbd_protocol::option::push_option;
-use nbd_protocol::{Broken, Decoded, OptionKind, OptionReplyHeader, OptionReplyKind, Step, flags};
-use seam::{BLOCK_BYTES, Gather, Incoming, SECTOR_BYTES, Seam, StreamReader, StreamWriter};
+use nbd_protocol::{Decoded, OptionKind, OptionReplyHeader, OptionReplyKind, ProtocolError, Step, flags};
+use seam::{BLOCK_BYTES, BufferedReader, Gather, SECTOR_BYTES, Seam, StreamReader, StreamWriter};
 
 /// Longest request to a server that states no limit, from the specification.
 const DEFAULT_REQUEST_BYTES_MAX: u32 = 32 << 20;
@@ -18,7 +18,7 @@ pub(super) enum NegotiateError {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("{0}")]
-    Broken(#[from] Broken),
+    Protocol(#[from] ProtocolError),
     #[error("the server refuses the export \"{export}\": {reason}")]
     Refused { export: String, reason: String },
     #[error("the server accepts requests of {min} to {max} bytes; 4096 must be in this range")]
@@ -47,7 +47,7 @@ pub(super) struct ExportInfo {
 
 /// Performs the handshake for `export`.
 pub(super) async fn negotiate<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
-    incoming: &mut Incoming<S, R>,
+    incoming: &mut BufferedReader<S, R>,
     writer: &mut W,
     export: &str,
 ) -> Result<ExportInfo, NegotiateError> {
@@ -74,8 +74,9 @@ pub(super) async fn negotiate<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
         }
     }
 
-    let wanted = InfoRequest { name: export, wants_block_size: true, wants_name: false, wants_description: false };
-    send_option(writer, OptionKind::Go, &wanted.encode()).await?;
+    let info_request =
+        InfoRequest { name: export, wants_block_size: true, wants_name: false, wants_description: false };
+    send_option(writer, OptionKind::Go, &info_request.encode()).await?;
     let (mut size_and_flags, mut sizes) = (None, (1, BLOCK_BYTES as u32, DEFAULT_REQUEST_BYTES_MAX));
     let parse = |reply, payload: &[u8]| {
         if reply == OptionReplyKind::Info {
@@ -89,7 +90,7 @@ pub(super) async fn negotiate<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     };
     let (size_bytes, flags) = match (receive_replies(incoming, OptionKind::Go, parse).await?, size_and_flags) {
         ((OptionReplyKind::Ack, _), Some(size_and_flags)) => size_and_flags,
-        ((OptionReplyKind::Ack, _), None) => return Err(Broken::Malformed("GO's answer: no size in it").into()),
+        ((OptionReplyKind::Ack, _), None) => return Err(ProtocolError::Malformed("GO's answer: no size in it").into()),
         ((OptionReplyKind::ErrUnsupported, _), _) => {
             export_name(incoming, writer, export, greeting_flags & flags::NO_ZEROES != 0).await?
         }
@@ -123,7 +124,7 @@ fn export_info(
 
 /// The handshake with servers that do not support `GO`.
 async fn export_name<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
-    incoming: &mut Incoming<S, R>,
+    incoming: &mut BufferedReader<S, R>,
     writer: &mut W,
     export: &str,
     no_zeroes: bool,
@@ -131,7 +132,7 @@ async fn export_name<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     send_option(writer, OptionKind::ExportName, export.as_bytes()).await?;
     let len = if no_zeroes { 10 } else { 134 };
     while incoming.bytes().len() < len {
-        incoming.more().await?;
+        incoming.receive_more().await?;
     }
     let bytes = incoming.bytes();
     let (size, rest) = bytes.split_first_chunk::<8>().expect("ten bytes were received");
@@ -143,18 +144,18 @@ async fn export_name<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
 
 /// Receives the replies to an option, passes each to `visit`, and returns the last one with its text.
 async fn receive_replies<S: Seam, R: StreamReader<S>>(
-    incoming: &mut Incoming<S, R>,
+    incoming: &mut BufferedReader<S, R>,
     kind: OptionKind,
-    mut visit: impl FnMut(OptionReplyKind, &[u8]) -> Result<(), Broken>,
+    mut visit: impl FnMut(OptionReplyKind, &[u8]) -> Result<(), ProtocolError>,
 ) -> Result<(OptionReplyKind, String), NegotiateError> {
     loop {
         let header = receive(incoming, OptionReplyHeader::decode).await?;
         if header.option != kind {
-            return Err(Broken::Malformed("handshake: a reply to another option").into());
+            return Err(ProtocolError::Malformed("handshake: a reply to another option").into());
         }
         let len = header.len as usize;
         while incoming.bytes().len() < len {
-            incoming.more().await?;
+            incoming.receive_more().await?;
         }
         let payload = &incoming.bytes()[..len];
         visit(header.kind, payload)?;
@@ -168,7 +169,7 @@ async fn receive_replies<S: Seam, R: StreamReader<S>>(
 }
 
 async fn receive<S: Seam, R: StreamReader<S>, T>(
-    incoming: &mut Incoming<S, R>,
+    incoming: &mut BufferedReader<S, R>,
     decode: impl Fn(&[u8]) -> Decoded<T>,
 ) -> Result<T, NegotiateError> {
     loop {
@@ -177,7 +178,7 @@ async fn receive<S: Seam, R: StreamReader<S>, T>(
                 incoming.consume(used);
                 return Ok(value);
             }
-            Step::More(_) => incoming.more().await?,
+            Step::More(_) => incoming.receive_more().await?,
         }
     }
 }

@@ -5,11 +5,11 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use seam::{ByteStream, DiskError, DiskResult, Incoming, Nanos, Seam};
+use seam::{BufferedReader, ByteStream, DiskError, DiskResult, Nanos, Seam};
 
 use super::link::Link;
 use super::negotiate::{NegotiateError, negotiate};
-use super::shared::Shared;
+use super::shared::SharedConnection;
 use super::{NbdOptions, NbdTarget};
 
 /// Bytes received from the socket in one call.
@@ -28,7 +28,7 @@ pub(super) async fn connect<S: Seam>(seam: &S, target: &NbdTarget, options: &Nbd
             return Err(NegotiateError::Own);
         }
         let (reader, mut writer) = stream.split();
-        let mut incoming = Incoming::new(reader, RECEIVE_BYTES);
+        let mut incoming = BufferedReader::new(reader, RECEIVE_BYTES);
         let export_info = negotiate(&mut incoming, &mut writer, &target.export).await?;
         Ok(Link { incoming, writer, export_info })
     };
@@ -45,7 +45,7 @@ pub(super) async fn connect<S: Seam>(seam: &S, target: &NbdTarget, options: &Nbd
 }
 
 /// Keeps a disk connected until its last handle is dropped.
-pub(super) async fn keep_connected<S: Seam>(shared: Rc<Shared<S>>, first: SeamLink<S>) {
+pub(super) async fn keep_connected<S: Seam>(shared: Rc<SharedConnection<S>>, first: SeamLink<S>) {
     let mut link = first;
     loop {
         link.run(&shared).await;
@@ -62,7 +62,7 @@ pub(super) async fn keep_connected<S: Seam>(shared: Rc<Shared<S>>, first: SeamLi
 }
 
 /// Retries until it succeeds; `None` if the disk is closing.
-async fn reconnect<S: Seam>(shared: &Shared<S>) -> Option<SeamLink<S>> {
+async fn reconnect<S: Seam>(shared: &SharedConnection<S>) -> Option<SeamLink<S>> {
     let since = shared.seam.now();
     let mut pause = shared.options.pause_min;
     loop {
@@ -70,7 +70,7 @@ async fn reconnect<S: Seam>(shared: &Shared<S>) -> Option<SeamLink<S>> {
             shared.fail_all(&DiskError::Gone);
             return None;
         }
-        let why = match connect(&shared.seam, &shared.target, &shared.options).await {
+        let reason = match connect(&shared.seam, &shared.target, &shared.options).await {
             Ok(link) => match shared.accept(link.export_info) {
                 Ok(()) => return Some(link),
                 Err(refusal) => refusal,
@@ -78,7 +78,7 @@ async fn reconnect<S: Seam>(shared: &Shared<S>) -> Option<SeamLink<S>> {
             Err(_) => DiskError::Gone,
         };
         if shared.seam.now().since(since) >= shared.options.reconnect_timeout {
-            shared.fail_all(&why);
+            shared.fail_all(&reason);
         }
         let jitter = Nanos(shared.seam.random() % (pause.0 / 4 + 1));
         shared.seam.sleep(pause + jitter).await;

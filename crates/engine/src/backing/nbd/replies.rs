@@ -4,34 +4,34 @@ use std::io;
 use std::rc::Rc;
 
 use nbd_protocol::reply::{parse_data_offset, parse_error, parse_hole, parse_status};
-use nbd_protocol::{Broken, ChunkKind, Errno, ReplyHeader, Step, flags};
-use seam::{AllocationExtent, DiskError, Incoming, SECTOR_BYTES, Seam, StreamReader};
+use nbd_protocol::{ChunkKind, Errno, ProtocolError, ReplyHeader, Step, flags};
+use seam::{AllocationExtent, BufferedReader, DiskError, SECTOR_BYTES, Seam, StreamReader};
 
 use super::negotiate::ExportInfo;
-use super::shared::Shared;
-use super::table::{OpenRequest, Operation};
+use super::request_table::{OpenRequest, Operation};
+use super::shared::SharedConnection;
 
 /// Why a connection cannot be used any longer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Lost {
+pub(super) enum ConnectionError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
-    Broken(#[from] Broken),
+    Protocol(#[from] ProtocolError),
     #[error("the server is shutting down")]
     Shutdown,
 }
 
-impl<S: Seam> Shared<S> {
+impl<S: Seam> SharedConnection<S> {
     /// Receives replies until the connection is lost.
     pub(super) async fn receive_until_lost<R: StreamReader<S>>(
         &self,
-        incoming: &mut Incoming<S, R>,
+        incoming: &mut BufferedReader<S, R>,
         export_info: &ExportInfo,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), ConnectionError> {
         loop {
             let Step::Got(header, used) = ReplyHeader::decode(incoming.bytes())? else {
-                self.more(incoming).await?;
+                self.receive_more(incoming).await?;
                 continue;
             };
             incoming.consume(used);
@@ -44,7 +44,9 @@ impl<S: Seam> Shared<S> {
                             self.take_data(incoming, &request, request.at, request.len as usize).await?;
                         }
                         (None, Operation::Read | Operation::Status) => {
-                            return Err(Broken::Malformed("reply: a simple one where chunks were agreed on").into());
+                            return Err(
+                                ProtocolError::Malformed("reply: a simple one where chunks were agreed on").into()
+                            );
                         }
                         (None, _) => (),
                     }
@@ -63,18 +65,19 @@ impl<S: Seam> Shared<S> {
 
     async fn receive_chunk<R: StreamReader<S>>(
         &self,
-        incoming: &mut Incoming<S, R>,
+        incoming: &mut BufferedReader<S, R>,
         request: &OpenRequest<S>,
         kind: ChunkKind,
         len: usize,
         export_info: &ExportInfo,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), ConnectionError> {
         if kind == ChunkKind::Data {
             self.fill(incoming, 8.min(len)).await?;
-            let at = parse_data_offset(&incoming.bytes()[..8.min(len)]).ok_or(Broken::Malformed("data chunk"))?;
+            let at =
+                parse_data_offset(&incoming.bytes()[..8.min(len)]).ok_or(ProtocolError::Malformed("data chunk"))?;
             incoming.consume(8);
             if !request.covers(at, len as u64 - 8) {
-                return Err(Broken::Malformed("data chunk: outside its request").into());
+                return Err(ProtocolError::Malformed("data chunk: outside its request").into());
             }
             return self.take_data(incoming, request, at, len - 8).await;
         }
@@ -86,7 +89,7 @@ impl<S: Seam> Shared<S> {
                 let (at, len) = parse_hole(payload)?;
                 let aligned = at.is_multiple_of(SECTOR_BYTES as u64) && len.is_multiple_of(SECTOR_BYTES as u32);
                 if !request.covers(at, len.into()) || !aligned {
-                    return Err(Broken::Malformed("hole chunk: outside its request").into());
+                    return Err(ProtocolError::Malformed("hole chunk: outside its request").into());
                 }
                 request.put_zeroes(at, len as usize);
             }
@@ -100,7 +103,7 @@ impl<S: Seam> Shared<S> {
                 let (error, text) = parse_error(payload)?;
                 request.fail(disk_error(error, text)?);
             }
-            _ => return Err(Broken::Malformed("reply: a chunk of an unknown kind").into()),
+            _ => return Err(ProtocolError::Malformed("reply: a chunk of an unknown kind").into()),
         }
         incoming.consume(len);
         Ok(())
@@ -109,11 +112,11 @@ impl<S: Seam> Shared<S> {
     /// Receives `len` bytes of the export from `at` on.
     async fn take_data<R: StreamReader<S>>(
         &self,
-        incoming: &mut Incoming<S, R>,
+        incoming: &mut BufferedReader<S, R>,
         request: &OpenRequest<S>,
         mut at: u64,
         mut len: usize,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), ConnectionError> {
         while len > 0 {
             // Buffers are filled in whole sectors, unless the server's own chunks are finer.
             self.fill(incoming, len.min(SECTOR_BYTES)).await?;
@@ -127,36 +130,36 @@ impl<S: Seam> Shared<S> {
         Ok(())
     }
 
-    async fn fill<R: StreamReader<S>>(&self, incoming: &mut Incoming<S, R>, len: usize) -> io::Result<()> {
+    async fn fill<R: StreamReader<S>>(&self, incoming: &mut BufferedReader<S, R>, len: usize) -> io::Result<()> {
         while incoming.bytes().len() < len {
             incoming.grow(len);
-            self.more(incoming).await?;
+            self.receive_more(incoming).await?;
         }
         Ok(())
     }
 
-    async fn more<R: StreamReader<S>>(&self, incoming: &mut Incoming<S, R>) -> io::Result<()> {
-        incoming.more().await?;
+    async fn receive_more<R: StreamReader<S>>(&self, incoming: &mut BufferedReader<S, R>) -> io::Result<()> {
+        incoming.receive_more().await?;
         self.record_receive();
         Ok(())
     }
 
-    fn request(&self, cookie: u64) -> Result<Rc<OpenRequest<S>>, Broken> {
-        self.table.borrow().get(cookie).ok_or(Broken::Malformed("reply: to a request that was not sent"))
+    fn request(&self, cookie: u64) -> Result<Rc<OpenRequest<S>>, ProtocolError> {
+        self.request_table.borrow().get(cookie).ok_or(ProtocolError::Malformed("reply: to a request that was not sent"))
     }
 
     fn complete(&self, cookie: u64, request: &OpenRequest<S>) {
-        self.table.borrow_mut().remove(cookie);
+        self.request_table.borrow_mut().remove(cookie);
         request.complete();
     }
 }
 
 /// Maps a server's error to a disk error. The shutdown error is not an answer: the request is repeated on the next
 /// connection.
-fn disk_error(error: Errno, text: &str) -> Result<DiskError, Lost> {
+fn disk_error(error: Errno, text: &str) -> Result<DiskError, ConnectionError> {
     let text = if text.is_empty() { error.text() } else { text };
     match error {
-        Errno::Shutdown => Err(Lost::Shutdown),
+        Errno::Shutdown => Err(ConnectionError::Shutdown),
         Errno::NoSpace => Ok(DiskError::NoSpace),
         Errno::Perm => Ok(DiskError::ReadOnly),
         Errno::NotSup => Ok(DiskError::Unsupported),

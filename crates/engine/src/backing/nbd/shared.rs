@@ -8,17 +8,17 @@ use nbd_protocol::flags;
 use seam::{DiskError, DiskResult, PendingRequests, PieceMut, Seam};
 
 use super::negotiate::ExportInfo;
-use super::table::{OpenRequest, Operation, Table};
+use super::request_table::{OpenRequest, Operation, RequestTable};
 use super::{NbdOptions, NbdTarget};
 
 /// State shared by the handles and the connection's task.
-pub(super) struct Shared<S: Seam> {
+pub(super) struct SharedConnection<S: Seam> {
     pub(super) seam: S,
     pub(super) target: NbdTarget,
     pub(super) options: NbdOptions,
     pub(super) export_info: Cell<ExportInfo>,
-    pub(super) incarnation: Cell<u64>,
-    pub(super) table: RefCell<Table<S>>,
+    pub(super) connection_epoch: Cell<u64>,
+    pub(super) request_table: RefCell<RequestTable<S>>,
     pub(super) pending: PendingRequests,
     /// The error of all requests after a connection loss of longer than [`NbdOptions::reconnect_timeout`].
     pub(super) failure: RefCell<Option<DiskError>>,
@@ -31,7 +31,7 @@ pub(super) struct Shared<S: Seam> {
     pub(super) waker: RefCell<Option<Waker>>,
 }
 
-impl<S: Seam> Shared<S> {
+impl<S: Seam> SharedConnection<S> {
     /// Wakes the connection's task.
     pub(super) fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
@@ -61,19 +61,19 @@ impl<S: Seam> Shared<S> {
     /// Records the loss of the connection: unflushed writes may be lost too. Returns true if there are writes or zero
     /// requests to repeat.
     pub(super) fn record_loss(&self) -> bool {
-        self.incarnation.set(self.incarnation.get() + 1);
-        let flushes = self.table.borrow_mut().restart();
+        self.connection_epoch.set(self.connection_epoch.get() + 1);
+        let flushes = self.request_table.borrow_mut().restart();
         for flush in flushes {
             flush.finish(Err(DiskError::Io("connection lost during flush".into())));
         }
-        self.table.borrow().has_writes()
+        self.request_table.borrow().has_writes()
     }
 
     /// Accepts the server after a reconnect, if its export is the same and can take the waiting requests; else returns
     /// the reason.
     pub(super) fn accept(&self, now: ExportInfo) -> DiskResult<()> {
         let before = self.export_info.get();
-        let longest = self.table.borrow().longest_data();
+        let longest = self.request_table.borrow().longest_data();
         let reason = match () {
             () if now.size_bytes < before.size_bytes => {
                 format!("size {} bytes instead of {}", now.size_bytes, before.size_bytes)
@@ -97,8 +97,8 @@ impl<S: Seam> Shared<S> {
     /// Fails all open requests, and all later ones until the server is back.
     pub(super) fn fail_all(&self, error: &DiskError) {
         *self.failure.borrow_mut() = Some(error.clone());
-        let all = self.table.borrow_mut().take_all();
-        all.iter().for_each(|request| request.finish(Err(error.clone())));
+        let requests = self.request_table.borrow_mut().take_all();
+        requests.iter().for_each(|request| request.finish(Err(error.clone())));
     }
 
     pub(super) fn submit(
@@ -112,7 +112,7 @@ impl<S: Seam> Shared<S> {
         match &*self.failure.borrow() {
             Some(error) => request.finish(Err(error.clone())),
             None => {
-                self.table.borrow_mut().add(Rc::clone(&request));
+                self.request_table.borrow_mut().add(Rc::clone(&request));
                 self.wake();
             }
         }

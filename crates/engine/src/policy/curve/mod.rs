@@ -22,7 +22,7 @@ use hashbrown::hash_table::Entry;
 
 pub use pair::{CurvePoint, CurveStats, Curves, VolumeCurves};
 use timeline::Timeline;
-use uses::{FRACTION, Uses};
+use uses::{FRACTION, PageUses};
 
 /// Maximum number of sampled pages: half of the table's places, so that the table never grows past that.
 const SAMPLED_MAX: usize = 7_168;
@@ -58,9 +58,9 @@ pub struct Curve {
     /// Last uses of the sampled pages.
     timeline: Timeline,
     /// Uses in recent windows.
-    uses: Uses,
+    uses: PageUses,
     /// Recent uses of the same sample; they decay only when the owner calls [`Curve::decay`].
-    recent: Uses,
+    recent: PageUses,
     /// Aged total of uses at which the counts are halved.
     window: u64,
     /// Pages last used before this position are dropped at the next aging.
@@ -76,8 +76,8 @@ impl Default for Curve {
             weight: 0,
             sampled: HashTable::new(),
             timeline: Timeline::default(),
-            uses: Uses::default(),
-            recent: Uses::default(),
+            uses: PageUses::default(),
+            recent: PageUses::default(),
             window: WINDOW_MIN,
             drop_before: 0,
             rate_start: (0, 0),
@@ -98,8 +98,8 @@ impl Curve {
     /// Records a use of the page whose address hashes to `key` (all 64 bits well mixed).
     #[inline]
     pub fn record_use(&mut self, key: u64) {
-        self.uses.all += 1;
-        self.recent.all += 1;
+        self.uses.total += 1;
+        self.recent.total += 1;
         if key < self.threshold {
             self.sample(key);
         }
@@ -107,11 +107,11 @@ impl Curve {
 
     /// Uses, with older ones counting less.
     pub fn accesses(&self) -> u64 {
-        self.uses.all
+        self.uses.total
     }
 
     /// The recent uses.
-    pub fn recent(&self) -> &Uses {
+    pub fn recent(&self) -> &PageUses {
         &self.recent
     }
 
@@ -140,7 +140,7 @@ impl Curve {
         // The table has twice as many places, rounded up to a power of two, with a control byte each. While it grows,
         // the smaller table exists too.
         let places = (2 * SAMPLED_MAX).next_power_of_two() * (size_of::<SampledPage>() + 1);
-        places + places / 2 + Timeline::BYTES + 2 * Uses::BYTES
+        places + places / 2 + Timeline::BYTES + 2 * PageUses::BYTES
     }
 
     fn set_threshold(&mut self, threshold: u64) {
@@ -151,7 +151,7 @@ impl Curve {
     #[cold]
     #[inline(never)]
     fn sample(&mut self, key: u64) {
-        if self.uses.all >= self.window {
+        if self.uses.total >= self.window {
             self.age();
         }
         if self.timeline.is_full() {
@@ -200,7 +200,7 @@ impl Curve {
         self.drop_samples(|page, _, drop_before| page.position < drop_before);
         self.drop_before = self.timeline.now();
         self.window = self.working_set().saturating_mul(WINDOW_USES).clamp(WINDOW_MIN, WINDOW_MAX);
-        self.rate_start = (self.uses.all, self.timeline.now());
+        self.rate_start = (self.uses.total, self.timeline.now());
         if self.sampled.len() < SAMPLES_MIN {
             // Pages that enter the sample are counted as first uses; the error is one use per page and window.
             self.set_threshold(self.threshold.saturating_mul(2).min(THRESHOLD_MAX));
@@ -209,14 +209,14 @@ impl Curve {
 
     fn compact(&mut self) {
         let (accesses, position) = self.rate_start;
-        let (accesses, samples) = (self.uses.all - accesses, self.timeline.now() - position);
+        let (accesses, samples) = (self.uses.total - accesses, self.timeline.now() - position);
         if self.sampled.len() > SAMPLES_TARGET && accesses < SAMPLE_INTERVAL_MIN * u64::from(samples) {
             self.lower_threshold(self.threshold / 2);
         }
         let moved = self.timeline.compact();
         self.sampled.iter_mut().for_each(|page| page.position = moved(page.position));
         self.drop_before = moved(self.drop_before);
-        self.rate_start = (self.uses.all, self.timeline.now());
+        self.rate_start = (self.uses.total, self.timeline.now());
     }
 }
 

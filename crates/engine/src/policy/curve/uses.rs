@@ -7,22 +7,22 @@ const OCTAVES: usize = 44;
 pub const FRACTION: u32 = 16;
 
 /// Uses of the pages of a curve.
-pub struct Uses {
+pub struct PageUses {
     /// Weight of repeated uses of sampled pages, by distance.
     by_distance: Vec<u64>,
     /// Weight of first uses of sampled pages.
     pub first: u64,
     /// All uses, sampled or not.
-    pub all: u64,
+    pub total: u64,
 }
 
-impl Default for Uses {
+impl Default for PageUses {
     fn default() -> Self {
-        Uses { by_distance: vec![0; STEPS * OCTAVES], first: 0, all: 0 }
+        PageUses { by_distance: vec![0; STEPS * OCTAVES], first: 0, total: 0 }
     }
 }
 
-impl Uses {
+impl PageUses {
     /// Memory in bytes.
     pub const BYTES: usize = STEPS * OCTAVES * size_of::<u64>();
 
@@ -36,16 +36,16 @@ impl Uses {
         let decay = |count: &mut u64| *count = (*count as f64 * part) as u64;
         self.by_distance.iter_mut().for_each(decay);
         decay(&mut self.first);
-        decay(&mut self.all);
+        decay(&mut self.total);
     }
 
     /// Misses for each use of LRUs of the given numbers of pages, in growing order; 1 before the first use.
     pub fn miss_ratios(&self, sizes: impl IntoIterator<Item = u64>) -> impl Iterator<Item = f64> {
         let counted = self.by_distance.iter().sum::<u64>() + self.first;
-        let all = (self.all << FRACTION) as f64;
+        let total = (self.total << FRACTION) as f64;
         // Pages with very many uses are rarely sampled, and a sampled one weighs too much. The missing or excess weight
         // belongs to uses at the shortest distance.
-        let missing = all - counted as f64;
+        let missing = total - counted as f64;
         let (mut below, mut next) = (0, 0);
         sizes.into_iter().map(move |pages| {
             let (bucket, inside) = bucket(pages.max(1) << FRACTION);
@@ -55,7 +55,7 @@ impl Uses {
                 next += 1;
             }
             let hits = below as f64 + self.by_distance[bucket] as f64 * inside;
-            if counted == 0 { 1.0 } else { (1.0 - (hits + missing) / all).clamp(0.0, 1.0) }
+            if counted == 0 { 1.0 } else { (1.0 - (hits + missing) / total).clamp(0.0, 1.0) }
         })
     }
 }

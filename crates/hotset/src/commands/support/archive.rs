@@ -41,8 +41,9 @@ pub struct Archive {
 impl Archive {
     /// Adds a text, which must not contain secrets.
     pub fn add(&mut self, name: &'static str, text: String) {
-        let (all, bytes) = (self.entries.iter().map(|(_, bytes)| bytes.len()).sum::<usize>(), text.into_bytes());
-        let room = ENTRY_BYTES_MAX.min(ALL_BYTES_MAX - all);
+        let (archived_bytes, bytes) =
+            (self.entries.iter().map(|(_, bytes)| bytes.len()).sum::<usize>(), text.into_bytes());
+        let room = ENTRY_BYTES_MAX.min(ALL_BYTES_MAX - archived_bytes);
         if bytes.len() > room {
             self.add_missing(name, format!("{} bytes exceed the remaining limit of {room}", bytes.len()));
         } else {

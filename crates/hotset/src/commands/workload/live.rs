@@ -165,8 +165,8 @@ async fn run_step(seam: &RealSeam, export: &Exports, step: &Step, seed: u64) -> 
     let counted = Rc::clone(&tallies);
     let started_at = seam.now();
     let jobs = RunningJobs::start(seam, export, &step.jobs, seed, move |completion| {
-        let (all, jobs) = &mut *counted.borrow_mut();
-        all.record(&completion);
+        let (total, jobs) = &mut *counted.borrow_mut();
+        total.record(&completion);
         match jobs.get_mut(&names[completion.job]) {
             Some(tally) => tally.record(&completion),
             None => jobs.entry(names[completion.job].clone()).or_default().record(&completion),
@@ -175,7 +175,7 @@ async fn run_step(seam: &RealSeam, export: &Exports, step: &Step, seed: u64) -> 
     seam.sleep(step.time.expect("each step has a time")).await;
     jobs.stop(seam).await;
     let seconds = seam.now().since(started_at).as_secs_f64();
-    let (all, jobs) = tallies.take();
+    let (total, jobs) = tallies.take();
     let jobs = jobs.into_iter().map(|(name, tally)| (name, tally.figures(seconds))).collect();
-    StepFigures { name: step.name.clone(), seconds, all: all.figures(seconds), jobs }
+    StepFigures { name: step.name.clone(), seconds, all: total.figures(seconds), jobs }
 }

@@ -4,7 +4,7 @@ use engine::WritePolicy;
 use seam::sim::DiskImages;
 use state::{Acceptance, State};
 
-use super::super::options::End;
+use super::super::options::SessionEnd;
 use super::super::run::{Run, disk_name};
 use super::{Deployment, Snapshot};
 
@@ -259,14 +259,14 @@ impl Deployment {
             }
             Action::Removed => {
                 // A removal destages the volume; the added volume is a new one.
-                if previous_end != End::Orderly {
+                if previous_end != SessionEnd::Orderly {
                     return false;
                 }
                 let name = format!("volume{}", index + 1);
                 // The daemon does not remove a volume that may have data in an absent flash log.
                 let record = self.state.by_name(&name).filter(|record| record.dirty_on_flash.is_none());
-                let Some(incarnation) = record.map(|record| record.incarnation) else { return false };
-                self.state.forget(incarnation);
+                let Some(volume_id) = record.map(|record| record.volume_id) else { return false };
+                self.state.forget(volume_id);
                 self.state.forget_displaced(&name);
                 self.backings[index].is_loss_unreported = false;
             }

@@ -21,7 +21,7 @@ use self::actions::Plan;
 use super::Violation;
 use super::history::OpKind;
 use super::model::Finding;
-use super::options::{End, FaultKind, Options, pool_blocks_min};
+use super::options::{FaultKind, Options, SessionEnd, pool_blocks_min};
 use super::run::{Run, SESSION_TIME_MAX, add_disks, disk_name, operations_of_session};
 use super::session::Session;
 use crate::content::Tag;
@@ -75,11 +75,11 @@ impl DeploymentOptions {
         };
         let sessions = random.between(3, 6);
         let end = |random: &mut Random| match random.below(10) {
-            0..2 => End::CrashAtIo(random.between(1, 1500)),
-            2..4 => End::Crash,
+            0..2 => SessionEnd::CrashAtIo(random.between(1, 1500)),
+            2..4 => SessionEnd::Crash,
             // The stop of a service leaves dirty data on flash.
-            4..8 => End::Park,
-            _ => End::Orderly,
+            4..8 => SessionEnd::LeaveInLog,
+            _ => SessionEnd::Orderly,
         };
         let mut options = options;
         if self.has_pages {
@@ -91,8 +91,8 @@ impl DeploymentOptions {
                 volume.region_percent = 100;
             }
         }
-        let sessions: Vec<End> = (0..sessions)
-            .map(|session| if session + 1 == sessions { End::Orderly } else { end(&mut random) })
+        let sessions: Vec<SessionEnd> = (0..sessions)
+            .map(|session| if session + 1 == sessions { SessionEnd::Orderly } else { end(&mut random) })
             .collect();
         Options {
             sessions,
@@ -170,8 +170,8 @@ struct Deployment {
 }
 
 /// A volume served in the present session.
-struct Attached {
-    incarnation: VolumeId,
+struct AttachedVolume {
+    volume_id: VolumeId,
     drops_pages: bool,
 }
 
@@ -256,7 +256,7 @@ impl Deployment {
             Err(stop) => return Err(run.stuck(&world, "the start", &stop)),
         };
         let end = options.sessions[number];
-        let mode = match session.subjects.is_empty() {
+        let mode = match session.test_volumes.is_empty() {
             true => CrashMode::LoseAll,
             false => {
                 // Writes of clients in this session would be lost with an undo.
@@ -266,7 +266,8 @@ impl Deployment {
         };
         self.check_refused_are_unwritten(run, &world)?;
         run.add_to_report(&world, &session);
-        let served: Vec<usize> = session.subjects.iter().map(|subject| usize::from(subject.number) - 1).collect();
+        let served: Vec<usize> =
+            session.test_volumes.iter().map(|test_volume| usize::from(test_volume.number) - 1).collect();
         drop(session);
         let images = world.crash(mode);
         run.check_freed(&remains)?;
@@ -280,8 +281,8 @@ impl Deployment {
     }
 
     fn record_end(&mut self, session: &Session, was_stopped: bool) {
-        for subject in &session.subjects {
-            self.backings[usize::from(subject.number) - 1].was_stopped = was_stopped;
+        for test_volume in &session.test_volumes {
+            self.backings[usize::from(test_volume.number) - 1].was_stopped = was_stopped;
         }
     }
 
@@ -299,20 +300,20 @@ impl Deployment {
         run: &mut Run,
         world: &World,
         session: &Rc<Session>,
-        attached: &[Attached],
-        end: End,
+        attached: &[AttachedVolume],
+        end: SessionEnd,
         random: &mut Random,
     ) -> Result<CrashMode, Box<Violation>> {
-        let engine_end = if end == End::Park { End::ClientsEnded } else { end };
+        let engine_end = if end == SessionEnd::LeaveInLog { SessionEnd::ClientsEnded } else { end };
         let crashed = run
             .run_until_end(world, session, engine_end, random)
             .map_err(|violation| Box::new(Violation { trace: world.trace().text(), ..*violation }))?;
         self.record_dropped_pages(session, attached);
-        if crashed && end != End::Park {
-            for subject in &session.subjects {
-                let defers = subject.volume().policy().defers_writes();
-                let is_lost = defers && subject.model.borrow().has_unflushed();
-                self.backings[usize::from(subject.number) - 1].is_loss_unreported |= is_lost;
+        if crashed && end != SessionEnd::LeaveInLog {
+            for test_volume in &session.test_volumes {
+                let defers = test_volume.volume().policy().defers_writes();
+                let is_lost = defers && test_volume.model.borrow().has_unflushed();
+                self.backings[usize::from(test_volume.number) - 1].is_loss_unreported |= is_lost;
             }
             self.record_end(session, false);
             let mode = random.pick(&CrashMode::ALL);
@@ -321,10 +322,10 @@ impl Deployment {
         }
         self.record_end(session, true);
         session
-            .subjects
+            .test_volumes
             .iter()
-            .for_each(|subject| self.backings[usize::from(subject.number) - 1].is_loss_unreported = false);
-        let ended = world.run_until(self.stop_cleanly(session, attached, end == End::Park));
+            .for_each(|test_volume| self.backings[usize::from(test_volume.number) - 1].is_loss_unreported = false);
+        let ended = world.run_until(self.stop_cleanly(session, attached, end == SessionEnd::LeaveInLog));
         match ended {
             Ok(Ok(())) => Ok(CrashMode::LoseAll),
             Ok(Err(message)) => Err(run.violation(None, Finding { message, sector: None })),
@@ -333,34 +334,39 @@ impl Deployment {
     }
 
     /// The daemon polls once a second, so a crash may come first.
-    fn record_dropped_pages(&mut self, session: &Session, attached: &[Attached]) {
+    fn record_dropped_pages(&mut self, session: &Session, attached: &[AttachedVolume]) {
         let Some(store) = session.core.log().map(|log| state::show_uuid(&log.uuid())) else { return };
-        for (subject, attached) in session.subjects.iter().zip(attached) {
-            if attached.drops_pages && subject.volume().stats().flash.checked && self.random.percent(70) {
-                self.state.record_pages_dropped(attached.incarnation, &store);
+        for (test_volume, attached) in session.test_volumes.iter().zip(attached) {
+            if attached.drops_pages && test_volume.volume().stats().flash.checked && self.random.percent(70) {
+                self.state.record_pages_dropped(attached.volume_id, &store);
             }
         }
     }
 
-    async fn stop_cleanly(&mut self, session: &Rc<Session>, attached: &[Attached], parks: bool) -> Result<(), String> {
-        for (subject, attached) in session.subjects.iter().zip(attached) {
-            if !parks {
-                self.state.mark_clean(attached.incarnation);
+    async fn stop_cleanly(
+        &mut self,
+        session: &Rc<Session>,
+        attached: &[AttachedVolume],
+        leaves_in_log: bool,
+    ) -> Result<(), String> {
+        for (test_volume, attached) in session.test_volumes.iter().zip(attached) {
+            if !leaves_in_log {
+                self.state.mark_clean(attached.volume_id);
                 continue;
             }
-            let (op, marks) = session.begin(subject, 0, OpKind::Flush, 0..0, false);
-            let volume = subject.volume();
-            let parked = volume.park().await;
-            let is_clean = matches!(parked, Ok(false));
-            let result = parked.map(drop);
-            session.end(subject, op, &marks, &result);
+            let (op, at_start) = session.begin(test_volume, 0, OpKind::Flush, 0..0, false);
+            let volume = test_volume.volume();
+            let has_records = volume.leave_in_log().await;
+            let is_clean = matches!(has_records, Ok(false));
+            let result = has_records.map(drop);
+            session.end(test_volume, op, &at_start, &result);
             match (result.is_ok(), is_clean) {
-                (true, true) => self.state.mark_clean(attached.incarnation),
+                (true, true) => self.state.mark_clean(attached.volume_id),
                 (true, false) => {
-                    let destaged = session.core.recorded_writes(attached.incarnation);
-                    self.state.mark_parked(attached.incarnation, destaged);
+                    let destaged = session.core.recorded_writes(attached.volume_id);
+                    self.state.mark_left_on_flash(attached.volume_id, destaged);
                 }
-                (false, _) => return Err("a volume could not be parked in the flash log without a fault".to_owned()),
+                (false, _) => return Err("dirty data could not be left in the flash log without a fault".to_owned()),
             }
         }
         if let Some(store) = session.core.log() {

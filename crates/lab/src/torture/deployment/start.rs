@@ -15,9 +15,9 @@ use state::{
 };
 
 use super::super::run::{Run, disk_name};
-use super::super::session::{Session, Subject, SubjectParts};
+use super::super::session::{Session, TestVolume, TestVolumeParts};
 use super::actions::{Plan, Response, acceptance};
-use super::{Attached, Deployment};
+use super::{AttachedVolume, Deployment};
 use crate::content::Tag;
 use crate::fixture::write;
 
@@ -28,7 +28,7 @@ pub(super) async fn start_daemon(
     world: &World,
     plan: &Plan,
     operations: u64,
-) -> Result<(Session, Vec<Attached>), String> {
+) -> Result<(Session, Vec<AttachedVolume>), String> {
     let options = Rc::clone(&run.options);
     deployment.served.clear();
     let seam = world.seam();
@@ -44,7 +44,7 @@ pub(super) async fn start_daemon(
     let (identity, session) = (u128::from(deployment.draw_number()), deployment.draw_number());
     deployment.state.begin_life(identity, session);
     let store = open_store(deployment, &seam, &core, plan).await?;
-    let (mut subjects, mut attached, mut served) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut test_volumes, mut attached, mut served) = (Vec::new(), Vec::new(), Vec::new());
     let mut rebuilds = false;
     for (index, volume) in options.volumes.iter().enumerate() {
         let path = disk_name(index);
@@ -54,7 +54,7 @@ pub(super) async fn start_daemon(
         let name = format!("volume{}", index + 1);
         let policy = plan.policies.get(index).copied().flatten().unwrap_or(volume.policy);
         let claim = VolumeClaim { name: &name, identity: deployment.backings[index].identity.clone() };
-        let found = collect_evidence(deployment, &seam, &core, &disk, &claim.identity, store.as_deref()).await;
+        let collected = collect_evidence(deployment, &seam, &core, &disk, &claim.identity, store.as_deref()).await;
         let known = deployment.state.volumes.iter().find(|record| record.backing_identity == claim.identity);
         let is_other_record = known.is_some_and(|record| record.name != name);
         let loss = {
@@ -62,7 +62,7 @@ pub(super) async fn start_daemon(
             records.find_map(|record| loss_to_report(&deployment.state, record, !record.clean))
         };
         let mut admission =
-            identify_volume(deployment, &claim, &found, &served, store.as_deref(), &Acceptance::default());
+            identify_volume(deployment, &claim, &collected, &served, store.as_deref(), &Acceptance::default());
         let (mut gives_up, mut discards, mut takes_other_disk) = (false, false, false);
         if let Err(refusal) = admission.clone() {
             // A disk identified by its path cannot always be proven after a crash.
@@ -75,7 +75,7 @@ pub(super) async fn start_daemon(
             let loss = loss_of(&refusal);
             if let Some(accept) = acceptance(plan.response, loss) {
                 (gives_up, discards) = (accept.give_up.is_some(), accept.discard_past_end);
-                admission = identify_volume(deployment, &claim, &found, &served, store.as_deref(), &accept);
+                admission = identify_volume(deployment, &claim, &collected, &served, store.as_deref(), &accept);
                 let accepts_unproven = matches!(refusal, Refusal::ContentUnproven { .. }) && !gives_up;
                 takes_other_disk = matches!(refusal, Refusal::BackingChanged { loss: None, .. });
                 if accepts_unproven && admission.is_ok() && deployment.backings[index].is_changed {
@@ -85,18 +85,18 @@ pub(super) async fn start_daemon(
                 }
             }
         }
-        let Ok(Admission { incarnation, drops_pages }) = admission else {
+        let Ok(Admission { volume_id, drops_pages }) = admission else {
             run.report.refusals += 1;
             continue;
         };
         let takes_data = takes_other_disk || deployment.backings[index].is_changed;
-        if is_other_record && found.evidence.blocks_in_log > 0 && takes_data {
+        if is_other_record && collected.evidence.blocks_in_log > 0 && takes_data {
             // Another volume's disk has this name now, with its dirty data: the model describes this volume's.
             deployment.is_over = true;
             return without_volumes(core);
         }
         if store.is_some() && policy == WritePolicy::WriteBack {
-            deployment.state.mark_on_flash(incarnation, store.as_deref());
+            deployment.state.mark_on_flash(volume_id, store.as_deref());
         }
         let sectors = disk.geometry().size_bytes / SECTOR_BYTES as u64;
         let unwritten_end = deployment.backings[index].unwritten_end;
@@ -107,14 +107,14 @@ pub(super) async fn start_daemon(
             ));
         }
         let generation = deployment.state.generation;
-        let record = deployment.state.by_incarnation_mut(incarnation).expect("an admitted volume has a record");
+        let record = deployment.state.by_id_mut(volume_id).expect("an admitted volume has a record");
         (record.loss, record.durable_writes) = (loss, !policy.defers_writes());
-        let unflushed_loss = unflushed_loss(deployment.state.by_incarnation(incarnation), generation);
+        let unflushed_loss = unflushed_loss(deployment.state.by_id(volume_id), generation);
         if deployment.backings[index].is_loss_unreported && unflushed_loss == UnflushedLoss::None {
             return Err(format!("clients of {name} are not notified that unflushed writes may be lost"));
         }
         // If dirty data waits and the volume is served anyway, log and backing together must be complete.
-        let is_restored = found.evidence.blocks_in_log == 0 && unwritten_end == 0;
+        let is_restored = collected.evidence.blocks_in_log == 0 && unwritten_end == 0;
         let is_changed = deployment.backings[index].is_changed;
         let defines_content = gives_up || is_changed && (is_restored || takes_other_disk);
         if is_changed && !defines_content && sectors > run.models[index].borrow().sectors() {
@@ -132,7 +132,7 @@ pub(super) async fn start_daemon(
             }
         }
         (deployment.backings[index].is_changed, deployment.backings[index].is_shrunk) = (false, false);
-        let mut spec = VolumeSpec::new(&name, incarnation);
+        let mut spec = VolumeSpec::new(&name, volume_id);
         (spec.policy, spec.defer, spec.drops_pages) = (policy, volume.defer, drops_pages);
         spec.unflushed_loss = unflushed_loss;
         let backing = Backing::plain(disk.clone());
@@ -144,24 +144,24 @@ pub(super) async fn start_daemon(
         served.push(name.clone());
         deployment.served.insert(index);
         let control = world.disk(&path).expect("an open disk belongs to the world");
-        let parts = SubjectParts { number: index as u16 + 1, volume: served_volume, disk: disk.clone(), control };
-        subjects.push(Subject::new(parts, volume.clone(), Rc::clone(&run.models[index])));
-        attached.push(Attached { incarnation, drops_pages });
+        let parts = TestVolumeParts { number: index as u16 + 1, volume: served_volume, disk: disk.clone(), control };
+        test_volumes.push(TestVolume::new(parts, volume.clone(), Rc::clone(&run.models[index])));
+        attached.push(AttachedVolume { volume_id, drops_pages });
         if plan.second_path == Some(index) {
             attach_second_volume(deployment, &core, &disk, index, &served).await?;
         }
     }
     if rebuilds {
         // A rebuild requires a stopped daemon, so this session ends at once.
-        drop(subjects);
+        drop(test_volumes);
         rebuild(deployment, &seam, plan).await?;
         return without_volumes(core);
     }
     if let (Some(log), Some(manifest)) = (core.log(), deployment.state.manifest(flash::MANIFEST_BYTES_MAX)) {
         log.save_manifest(manifest).await.map_err(|error| error.to_string())?;
     }
-    let operations = if subjects.is_empty() { 0 } else { operations };
-    Ok((Session::new(core, subjects, options, operations), attached))
+    let operations = if test_volumes.is_empty() { 0 } else { operations };
+    Ok((Session::new(core, test_volumes, options, operations), attached))
 }
 
 /// Number of blocks that a second volume writes to another volume's disk.
@@ -174,7 +174,7 @@ struct VolumeClaim<'a> {
     identity: String,
 }
 
-struct FoundData {
+struct CollectedEvidence {
     waiting: BTreeMap<VolumeId, UndestagedBlocks>,
     evidence: Evidence,
 }
@@ -208,15 +208,17 @@ async fn open_store(
     // The daemon continues without devices that do not belong together or are incomplete.
     let Ok(identity) = identity else { return Ok(None) };
     let holds_data = match flash::inspect(seam, &disks).await.1 {
-        Ok(found) => !found.dirty.is_empty() || !found.lost_batches.is_empty(),
+        Ok(inspection) => !inspection.dirty.is_empty() || !inspection.lost_batches.is_empty(),
         Err(_) => true,
     };
     let (store, ownership, devices) = (show_uuid(&identity.store), identity.ownership, identity.devices.clone());
-    let found = StoreFound { store, ownership, devices, holds_data };
+    let store_found = StoreFound { store, ownership, devices, holds_data };
     let manifest = flash::read_manifest(seam, &disks, identity.store).await.map_err(|error| error.to_string())?;
-    let store_use = deployment.state.check_store(&found).and_then(|used| {
+    let store_use = deployment.state.check_store(&store_found).and_then(|used| {
         let manifest = manifest.filter(|_| used == StoreUse::Known);
-        manifest.map_or(Ok(()), |manifest| deployment.state.check_manifest(&found, &manifest.payload)).map(|()| used)
+        manifest
+            .map_or(Ok(()), |manifest| deployment.state.check_manifest(&store_found, &manifest.payload))
+            .map(|()| used)
     });
     let used = match store_use {
         Ok(used) => used,
@@ -228,8 +230,8 @@ async fn open_store(
             return Ok(None);
         }
     };
-    deployment.state.record_store_use(&found, used);
-    let record = deployment.state.store_mut(&found.store).clone();
+    deployment.state.record_store_use(&store_found, used);
+    let record = deployment.state.store_mut(&store_found.store).clone();
     let options = OpenOptions {
         ownership: Some(deployment.state.ownership()),
         known_generation: Some((identity.store, record.generation)),
@@ -241,14 +243,14 @@ async fn open_store(
         ..options
     };
     let Ok((store, recovered)) = Store::open(seam, &disks, options).await else { return Ok(None) };
-    deployment.state.store_opened(&found.store, store.generation());
+    deployment.state.store_opened(&store_found.store, store.generation());
     if record.map_void {
         store.pages().ignore_persisted_map();
-        deployment.state.store_mut(&found.store).map_void = false;
+        deployment.state.store_mut(&store_found.store).map_void = false;
     }
     core.open_log(store, recovered);
-    deployment.state.record_unclaimed(&found.store, core.unclaimed());
-    Ok(Some(found.store))
+    deployment.state.record_unclaimed(&store_found.store, core.unclaimed());
+    Ok(Some(store_found.store))
 }
 
 async fn collect_evidence(
@@ -258,29 +260,29 @@ async fn collect_evidence(
     disk: &SimDisk,
     identity: &str,
     store: Option<&str>,
-) -> FoundData {
+) -> CollectedEvidence {
     let backing = Backing::plain(disk.clone());
     let size_bytes = disk.geometry().size_bytes;
     let record = deployment.state.volumes.iter().find(|record| record.backing_identity == identity);
-    let incarnation = record.map(|record| record.incarnation);
+    let volume_id = record.map(|record| record.volume_id);
     let before = record.and_then(|record| record.content.as_ref()).map(|content| content.size_bytes);
     let end = end_block(size_bytes, before);
-    let in_log = incarnation.map(|incarnation| core.waiting_in_log(incarnation, end)).unwrap_or_default();
+    let in_log = volume_id.map(|volume_id| core.waiting_in_log(volume_id, end)).unwrap_or_default();
     let cached_on = record.and_then(|record| record.cached_on.as_ref());
     let is_cached_here = cached_on.is_some_and(|stores| store.is_some_and(|store| stores.contains(store)));
-    let destaged = match incarnation.filter(|_| in_log.blocks > 0 && is_cached_here) {
-        Some(incarnation) => core.compare_destaged(incarnation, &backing).await,
+    let destaged = match volume_id.filter(|_| in_log.blocks > 0 && is_cached_here) {
+        Some(volume_id) => core.compare_destaged(volume_id, &backing).await,
         None => DestagedComparison::default(),
     };
     let samples_before = match before.filter(|before| *before != size_bytes) {
         Some(before) => Some(show_samples(&samples_at(seam, &backing, &sampled_blocks(before)).await)),
         None => None,
     };
-    let all = core.unclaimed().into_iter();
-    let waiting = all.map(|volume| {
+    let unclaimed = core.unclaimed().into_iter();
+    let waiting = unclaimed.map(|volume| {
         (volume, UndestagedBlocks { in_log: core.waiting_in_log(volume, BlockNo::MAX).blocks, in_memory: 0 })
     });
-    FoundData {
+    CollectedEvidence {
         waiting: waiting.collect(),
         evidence: Evidence {
             is_unique: deployment.options.is_unique,
@@ -304,7 +306,7 @@ async fn collect_evidence(
 fn identify_volume(
     deployment: &mut Deployment,
     claim: &VolumeClaim<'_>,
-    found: &FoundData,
+    collected: &CollectedEvidence,
     served: &[String],
     store: Option<&str>,
     accept: &Acceptance,
@@ -317,8 +319,8 @@ fn identify_volume(
         served,
         store,
         why_unused: &|_| "it is not in use".to_owned(),
-        waiting: &found.waiting,
-        evidence: Some(&found.evidence),
+        waiting: &collected.waiting,
+        evidence: Some(&collected.evidence),
         writes: true,
         accept,
     };
@@ -328,11 +330,11 @@ fn identify_volume(
 /// Identifier of the data that a refusal says may be lost.
 fn loss_of(refusal: &Refusal) -> Option<String> {
     match refusal {
-        Refusal::BackingChanged { loss, .. } => loss.as_ref().map(|loss| loss.incarnation.clone()),
+        Refusal::BackingChanged { loss, .. } => loss.as_ref().map(|loss| loss.volume_id.clone()),
         Refusal::DirtyElsewhere { loss, .. }
         | Refusal::LogUnexpected { loss, .. }
         | Refusal::ContentDiffers { loss, .. }
-        | Refusal::ContentUnproven { loss, .. } => Some(loss.incarnation.clone()),
+        | Refusal::ContentUnproven { loss, .. } => Some(loss.volume_id.clone()),
         Refusal::Unclaimed { store, .. } => Some(store.clone()),
         _ => None,
     }
@@ -345,16 +347,16 @@ async fn rebuild(deployment: &mut Deployment, seam: &SimSeam, plan: &Plan) -> Re
         let open = DiskOpen { path: (*name).into(), create_bytes: None, read_only: true, lock_wait_ms: 1_000 };
         disks.push(seam.open_disk(&open).await.map_err(|error| error.to_string())?);
     }
-    let (devices, Ok(found)) = flash::inspect(seam, &disks).await else { return Ok(()) };
+    let (devices, Ok(inspection)) = flash::inspect(seam, &disks).await else { return Ok(()) };
     let superblocks = devices.iter().filter_map(|device| device.superblock.as_ref().ok());
-    let newest = superblocks.max_by_key(|found| (found.generation, found.ownership.epoch));
-    let (ownership, generation) =
-        newest.map_or((Ownership::default(), StoreGeneration(0)), |found| (found.ownership, found.generation));
+    let newest = superblocks.max_by_key(|superblock| (superblock.generation, superblock.ownership.epoch));
+    let (ownership, generation) = newest
+        .map_or((Ownership::default(), StoreGeneration(0)), |superblock| (superblock.ownership, superblock.generation));
     let mut dirty_blocks: BTreeMap<VolumeId, u64> = BTreeMap::new();
-    found.dirty.iter().for_each(|record| *dirty_blocks.entry(record.owner.incarnation).or_default() += 1);
-    let manifest = flash::read_manifest(seam, &disks, found.store).await.map_err(|error| error.to_string())?;
+    inspection.dirty.iter().for_each(|record| *dirty_blocks.entry(record.address.volume_id).or_default() += 1);
+    let manifest = flash::read_manifest(seam, &disks, inspection.store).await.map_err(|error| error.to_string())?;
     let inventory = StoreInventory {
-        store: show_uuid(&found.store),
+        store: show_uuid(&inspection.store),
         ownership,
         generation,
         manifest: manifest.map(|manifest| manifest.payload),
@@ -377,12 +379,12 @@ async fn attach_second_volume(
     served: &[String],
 ) -> Result<(), String> {
     let claim = VolumeClaim { name: "second", identity: deployment.backings[index].identity.clone() };
-    let found = FoundData { waiting: BTreeMap::new(), evidence: Evidence::default() };
-    let Ok(admission) = identify_volume(deployment, &claim, &found, served, None, &Acceptance::default()) else {
+    let collected = CollectedEvidence { waiting: BTreeMap::new(), evidence: Evidence::default() };
+    let Ok(admission) = identify_volume(deployment, &claim, &collected, served, None, &Acceptance::default()) else {
         return Ok(());
     };
     let volume =
-        core.attach_recovered(VolumeSpec::new("second", admission.incarnation), Backing::plain(disk.clone())).await;
+        core.attach_recovered(VolumeSpec::new("second", admission.volume_id), Backing::plain(disk.clone())).await;
     let volume = volume.map_err(|error| error.to_string())?;
     for block in 0..FOREIGN_BLOCKS {
         let written = write(&volume, block * SECTORS_PER_BLOCK as u64, SECTORS_PER_BLOCK as u64, FOREIGN_TAG).await;

@@ -21,8 +21,8 @@ fn case_15_failed_backing_loses_no_dirty_data_and_affects_no_other() {
     assert_eq!(volume.stats().dirty_bytes, 64 * 4096, "dirty data was dropped while its backing has failed");
     assert!(!volume.stats().problems.is_empty(), "no alert was raised");
     for position in 0..64 {
-        let found = fixture.world.block_on(read(&volume, position * 16, 8)).unwrap();
-        assert_eq!(found, [position + 1; 8], "cached data is served without the backing");
+        let tags = fixture.world.block_on(read(&volume, position * 16, 8)).unwrap();
+        assert_eq!(tags, [position + 1; 8], "cached data is served without the backing");
     }
     assert!(fixture.world.block_on(read(&volume, 4_096, 8)).is_err(), "a read of uncached data succeeded");
     fixture.world.block_on(write(&other, 0, 128, 7)).unwrap();

@@ -75,7 +75,7 @@ fn limit_is_held_time_of_the_latency_that_clients_see() {
     let seen_ns = fixture.world.seam().now().since(started_at).0;
     let stats = volume.stats();
     let parts = stats.read_latency.parts.as_ref().unwrap();
-    assert_eq!((stats.read_latency.total.all(), parts.service.all(), parts.held.all()), (reads, reads, reads));
+    assert_eq!((stats.read_latency.total.total(), parts.service.total(), parts.held.total()), (reads, reads, reads));
     let counted_ns = stats.read_latency.total.sum_ns;
     assert!(counted_ns.abs_diff(seen_ns) < seen_ns / 100, "{counted_ns} ns counted, {seen_ns} ns seen");
     assert!(parts.held.sum_ns > seen_ns * 9 / 10, "{} ns of {seen_ns} ns held", parts.held.sum_ns);

@@ -1,7 +1,7 @@
 //! Kill at any point, power cut with a volatile device cache, crash at each step of a clean stop.
 
 use engine::spec::Sabotage;
-use lab::torture::options::End;
+use lab::torture::options::SessionEnd;
 use lab::torture::{Options, run};
 use seam::sim::{CrashMode, TraceMode};
 
@@ -14,7 +14,7 @@ fn draw(seed: u64, mode: CrashMode) -> Options {
     let mut options = Options::draw(seed);
     options.faults.clear();
     options.crash_mode = Some(mode);
-    options.sessions = vec![End::CrashAtIo(1 + seed * 37 % 900), End::Crash, End::Orderly];
+    options.sessions = vec![SessionEnd::CrashAtIo(1 + seed * 37 % 900), SessionEnd::Crash, SessionEnd::Orderly];
     options.volumes.iter_mut().for_each(|volume| volume.volatile_cache = true);
     options
 }
@@ -36,7 +36,7 @@ fn case_5_crash_at_each_step_of_a_stop_leaves_a_loadable_volume() {
     for step in 1..60 {
         let mut options = draw(step, CrashMode::Scattered);
         options.operations = 200;
-        options.sessions = vec![End::CrashInStop(step), End::Orderly];
+        options.sessions = vec![SessionEnd::CrashInStop(step), SessionEnd::Orderly];
         run_without_violation(&options);
     }
 }

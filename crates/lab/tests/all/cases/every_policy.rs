@@ -37,8 +37,8 @@ fn written_data_reads_back_and_drains_under_every_policy() {
                 }
                 6 if round % 60 == 6 => fixture.world.block_on(volume.flush()).unwrap(),
                 _ => {
-                    let found = fixture.world.block_on(read(&volume, first, count)).unwrap();
-                    assert_eq!(found, expected[sectors], "{policy}, round {round}");
+                    let tags = fixture.world.block_on(read(&volume, first, count)).unwrap();
+                    assert_eq!(tags, expected[sectors], "{policy}, round {round}");
                 }
             }
         }
@@ -47,8 +47,8 @@ fn written_data_reads_back_and_drains_under_every_policy() {
         fixture.world.run_for(Nanos::from_secs(60)).unwrap();
         assert_eq!(volume.stats().written_bytes, 0);
         for first in (0..SECTORS).step_by(128) {
-            let found = fixture.world.block_on(read(&volume, first, 128)).unwrap();
-            assert_eq!(found, expected[first as usize..][..128], "{policy}, after it drained");
+            let tags = fixture.world.block_on(read(&volume, first, 128)).unwrap();
+            assert_eq!(tags, expected[first as usize..][..128], "{policy}, after it drained");
         }
         fixture.world.block_on(fixture.core.detach(name)).unwrap();
         drop(volume);

@@ -30,7 +30,7 @@ async fn serve(fixture: &Fixture, names: &[&str]) -> (Volume<SimSeam>, Store<Sim
     for name in names {
         disks.push(disk(&fixture.seam, name).await);
     }
-    let (store, found) = loop {
+    let (store, recovered) = loop {
         match Store::open(&fixture.seam, &disks, OpenOptions::default()).await {
             Err(StoreError::NoStore { device, .. }) if disks.len() > 1 => {
                 disks.retain(|disk| disk.identity() != device);
@@ -38,7 +38,7 @@ async fn serve(fixture: &Fixture, names: &[&str]) -> (Volume<SimSeam>, Store<Sim
             opened => break opened.expect("a store with one intact copy opens"),
         }
     };
-    fixture.core.open_log(store.clone(), found);
+    fixture.core.open_log(store.clone(), recovered);
     let backing = engine::Backing::plain(disk(&fixture.seam, "disk").await);
     let volume = fixture.core.attach_recovered(VolumeSpec::new("disk", VolumeId(1)), backing).await;
     (volume.expect("an intact log is readable"), store)
@@ -152,9 +152,9 @@ fn crash_at_every_request(segments: &[u64], every: usize, change: impl AsyncFn(&
         fixture.world.block_on(write_all(&volume, 1));
         fixture.world.crash_at_io(fixture.world.io_count() + 1 + crash_point);
         let ended = fixture.world.run_until(async {
-            let (done, stop) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
+            let (has_ended, stop) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
             let (writer_volume, flushed_by_writer) = (volume.clone(), Rc::clone(&flushed));
-            let (writer_done, writer_stop) = (Rc::clone(&done), Rc::clone(&stop));
+            let (writer_done, writer_stop) = (Rc::clone(&has_ended), Rc::clone(&stop));
             fixture.seam.spawn(async move {
                 for generation in 2.. {
                     write_all(&writer_volume, generation).await;
@@ -167,7 +167,7 @@ fn crash_at_every_request(segments: &[u64], every: usize, change: impl AsyncFn(&
             });
             change(&fixture, &store).await;
             stop.set(true);
-            while !done.get() {
+            while !has_ended.get() {
                 fixture.seam.sleep(Nanos::from_micros(100)).await;
             }
         });

@@ -276,7 +276,7 @@ fn cached_data_is_not_dropped_while_the_log_alone_has_content() {
 fn idle_volume_with_many_discards_leaves_the_log() {
     let (fixture, volume) = first_session(58, 16);
     fixture.add_disk("other", SimDiskSpec::new(64 * MIB));
-    let other = fixture.attach("other", |spec| spec.incarnation = VolumeId(2)).unwrap();
+    let other = fixture.attach("other", |spec| spec.volume_id = VolumeId(2)).unwrap();
     fixture.world.block_on(async {
         for range in 0..900 {
             other.discard(range * 65_536, 4_096, WriteFlags::default()).await.unwrap();
@@ -299,7 +299,7 @@ fn filled_by_another(seed: u64) -> (Fixture, Volume<SimSeam>, Volume<SimSeam>) {
     let (fixture, volume) = first_session(seed, 30);
     let other = fixture.add_disk("other", SimDiskSpec::new(64 * MIB));
     other.add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
-    let other = fixture.attach("other", |spec| spec.incarnation = VolumeId(2)).unwrap();
+    let other = fixture.attach("other", |spec| spec.volume_id = VolumeId(2)).unwrap();
     fixture.world.block_on(async {
         write(&volume, 0, 8, 1).await.unwrap();
         volume.flush().await.unwrap();
@@ -382,15 +382,15 @@ fn flush_in_a_full_log_waits_for_the_tail_only() {
 }
 
 #[test]
-fn drain_empties_the_log_and_park_keeps_dirty_data_in_it() {
-    for parks in [false, true] {
+fn drain_empties_the_log_and_leave_in_log_keeps_dirty_data() {
+    for leaves_in_log in [false, true] {
         let (fixture, volume) = first_session(9, 16);
         fixture.world.block_on(async {
             write(&volume, 0, 64, 1).await.unwrap();
             volume.flush().await.unwrap();
             write(&volume, 64, 64, 2).await.unwrap();
-            match parks {
-                true => assert_eq!(volume.park().await, Ok(true)),
+            match leaves_in_log {
+                true => assert_eq!(volume.leave_in_log().await, Ok(true)),
                 false => volume.drain().await.unwrap(),
             }
         });
@@ -398,7 +398,7 @@ fn drain_empties_the_log_and_park_keeps_dirty_data_in_it() {
         let fixture = fixture.crash(CrashMode::LoseAll, spec(10));
         let content = durable_tags(&fixture.world.disk("disk").unwrap(), 0, 128);
         let complete = [[1; 64], [2; 64]].concat();
-        assert_eq!(content == complete, !parks, "{content:?}");
+        assert_eq!(content == complete, !leaves_in_log, "{content:?}");
         let volume = serve(&fixture, 16, false);
         assert_eq!(fixture.world.block_on(read(&volume, 0, 128)).unwrap(), complete);
     }
@@ -412,7 +412,7 @@ fn stop_records_destaged_blocks_of_every_volume() {
     fixture.world.block_on(async {
         write(&volume, 0, 80, 1).await.unwrap();
         assert_eq!(fixture.core.recorded_writes(VolumeId(1)), 0);
-        assert_eq!(volume.park().await, Ok(true));
+        assert_eq!(volume.leave_in_log().await, Ok(true));
     });
     let content = durable_tags(&fixture.world.disk("disk").unwrap(), 0, 80);
     let destaged = content.iter().filter(|tag| **tag == 1).count() as u64 / 8;
@@ -422,7 +422,7 @@ fn stop_records_destaged_blocks_of_every_volume() {
         write(&volume, 8, 3, 2).await.unwrap();
         volume.destage_all().await.unwrap();
         assert_eq!(fixture.core.recorded_writes(VolumeId(1)), 0, "memory has a part of the block");
-        volume.park().await.unwrap();
+        volume.leave_in_log().await.unwrap();
     });
     assert_eq!(fixture.core.recorded_writes(VolumeId(1)), 1);
 }
@@ -436,14 +436,14 @@ fn different_after_rollback(fixture: Fixture, block: u64, seed: u64) -> u64 {
     fixture.world.block_on(async {
         log(16).open(&fixture.seam, &fixture.core, false, false).await.expect("the devices are intact");
         let disk = fixture.seam.open_disk(&open).await.expect("the disk exists");
-        let found = fixture.core.compare_destaged(VolumeId(1), &engine::Backing::plain(disk)).await;
-        assert!(found.matching > 0, "{found:?}");
-        found.different
+        let comparison = fixture.core.compare_destaged(VolumeId(1), &engine::Backing::plain(disk)).await;
+        assert!(comparison.matching > 0, "{comparison:?}");
+        comparison.different
     })
 }
 
 async fn stop(fixture: &Fixture, volume: Volume<SimSeam>) {
-    assert_eq!(volume.park().await, Ok(true), "the log has data");
+    assert_eq!(volume.leave_in_log().await, Ok(true), "the log has data");
     drop(volume);
     fixture.core.log().expect("the engine has a log").close().await.expect("the devices are healthy");
 }

@@ -38,8 +38,8 @@ fn serve(fixture: &Fixture, first: bool) -> Volume<SimSeam> {
     serve_as(fixture, first, VolumeId(1), false)
 }
 
-/// Serves the disk under an incarnation. With `void` the map of pages on the devices is recorded as void.
-fn serve_as(fixture: &Fixture, first: bool, incarnation: VolumeId, void: bool) -> Volume<SimSeam> {
+/// Serves the disk under a volume ID. With `void` the map of pages on the devices is recorded as void.
+fn serve_as(fixture: &Fixture, first: bool, volume_id: VolumeId, void: bool) -> Volume<SimSeam> {
     let open = DiskOpen { path: "disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
     fixture.world.block_on(async {
         devices().open(&fixture.seam, &fixture.core, first, false).await.expect("the devices are intact");
@@ -48,7 +48,7 @@ fn serve_as(fixture: &Fixture, first: bool, incarnation: VolumeId, void: bool) -
         }
         let disk = fixture.seam.open_disk(&open).await.expect("the disk exists");
         let backing = engine::Backing::plain(disk);
-        let volume = fixture.core.attach_recovered(VolumeSpec::new("disk", incarnation), backing).await;
+        let volume = fixture.core.attach_recovered(VolumeSpec::new("disk", volume_id), backing).await;
         let volume = volume.expect("an intact log is readable");
         while !volume.stats().flash.checked {
             fixture.seam.sleep(Nanos::from_millis(10)).await;
@@ -123,8 +123,8 @@ fn flash_hits_reach_the_device_limit() {
     fixture.wait_until_checked(std::slice::from_ref(&volume));
     warm_up(&fixture, &volume);
     let before = volume.stats();
-    let all = Load { depth: 32, ..load(2_000, 78) };
-    fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &all));
+    let all_pages = Load { depth: 32, ..load(2_000, 78) };
+    fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &all_pages));
     let after = volume.stats();
     assert_eq!(after.backing_reads, before.backing_reads);
     let rate = (after.flash_hits - before.flash_hits) / 2;
@@ -195,7 +195,7 @@ fn case_10_read_error_on_a_hit_is_hidden_and_drops_the_page() {
         let stats = volume.stats();
         assert!(stats.flash.bad_blocks > 0, "{fault:?}: {stats:?}");
         assert_eq!(stats.errors, 0);
-        assert!(stats.flash.not_hit.iter().any(|(why, _)| *why == "bad-copy"), "{:?}", stats.flash.not_hit);
+        assert!(stats.flash.not_hit.iter().any(|(reason, _)| *reason == "bad-copy"), "{:?}", stats.flash.not_hit);
     }
 }
 
@@ -239,7 +239,7 @@ fn case_11_flash_write_error_fails_no_request_and_no_stale_copy() {
         let fixture = fixture.crash(CrashMode::LoseAll, spec(seed + 100));
         let volume = match alone {
             true => serve(&fixture, false),
-            // The data on the devices was abandoned, so the volume has a new incarnation.
+            // The data on the devices was abandoned, so the volume has a new ID.
             false => serve_as(&fixture, false, VolumeId(2), true),
         };
         check_hot_blocks(&fixture, &volume, expected);
@@ -269,8 +269,8 @@ fn case_12_flash_failures_return_all_counters_to_zero() {
         });
         fixture.world.run_for(Nanos::from_secs(30)).expect("no task is stuck");
         let stats = volume.stats();
-        let left = [stats.dirty_bytes, stats.written_bytes, stats.flash_dirty_bytes, stats.spilled_bytes];
-        assert_eq!((left, stats.memory_bytes), ([0; 4], 0), "{stats:?}");
+        let remaining = [stats.dirty_bytes, stats.written_bytes, stats.flash_dirty_bytes, stats.spilled_bytes];
+        assert_eq!((remaining, stats.memory_bytes), ([0; 4], 0), "{stats:?}");
         assert_eq!((stats.flash.pages, stats.flash.cached_bytes), (0, 0));
         let pages = fixture.core.pages().unwrap().stats();
         assert_eq!((pages.pages, pages.valid_blocks, pages.suspect, pages.dirty_regions), (0, 0, 0, 0), "{pages:?}");
@@ -286,9 +286,9 @@ fn case_12_flash_failures_return_all_counters_to_zero() {
 
 /// Eight connections read, write and flush the same few pages concurrently.
 fn run_connections(fixture: &Fixture, volume: &Volume<SimSeam>, round: u64) {
-    let left = std::rc::Rc::new(std::cell::Cell::new(8));
+    let running = std::rc::Rc::new(std::cell::Cell::new(8));
     for connection in 0..8 {
-        let (volume, left) = (volume.clone(), std::rc::Rc::clone(&left));
+        let (volume, running) = (volume.clone(), std::rc::Rc::clone(&running));
         fixture.seam.spawn(async move {
             let mut random = lab::random::Random::new(round, connection);
             for _ in 0..300 {
@@ -303,11 +303,11 @@ fn run_connections(fixture: &Fixture, volume: &Volume<SimSeam>, round: u64) {
                     _ => drop(volume.flush().await),
                 }
             }
-            left.set(left.get() - 1);
+            running.set(running.get() - 1);
         });
     }
     fixture.world.block_on(async {
-        while left.get() > 0 {
+        while running.get() > 0 {
             fixture.seam.sleep(Nanos::from_millis(10)).await;
         }
     });

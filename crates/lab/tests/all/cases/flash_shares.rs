@@ -1,6 +1,6 @@
 //! Flash shares: a reserved minimum holds beside a greedy neighbour, and a maximum is never exceeded.
 
-use engine::{Amount, CoreSpec, FlashQuota, PageNo, QuotaError, Volume};
+use engine::{CoreSpec, FlashQuota, PageAmount, PageNo, QuotaError, Volume};
 use lab::fixture::{Fixture, Target, out_of_order_disk, read, write};
 use lab::torture::flash::FlashOptions;
 use lab::workload::{Load, Pattern, run_load};
@@ -37,7 +37,7 @@ fn read_rounds(fixture: &Fixture, volume: &Volume<SimSeam>, bytes: u64, rounds: 
 }
 
 fn min(pages: u64) -> FlashQuota {
-    FlashQuota { min: Amount::Pages(pages), ..FlashQuota::default() }
+    FlashQuota { min: PageAmount::Pages(pages), ..FlashQuota::default() }
 }
 
 #[test]
@@ -49,12 +49,18 @@ fn case_24_minimum_share_holds_beside_a_greedy_neighbour() {
         let before = small.stats().flash.pages;
         assert!(before >= 40, "{before} pages of its hot set were promoted");
         read_rounds(&fixture, &greedy, 16 * MIB, 30, || {
-            let left = small.stats().flash.pages;
-            assert!(left >= reserved, "{left} of {reserved} pages are left");
+            let pages_on_flash = small.stats().flash.pages;
+            assert!(pages_on_flash >= reserved, "{pages_on_flash} of {reserved} pages are left");
         });
-        let left = small.stats().flash.pages;
-        println!("reserved {reserved}: {before} pages before, {left} after, greedy {}", greedy.stats().flash.pages);
-        assert!(reserved > 0 || left < 40, "the neighbour evicted too few pages: {left} pages are left");
+        let pages_on_flash = small.stats().flash.pages;
+        println!(
+            "reserved {reserved}: {before} pages before, {pages_on_flash} after, greedy {}",
+            greedy.stats().flash.pages
+        );
+        assert!(
+            reserved > 0 || pages_on_flash < 40,
+            "the neighbour evicted too few pages: {pages_on_flash} pages are left"
+        );
     }
 }
 
@@ -105,14 +111,14 @@ fn pinning_more_than_fits_is_refused() {
     };
     let error = greedy.set_flash_quota(pin(slots - 50)).expect_err("60 pages are reserved for the other volume");
     assert!(error.to_string().contains("can still be reserved"), "{error}");
-    let few = FlashQuota { max: Some(Amount::Pages(10)), ..pin(11) };
+    let few = FlashQuota { max: Some(PageAmount::Pages(10)), ..pin(11) };
     assert!(matches!(greedy.set_flash_quota(few), Err(QuotaError::PinnedAboveMax { .. })));
     drop(small);
 }
 
 #[test]
 fn maximum_share_holds_and_admits_a_new_hot_set() {
-    let share = FlashQuota { max: Some(Amount::Pages(50)), ..FlashQuota::default() };
+    let share = FlashQuota { max: Some(PageAmount::Pages(50)), ..FlashQuota::default() };
     let (fixture, [small, _]) = two_volumes(2, [share, FlashQuota::default()]);
     let check_max = || assert!(small.stats().flash.pages <= 50, "{} pages", small.stats().flash.pages);
     read_rounds(&fixture, &small, 6 * MIB, 20, check_max);
@@ -130,15 +136,15 @@ fn overcommitted_minimum_is_refused_and_live_changes_hold() {
     let error = greedy.set_flash_quota(min(slots - 50)).expect_err("60 pages are reserved");
     assert!(matches!(error, QuotaError::NoRoom { .. }), "{error}");
     assert_eq!(greedy.flash_quota(), FlashQuota::default());
-    let backwards = FlashQuota { max: Some(Amount::Pages(3)), ..min(4) };
+    let backwards = FlashQuota { max: Some(PageAmount::Pages(3)), ..min(4) };
     assert!(matches!(greedy.set_flash_quota(backwards), Err(QuotaError::MinAboveMax { .. })));
     small.set_flash_quota(FlashQuota::default()).expect("a smaller share is always accepted");
     greedy.set_flash_quota(min(slots - 50)).expect("nothing is reserved for others");
     read_rounds(&fixture, &greedy, 16 * MIB, 30, || ());
     greedy
-        .set_flash_quota(FlashQuota { max: Some(Amount::PerMille(100)), ..FlashQuota::default() })
+        .set_flash_quota(FlashQuota { max: Some(PageAmount::PerMille(100)), ..FlashQuota::default() })
         .expect("a smaller share is always accepted");
     read_rounds(&fixture, &small, 9 * MIB, 30, || ());
-    let left = greedy.stats().flash.pages;
-    assert!(left < slots / 2, "pages above its maximum are evicted first: {left} of {slots}");
+    let pages_on_flash = greedy.stats().flash.pages;
+    assert!(pages_on_flash < slots / 2, "pages above its maximum are evicted first: {pages_on_flash} of {slots}");
 }

@@ -92,7 +92,7 @@ impl Volumes {
         let volume = &self.volume;
         volume.destage_all().await.expect("a disk without faults does not fail");
         self.fixture.seam.sleep(Nanos::from_secs(5)).await;
-        let of = |state: BlockState| {
+        let positions_in = |state: BlockState| {
             let positions = (FIRST..).zip(states).filter(move |(_, other)| **other == state);
             positions.map(|(block, _)| block).collect::<Vec<u64>>()
         };
@@ -100,27 +100,27 @@ impl Volumes {
             write(volume, block * 8, 8, tag).await.expect("memory has space");
             expected[block as usize * 8..][..8].fill(tag);
         };
-        for block in of(BlockState::Absent) {
+        for block in positions_in(BlockState::Absent) {
             put(block).await;
         }
         volume.destage_all().await.expect("a disk without faults does not fail");
         self.evict().await;
-        for block in of(BlockState::Spilled) {
+        for block in positions_in(BlockState::Spilled) {
             put(block).await;
         }
         volume.flush().await.expect("the log has space");
-        let resting = volume.stats().spilled_bytes / 4096;
+        let spilled = volume.stats().spilled_bytes / 4096;
         let before = volume.stats();
-        for block in of(BlockState::InMemory) {
+        for block in positions_in(BlockState::InMemory) {
             read(volume, block * 8, 8).await.expect("a disk without faults does not fail");
         }
         let from_flash = volume.stats().flash_hits - before.flash_hits;
-        for block in of(BlockState::Dirty) {
+        for block in positions_in(BlockState::Dirty) {
             put(block).await;
         }
-        let dirty = volume.stats().dirty_bytes / 4096 - resting.min(volume.stats().dirty_bytes / 4096);
+        let dirty = volume.stats().dirty_bytes / 4096 - spilled.min(volume.stats().dirty_bytes / 4096);
         let on_flash = volume.stats().flash.cached_bytes / 4096;
-        [32 - on_flash, from_flash, on_flash, dirty, resting]
+        [32 - on_flash, from_flash, on_flash, dirty, spilled]
     }
 }
 
@@ -135,8 +135,8 @@ fn case_22_every_flash_state_reads_back_under_races() {
         for pattern in (0..625).step_by(step) {
             let states = states_of(pattern);
             tag += 100;
-            let found = volumes.fixture.world.block_on(volumes.prepare(&states, &mut expected, tag));
-            seen.iter_mut().zip(found).for_each(|(seen, found)| *seen += found);
+            let reached = volumes.fixture.world.block_on(volumes.prepare(&states, &mut expected, tag));
+            seen.iter_mut().zip(reached).for_each(|(seen, reached)| *seen += reached);
             let volume = &volumes.volume;
             if pattern % 3 == 1 {
                 let racing = volume.clone();
@@ -165,8 +165,8 @@ fn case_22_every_flash_state_reads_back_under_races() {
                             expected[inside].fill(tag + round);
                         }
                         1 => {
-                            let done = volume.discard(first * 512, (end - first) * 512, WriteFlags::default()).await;
-                            done.expect(&context);
+                            let discard = volume.discard(first * 512, (end - first) * 512, WriteFlags::default()).await;
+                            discard.expect(&context);
                             expected[inside].fill(0);
                         }
                         2 => volumes.evict().await,
@@ -202,11 +202,14 @@ fn case_22_every_flash_state_reads_back_under_races() {
             }
         }
         println!(
-            "{name}: absent from flash {}, read from it {}, on it {}, dirty {}, resting {}",
+            "{name}: absent from flash {}, read from it {}, on it {}, dirty {}, spilled {}",
             seen[0], seen[1], seen[2], seen[3], seen[4]
         );
-        let all = policy == WritePolicy::WriteBack;
-        assert!(!all || seen.iter().all(|seen| *seen > 100), "a state was hardly ever reached: {seen:?}");
+        let reaches_every_state = policy == WritePolicy::WriteBack;
+        assert!(
+            !reaches_every_state || seen.iter().all(|seen| *seen > 100),
+            "a state was hardly ever reached: {seen:?}"
+        );
         volumes.fixture.world.block_on(volumes.volume.destage_all()).expect("a disk without faults does not fail");
         let disk = volumes.fixture.world.disk("disk").expect("the disk belongs to the world");
         assert_eq!(durable_tags(&disk, 0, SECTORS), expected, "{name}: the backing afterwards");

@@ -1,9 +1,9 @@
 //! Hung disks: healthy volumes continue, waits are bounded, and nothing is lost.
 
-use lab::torture::hang::{HangOptions, Hung, run};
+use lab::torture::hang::{HangOptions, HungDevice, run};
 use seam::Nanos;
 
-fn options(hung: Hung, segments: Option<u64>) -> HangOptions {
+fn options(hung: HungDevice, segments: Option<u64>) -> HangOptions {
     HangOptions {
         seed: 1,
         volumes: 3,
@@ -24,26 +24,26 @@ fn run_without_violation(options: &HangOptions) {
 #[test]
 fn hung_backing_delays_its_own_volume_alone() {
     for crashes in [false, true] {
-        run_without_violation(&HangOptions { crashes, ..options(Hung::Backing, None) });
-        run_without_violation(&HangOptions { crashes, ..options(Hung::Backing, Some(400)) });
+        run_without_violation(&HangOptions { crashes, ..options(HungDevice::Backing, None) });
+        run_without_violation(&HangOptions { crashes, ..options(HungDevice::Backing, Some(400)) });
     }
 }
 
 #[test]
 fn small_log_does_not_fill_for_a_hung_backing() {
-    run_without_violation(&HangOptions { duration: Nanos::from_secs(120), ..options(Hung::Backing, Some(60)) });
+    run_without_violation(&HangOptions { duration: Nanos::from_secs(120), ..options(HungDevice::Backing, Some(60)) });
 }
 
 #[test]
 fn hung_mirror_is_dropped_within_three_seconds() {
     for (reads_only, crashes) in [(false, false), (false, true), (true, false)] {
-        run_without_violation(&HangOptions { reads_only, crashes, ..options(Hung::Mirror, Some(200)) });
+        run_without_violation(&HangOptions { reads_only, crashes, ..options(HungDevice::Mirror, Some(200)) });
     }
 }
 
 #[test]
 fn requests_end_when_both_mirrors_hang() {
     for crashes in [false, true] {
-        run_without_violation(&HangOptions { crashes, ..options(Hung::BothMirrors, Some(200)) });
+        run_without_violation(&HangOptions { crashes, ..options(HungDevice::BothMirrors, Some(200)) });
     }
 }

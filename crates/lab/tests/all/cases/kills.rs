@@ -39,8 +39,8 @@ fn attach_with_memory(
     let (core, image) = (fixture.core.clone(), image.clone());
     let (spec, backing) = (spec("disk", edit), Backing::plain(fixture.open("disk")));
     async move {
-        let one = image.images_by_owner().into_values().next().expect("the image has one volume");
-        core.attach_with_memory(spec, backing, &one, |position| Tags(image.tags(position))).await
+        let volume_image = image.images_by_owner().into_values().next().expect("the image has one volume");
+        core.attach_with_memory(spec, backing, &volume_image, |position| Tags(image.tags(position))).await
     }
 }
 

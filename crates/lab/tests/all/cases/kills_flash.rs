@@ -53,13 +53,13 @@ fn kill(fixture: Fixture, volume: Volume<SimSeam>, blocks: usize) -> (Fixture, V
 
 /// Attaches the volume with its data from the log and from `image`.
 fn attach(fixture: &Fixture, image: &PersistedPool) -> Result<Volume<SimSeam>, AttachError> {
-    let left = image.images_by_owner().remove(&1).unwrap_or_default();
+    let volume_image = image.images_by_owner().remove(&1).unwrap_or_default();
     let backing = Backing::plain(fixture.open("disk"));
     let attached = fixture.world.block_on(async {
         log().open(&fixture.seam, &fixture.core, false, false).await.expect("the devices are intact");
         fixture
             .core
-            .attach_with_memory(VolumeSpec::new("disk", VolumeId(1)), backing, &left, |position| {
+            .attach_with_memory(VolumeSpec::new("disk", VolumeId(1)), backing, &volume_image, |position| {
                 Tags(image.tags(position))
             })
             .await

@@ -35,8 +35,8 @@ fn adjacent_discards_are_merged() {
     fixture.world.block_on(write(&volume, 8_000, 8, 9)).unwrap();
     fixture.world.block_on(volume.flush()).unwrap();
     assert!(disk.counts().zeroes <= 2, "{} requests for two discarded ranges", disk.counts().zeroes);
-    let found = fixture.world.block_on(read(&volume, 7_992, 24)).unwrap();
-    assert_eq!(found, [[0; 8], [9; 8], [0; 8]].concat());
+    let tags = fixture.world.block_on(read(&volume, 7_992, 24)).unwrap();
+    assert_eq!(tags, [[0; 8], [9; 8], [0; 8]].concat());
     assert_eq!((disk.durable_tag(0), disk.durable_tag(8_000)), (0, 9));
 }
 

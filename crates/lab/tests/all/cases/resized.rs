@@ -72,7 +72,7 @@ fn case_19_removed_blocks_never_appear_in_a_new_volume() {
     fixture.world.block_on(fixture.core.detach("old")).unwrap();
     assert!(fixture.world.block_on(read(&old, 0, 1)).is_err(), "the removed volume still serves");
     let disk = AnyDisk::Plain(fixture.open("new"));
-    let volume = fixture.attach_disk("old", disk, |spec| spec.incarnation.0 += 1).unwrap();
+    let volume = fixture.attach_disk("old", disk, |spec| spec.volume_id.0 += 1).unwrap();
     assert_eq!(fixture.world.block_on(read(&volume, 0, 64)).unwrap(), [0; 64]);
     assert_eq!(volume.stats().memory_hits, 0);
 }

@@ -92,8 +92,8 @@ fn case_22_every_state_reads_back_under_races() {
         let write = |first, count, tag| fixture.world.block_on(write(&volume, first, count, tag)).unwrap();
         let read = |first, count| fixture.world.block_on(read(&volume, first, count)).unwrap();
         let discard = |first: u64, count: u64| {
-            let done = volume.discard(first * 512, count * 512, WriteFlags::default());
-            fixture.world.block_on(done).unwrap();
+            let discard = volume.discard(first * 512, count * 512, WriteFlags::default());
+            fixture.world.block_on(discard).unwrap();
         };
         let (mut random, mut tag) = (Random::new(22, 0), 10_000);
         for pattern in 0..81_u64 {

@@ -31,8 +31,8 @@ fn failed_write_during_a_policy_change_keeps_acknowledged_data() {
     assert!(failed.is_err(), "a write through a policy that caches nothing cannot succeed here");
     disk.clear_faults();
     fixture.world.block_on(volume.destage_all()).unwrap();
-    let found = fixture.world.block_on(read(&volume, 0, 8)).unwrap();
-    assert_eq!(found[1..], [0; 7], "acknowledged zeroes were lost");
+    let tags = fixture.world.block_on(read(&volume, 0, 8)).unwrap();
+    assert_eq!(tags[1..], [0; 7], "acknowledged zeroes were lost");
 }
 
 /// Seed 1047: the flush that detected a reconnect did not cover the data that the reconnect had made dirty.
@@ -135,8 +135,8 @@ fn fua_write_undone_by_a_reconnect_is_rewritten_before_its_ack() {
             other.reconnect();
         });
         let is_durable = fixture.world.block_on(async move {
-            let done = volume.write(0, 4096, WriteFlags { fua: true, ..Default::default() }, &mut SameTag(7)).await;
-            done.is_err() || disk.durable_tag(0) == 7
+            let result = volume.write(0, 4096, WriteFlags { fua: true, ..Default::default() }, &mut SameTag(7)).await;
+            result.is_err() || disk.durable_tag(0) == 7
         });
         assert!(is_durable, "seed {seed}: acknowledged with FUA, but not durable");
     }
@@ -186,8 +186,8 @@ fn write_under_a_failed_discard_survives_a_reconnect() {
         disk.clear_faults();
         disk.reconnect();
         fixture.world.block_on(volume.destage_all()).unwrap();
-        let found = durable_tags(&disk, 0, 128);
-        assert!(!found.contains(&1), "seed {seed}: the acknowledged write is lost: {found:?}");
+        let tags = durable_tags(&disk, 0, 128);
+        assert!(!tags.contains(&1), "seed {seed}: the acknowledged write is lost: {tags:?}");
     }
 }
 
@@ -205,8 +205,8 @@ fn discard_under_a_failed_write_survives_a_reconnect() {
         disk.clear_faults();
         disk.reconnect();
         fixture.world.block_on(volume.destage_all()).unwrap();
-        let found = durable_tags(&disk, 0, 128);
-        assert!(!found.contains(&1), "seed {seed}: the acknowledged discard is undone: {found:?}");
+        let tags = durable_tags(&disk, 0, 128);
+        assert!(!tags.contains(&1), "seed {seed}: the acknowledged discard is undone: {tags:?}");
     }
 }
 /// Found with seed 52107: only the first part of a discard cut off by a reconnect was waited for.
@@ -228,8 +228,8 @@ fn discard_cut_off_by_a_reconnect_is_acked_only_when_complete() {
             fixture.world.run_for(Nanos::from_micros(10)).unwrap();
         }
         assert_eq!(discarded.take(), Some(Ok(())), "seed {seed}");
-        let found: Vec<u64> = (0..128).map(|sector| disk.tag(sector)).collect();
-        assert_eq!((&found[8..64], &found[72..]), (&[0; 56][..], &[0; 56][..]), "seed {seed}");
+        let tags: Vec<u64> = (0..128).map(|sector| disk.tag(sector)).collect();
+        assert_eq!((&tags[8..64], &tags[72..]), (&[0; 56][..], &[0; 56][..]), "seed {seed}");
         fixture.world.block_on(volume.destage_all()).unwrap();
         assert!(writes.iter().all(|write| write.take() == Some(Ok(()))), "seed {seed}");
     }

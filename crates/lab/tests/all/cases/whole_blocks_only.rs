@@ -51,9 +51,9 @@ fn whole_blocks_destage_while_partial_ones_wait_for_buffers() {
     }
     // Buffers held by clients.
     let held: Vec<_> = std::iter::from_fn(|| fixture.seam.alloc()).collect();
-    let (all, seen) = (volume.clone(), Rc::new(Cell::new(false)));
-    let done = Rc::clone(&seen);
-    fixture.seam.spawn(async move { done.set(all.destage_all().await.is_ok()) });
+    let (destaging_volume, seen) = (volume.clone(), Rc::new(Cell::new(false)));
+    let has_destaged = Rc::clone(&seen);
+    fixture.seam.spawn(async move { has_destaged.set(destaging_volume.destage_all().await.is_ok()) });
     fixture.world.run_for(Nanos::from_secs(60)).unwrap();
     assert!(seen.get(), "destage is stuck");
     assert_eq!(held.len(), 4_096 - 200);

@@ -67,25 +67,25 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 impl List {
     /// Decodes a parameter list.
     pub fn decode(bytes: &[u8]) -> Result<List, Failure> {
-        let (head, rest) = bytes.split_at_checked(HEAD_BYTES).ok_or_else(length_error)?;
-        let (devices_len, segments_len) = (usize::from(u16_at(head, 2)), u32_at(head, 8) as usize);
-        let inline_len = u32_at(head, 12);
+        let (header, remaining) = bytes.split_at_checked(HEAD_BYTES).ok_or_else(length_error)?;
+        let (devices_len, segments_len) = (usize::from(u16_at(header, 2)), u32_at(header, 8) as usize);
+        let inline_len = u32_at(header, 12);
         if devices_len + segments_len > DESCRIPTORS_BYTES_MAX || inline_len > 0 {
             return Err(length_error());
         }
         if devices_len > DEVICES_MAX * TARGET_DESCRIPTOR_BYTES {
             return Err(Sense::illegal(Asc::TOO_MANY_TARGET_DESCRIPTORS).into());
         }
-        let (devices, rest) = rest.split_at_checked(devices_len).ok_or_else(length_error)?;
-        let segments = rest.get(..segments_len).ok_or_else(length_error)?;
+        let (devices, remaining) = remaining.split_at_checked(devices_len).ok_or_else(length_error)?;
+        let segments = remaining.get(..segments_len).ok_or_else(length_error)?;
         let (devices, remainder) = devices.as_chunks::<TARGET_DESCRIPTOR_BYTES>();
         if !remainder.is_empty() {
             return Err(length_error());
         }
-        let usage = head[1] >> 3 & 3;
+        let usage = header[1] >> 3 & 3;
         Ok(List {
             // List ID usage 3: no identifier; 2: the result is discarded at the end of the copy.
-            id: (usage != 3).then_some(head[0]),
+            id: (usage != 3).then_some(header[0]),
             holds_results: usage < 2,
             target_descriptors: devices.iter().map(designator).collect::<Result<_, _>>()?,
             segments: decode_segments(segments, HEAD_BYTES + devices_len)?,

@@ -22,8 +22,8 @@ use crate::cdb::{Cdb, invalid_field};
 use crate::copy_results::CopyStatus;
 use crate::exchange::{DataIn, DataOut};
 use crate::failure::Failure;
-use crate::opcodes::Reserved;
-use crate::sense::{Asc, Key, Sense};
+use crate::opcodes::Conflict;
+use crate::sense::{Asc, Sense, SenseKey};
 use crate::status::Status;
 use crate::unit::Unit;
 
@@ -43,18 +43,18 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let list = List::decode(&bytes)?;
         let mut devices = Vec::new();
         for naa in &list.target_descriptors {
-            let found = self.target.units().into_iter().find(|unit| unit.identity.naa[..] == naa[..]);
-            devices.push(found.filter(|unit| unit.admits(self.nexus)));
+            let device = self.target.units().into_iter().find(|unit| unit.identity.naa[..] == naa[..]);
+            devices.push(device.filter(|unit| unit.admits(self.nexus)));
         }
         let copies = &unit.copies;
         if let Some(id) = list.id {
             copies.begin(self.nexus, id)?;
         }
-        let mut done = CopyStatus::default();
-        let result = self.copy_all(unit, &list, &devices, &mut done).await;
+        let mut status = CopyStatus::default();
+        let result = self.copy_all(unit, &list, &devices, &mut status).await;
         let failed = result.is_err();
         if let Some(id) = list.id {
-            copies.finish(self.nexus, id, list.holds_results.then_some(CopyStatus { failed, ..done }));
+            copies.finish(self.nexus, id, list.holds_results.then_some(CopyStatus { failed, ..status }));
         }
         result.map(|()| Status::Good)
     }
@@ -64,7 +64,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         unit: &Rc<Unit<S>>,
         list: &List,
         devices: &[Option<Rc<Unit<S>>>],
-        done: &mut CopyStatus,
+        status: &mut CopyStatus,
     ) -> Result<(), Failure> {
         for segment in &list.segments {
             let device = |index: u16| devices.get(usize::from(index)).cloned().flatten().ok_or_else(unreachable_device);
@@ -72,8 +72,8 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             from.check_present()?;
             to.check_present()?;
             to.check_writable()?;
-            from.reservations.check(self.nexus, Reserved::Read)?;
-            to.reservations.check(self.nexus, Reserved::Write)?;
+            from.reservations.check(self.nexus, Conflict::Read)?;
+            to.reservations.check(self.nexus, Conflict::Write)?;
             for (unit, first) in [(&from, segment.source_lba), (&to, segment.destination_lba)] {
                 let extent = Extent { first, count: segment.blocks };
                 extent.check(unit).map_err(|_| aborted())?;
@@ -81,10 +81,10 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             // A reset or a preemption at the destination ends the copy as well, and waits for it.
             let is_other_unit = !Rc::ptr_eq(&to, unit);
             let _running = is_other_unit.then(|| to.tasks.begin(self.nexus.0.number, self.cancel, true));
-            self.copy_segment(&from, &to, segment, done).await?;
-            done.segments += 1;
+            self.copy_segment(&from, &to, segment, status).await?;
+            status.segments += 1;
             if let Some(id) = list.id {
-                unit.copies.record_progress(self.nexus, id, *done);
+                unit.copies.record_progress(self.nexus, id, *status);
             }
         }
         Ok(())
@@ -95,7 +95,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         from: &Rc<Unit<S>>,
         to: &Rc<Unit<S>>,
         segment: &Segment,
-        done: &mut CopyStatus,
+        status: &mut CopyStatus,
     ) -> Result<(), Failure> {
         if segment.blocks == 0 {
             return Ok(());
@@ -119,7 +119,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             let first = at / BLOCK;
             let _guard = to.locks.lock_shared(first..first + len as u64 / BLOCK).await;
             self.check_cancelled()?;
-            to.reservations.check(self.nexus, Reserved::Write)?;
+            to.reservations.check(self.nexus, Conflict::Write)?;
             pieces.clear();
             from.volume().read_once(from_at, len, &mut pieces).await.map_err(|error| read_failed(&error, from_at))?;
             self.check_cancelled()?;
@@ -132,7 +132,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
                 let flags = WriteFlags { fua: to.writes_through(), once: true };
                 to.volume().write(at, len, flags, &mut Pieces::new(&pieces)).await.map_err(failed)?;
             }
-            done.bytes += len as u64;
+            status.bytes += len as u64;
         }
         Ok(())
     }
@@ -149,10 +149,10 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
 
 /// Sense data for a segment whose device does not exist or is not visible to the initiator.
 fn unreachable_device() -> Failure {
-    Sense::new(Key::COPY_ABORTED, Asc::UNREACHABLE_COPY_TARGET).into()
+    Sense::new(SenseKey::COPY_ABORTED, Asc::UNREACHABLE_COPY_TARGET).into()
 }
 
 /// Sense data for a segment whose range exceeds its device.
 fn aborted() -> Failure {
-    Sense::new(Key::COPY_ABORTED, Asc::NONE).into()
+    Sense::new(SenseKey::COPY_ABORTED, Asc::NONE).into()
 }

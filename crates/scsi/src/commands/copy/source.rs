@@ -25,13 +25,13 @@ impl<'a, B> Pieces<'a, B> {
 impl<S: Seam> WriteSource<S> for Pieces<'_, S::Block> {
     fn fill(&mut self, from: usize, block: &mut S::BlockMut, at: usize, len: usize) {
         let mut place = self.starts.partition_point(|start| *start <= from) - 1;
-        let mut done = 0;
-        while done < len {
+        let mut read_blocks = 0;
+        while read_blocks < len {
             let piece = &self.pieces[place];
-            let within = from + done - self.starts[place];
-            let count = (piece.len() - within).min(len - done);
-            block.copy_from(at + done, &piece.block, piece.start() + within, count);
-            done += count;
+            let within = from + read_blocks - self.starts[place];
+            let count = (piece.len() - within).min(len - read_blocks);
+            block.copy_from(at + read_blocks, &piece.block, piece.start() + within, count);
+            read_blocks += count;
             place += 1;
         }
     }

@@ -54,9 +54,9 @@ impl FakeSysfs {
     }
 
     fn of_device(&self, number: (u32, u32)) -> Footprint {
-        let mut found = Footprint::default();
-        self.kernel().device(number, 0..u64::MAX, true, &mut found, 0);
-        found
+        let mut footprint = Footprint::default();
+        self.kernel().device(number, 0..u64::MAX, true, &mut footprint, 0);
+        footprint
     }
 
     fn of_file(&self, path: &Path) -> Footprint {
@@ -65,9 +65,9 @@ impl FakeSysfs {
 
     /// The footprint of a file of the file system on `device`.
     fn on_file_system(&self, device: (u32, u32), inode: u64) -> Footprint {
-        let mut found = Footprint::default();
-        self.kernel().file(FileAt { device, inode, mount: None }, 0..MIB, true, &mut found, 0);
-        found
+        let mut footprint = Footprint::default();
+        self.kernel().file(FileAt { device, inode, mount: None }, 0..MIB, true, &mut footprint, 0);
+        footprint
     }
 }
 
@@ -191,6 +191,6 @@ fn cyclic_devices_are_resolved_up_to_a_limit() {
     tree.device("dm-1", (253, 1), MIB, &[]);
     tree.slave("dm-0", "dm-1");
     tree.slave("dm-1", "dm-0");
-    let found = tree.of_device((253, 0));
-    assert!(found.parts.len() <= PARTS_MAX && overlap(&found, &tree.of_device((253, 1))));
+    let footprint = tree.of_device((253, 0));
+    assert!(footprint.parts.len() <= PARTS_MAX && overlap(&footprint, &tree.of_device((253, 1))));
 }

@@ -27,7 +27,7 @@ fn is_idle(path: &Path) -> bool {
 /// A call in a domain under a name that no mount has, and that no other test uses.
 fn call_in(domain: &str, path: &str, work: impl FnOnce() + Send + 'static) -> PathCall<()> {
     let (sender, answer) = oneshot::channel();
-    let call = Arc::new(Call::new(Path::new(path), &domain.to_owned()));
+    let call = Arc::new(CallState::new(Path::new(path), &domain.to_owned()));
     let on_thread = call.clone();
     let work = Box::new(move || {
         work();
@@ -35,7 +35,7 @@ fn call_in(domain: &str, path: &str, work: impl FnOnce() + Send + 'static) -> Pa
         // The test may have given up.
         let _ = sender.send(());
     });
-    let walk = Walk { is_at_device: true, ..Walk::new(Path::new("/")) };
+    let walk = PathResolver { is_at_device: true, ..PathResolver::new(Path::new("/")) };
     lock(&CALLS).queue(domain.to_owned(), Job { call: call.clone(), walk, work });
     PathCall { answer, call }
 }
@@ -139,7 +139,7 @@ fn link_leads_into_the_domain_of_its_target() {
     let mounts = Mounts::read();
     let (of_link, of_target) = (mounts.domain_of(&link), mounts.domain_of(Path::new("/proc/self/status")));
     assert_ne!(of_link, of_target);
-    let mut walk = Walk::new(&link);
+    let mut walk = PathResolver::new(&link);
     let mut domains = vec![Domain::new()];
     while let Some(next) = walk.advance(domains.last().expect("never empty")) {
         domains.push(next);

@@ -126,12 +126,12 @@ impl crate::formats::Decoder for Decoder {
                 check(header, bytes)?;
                 out.dropped += u64::from(u32_at(header, 12));
                 let mut before = Previous { time_ns: *started_at_ns, ..Previous::default() };
-                let mut rest = bytes;
+                let mut remaining = bytes;
                 for number in 0..*records {
-                    let request = self.record(&mut rest, &mut before);
+                    let request = self.record(&mut remaining, &mut before);
                     out.put(request.ok_or_else(|| format!("request {number} of the block is broken"))?)?;
                 }
-                if !rest.is_empty() {
+                if !remaining.is_empty() {
                     return Err("the block has more than its requests".into());
                 }
                 self.read += u64::from(*records);

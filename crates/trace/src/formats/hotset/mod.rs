@@ -71,7 +71,7 @@ mod tests {
     }
 
     fn many() -> Vec<Request> {
-        let one = |number: u64| {
+        let request = |number: u64| {
             let op = [Op::Read, Op::Write, Op::Discard, Op::Flush][number as usize % 4];
             let (at, len) = match number % 5 {
                 _ if op == Op::Flush => (0, 0),
@@ -83,7 +83,7 @@ mod tests {
             let time_ns = (number % 11 != 3).then_some(number * 1_000 + (number % 3) * 4_000);
             request(time_ns, op, at, len, (number / 100 % 3) as u32)
         };
-        (0..20_000).map(one).collect()
+        (0..20_000).map(request).collect()
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use e2e::daemon::Daemon;
 use e2e::fixture::Fixture;
-use e2e::load::{Done, Job, Log, run};
+use e2e::load::{CompletedRequest, Job, Log, run};
 
 use super::{figure, fixture_on_array, seconds};
 
@@ -43,12 +43,12 @@ fn run_steady_clients(fixture: &Fixture, daemon: &Daemon, neighbour: Option<&str
     let before = hits_and_reads(daemon);
     let logs = run(fixture.folder.path(), &jobs);
     if let Some(log) = logs.get("neighbour") {
-        let bytes: u64 = log.0.iter().map(|done| done.bytes).sum();
+        let bytes: u64 = log.0.iter().map(|request| request.bytes).sum();
         assert!(bytes >= 4 * MEMORY_BYTES, "the neighbour transferred only {bytes} bytes: too little load");
     }
     let after = hits_and_reads(daemon);
-    let mut completions: Vec<Done> = STEADY.iter().flat_map(|name| logs[*name].0.iter().copied()).collect();
-    completions.sort_by_key(|done| done.at_ms);
+    let mut completions: Vec<CompletedRequest> = STEADY.iter().flat_map(|name| logs[*name].0.iter().copied()).collect();
+    completions.sort_by_key(|request| request.at_ms);
     let log = Log(completions);
     SteadyFigures {
         hit_ratio: (after.0 - before.0) as f64 / (after.1 - before.1) as f64,

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use e2e::client::Client;
 use e2e::fixture::Fixture;
-use e2e::load::{Done, Job, Log, run};
+use e2e::load::{CompletedRequest, Job, Log, run};
 
 use super::{figure, seconds};
 
@@ -28,21 +28,21 @@ const DELAYED_MS: u64 = 100;
 /// Per cent of the seconds that begin with each request which may exceed the strict bound.
 const SECONDS_DELAYED_PERCENT: usize = 5;
 
-fn one(_: &Done) -> u64 {
+fn one(_: &CompletedRequest) -> u64 {
     1
 }
 
-fn bytes(done: &Done) -> u64 {
-    done.bytes
+fn bytes(request: &CompletedRequest) -> u64 {
+    request.bytes
 }
 
 /// Checks a limited volume: no second exceeds `per_second` by more than 2 % or `tolerance`, whichever is larger.
 /// The rate is not far below the limit.
-fn assert_limit(name: &str, log: &Log, per_second: u64, tolerance: u64, amount: fn(&Done) -> u64) {
+fn assert_limit(name: &str, log: &Log, per_second: u64, tolerance: u64, amount: fn(&CompletedRequest) -> u64) {
     let allowed = per_second + (per_second / 50).max(tolerance);
     let amount_in = |from: u64, to: u64| log.between(from, to).iter().map(amount).sum::<u64>();
     let end = log.end_ms();
-    let seconds: Vec<u64> = log.0.iter().map(|done| amount_in(done.at_ms, done.at_ms + 1000)).collect();
+    let seconds: Vec<u64> = log.0.iter().map(|request| amount_in(request.at_ms, request.at_ms + 1000)).collect();
     let above = seconds.iter().filter(|amount| **amount > allowed).count();
     let (peak, excess) = (seconds.iter().max().copied().unwrap_or(0), log.excess(per_second, amount));
     println!(
@@ -57,8 +57,8 @@ fn assert_limit(name: &str, log: &Log, per_second: u64, tolerance: u64, amount: 
     tenths.sort_unstable();
     let middle = tenths[tenths.len() / 2] * 10;
     assert!(middle.abs_diff(per_second) <= (per_second / 5).max(10 * tolerance), "{name}: median of {middle} a second");
-    let all = amount_in(0, end) * 1000 / end;
-    assert!(all * 10 >= per_second * 9, "{name}: only {all} a second on average");
+    let mean = amount_in(0, end) * 1000 / end;
+    assert!(mean * 10 >= per_second * 9, "{name}: only {mean} a second on average");
 }
 
 /// Volumes with one limit each, under random requests to blocks in memory; returns fio's logs of their clients.
@@ -104,7 +104,7 @@ fn floods() -> [Log; 2] {
 }
 
 /// Limit, unit of one request and its amount for the volume `name`.
-fn limit_of(name: &str) -> (u64, u64, fn(&Done) -> u64) {
+fn limit_of(name: &str) -> (u64, u64, fn(&CompletedRequest) -> u64) {
     if name.starts_with("requests") { (IOPS, 1, one) } else { (BYTES, REQUEST_BYTES, bytes) }
 }
 

@@ -53,11 +53,11 @@ fn windows(from_ms: u64, to_ms: u64, width_ms: u64) -> impl Iterator<Item = (u64
 fn assert_shares(logs: &[&Log], shares: &[f64], from_ms: u64, to_ms: u64) {
     for (from, to) in windows(from_ms, to_ms, 10_000) {
         let rates: Vec<f64> = logs.iter().map(|log| log.rate(from, to)).collect();
-        let (all, entitled): (f64, f64) = (rates.iter().sum(), shares.iter().sum());
+        let (total, entitled): (f64, f64) = (rates.iter().sum(), shares.iter().sum());
         let formatted: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();
         println!("{from} to {to} ms: {} a second for shares of {shares:?}", formatted.join(", "));
         for (rate, share) in rates.iter().zip(shares) {
-            let ratio = rate / all / (share / entitled);
+            let ratio = rate / total / (share / entitled);
             assert!((0.95..=1.05).contains(&ratio), "{rates:?} for {shares:?} between {from} and {to} ms");
         }
     }

@@ -30,8 +30,8 @@ fn idle_client_yields_its_share_and_regains_it() {
     let idle_ms = a.end_ms();
     assert_shares(&[a, b, c], &[2000.0, 1000.0, 500.0], SETTLED_MS, idle_ms);
     // The idle client's part goes to the others within a second, in the ratio of their shares.
-    let all = |from, to| a.rate(from, to) + b.rate(from, to) + c.rate(from, to);
-    let (before, taken) = (all(SETTLED_MS, idle_ms), all(idle_ms + 1000, idle_ms + 4000));
+    let total_rate = |from, to| a.rate(from, to) + b.rate(from, to) + c.rate(from, to);
+    let (before, taken) = (total_rate(SETTLED_MS, idle_ms), total_rate(idle_ms + 1000, idle_ms + 4000));
     println!("{before:.0} a second of all three, {taken:.0} of two");
     assert!(taken >= 0.9 * before, "an idle volume's part was left unused: {taken:.0} of {before:.0} a second");
     let ratio = b.rate(idle_ms + 1000, idle_ms + 4000) / c.rate(idle_ms + 1000, idle_ms + 4000);
@@ -41,8 +41,8 @@ fn idle_client_yields_its_share_and_regains_it() {
     let (usual, first) = (a.quantile_us(SETTLED_MS, idle_ms, 0.99), again.quantile_us(0, back_ms + 1000, 0.99));
     println!("p99 {usual} us before it idled, {first} us in the first second after it");
     assert!(first <= usual * 3 / 2, "{first} us instead of {usual} us");
-    let part =
-        again.rate(back_ms, back_ms + 2000) / (all(back_ms, back_ms + 2000) + again.rate(back_ms, back_ms + 2000));
+    let part = again.rate(back_ms, back_ms + 2000)
+        / (total_rate(back_ms, back_ms + 2000) + again.rate(back_ms, back_ms + 2000));
     assert!((0.45..=0.68).contains(&part), "it came back to {part:.2} of all instead of {:.2}", 4.0 / 7.0);
     daemon.stop();
 }

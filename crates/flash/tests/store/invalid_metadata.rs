@@ -1,4 +1,4 @@
-//! Forged numbers under right checksums: each is refused before it is used.
+//! Invalid numbers under valid checksums: each is refused before it is used.
 
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::superblock::{PLACES, Superblock};
@@ -9,7 +9,7 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Piece, Seam};
 use crate::world::{NAMES, SMALL, disks, formatted};
 
 /// Rewrites a changed superblock to both places of a device.
-async fn forge(seam: &SimSeam, disk: &SimDisk, forge: fn(&mut Superblock)) {
+async fn rewrite_superblock(seam: &SimSeam, disk: &SimDisk, change: fn(&mut Superblock)) {
     for at in PLACES {
         let buffer = Piece::whole(seam.alloc().expect("the pool has a free buffer"));
         let (result, mut pieces) = disk.read(at, vec![buffer]).await;
@@ -18,7 +18,7 @@ async fn forge(seam: &SimSeam, disk: &SimDisk, forge: fn(&mut Superblock)) {
         let mut raw = [0; BLOCK_BYTES];
         block.read_bytes(0, &mut raw);
         let mut superblock = Superblock::decode(&raw).expect("the superblock is valid");
-        forge(&mut superblock);
+        change(&mut superblock);
         let mut buffer = seam.alloc().expect("the pool has a free buffer");
         buffer.write_metadata(0, &*superblock.encode());
         disk.write(at, vec![Piece::whole(buffer.freeze())]).await.expect("the superblock is writable");
@@ -26,9 +26,9 @@ async fn forge(seam: &SimSeam, disk: &SimDisk, forge: fn(&mut Superblock)) {
 }
 
 #[test]
-fn forged_number_in_a_superblock_is_refused() {
-    type Forge = fn(&mut Superblock);
-    let forged: [(&str, Forge); 12] = [
+fn invalid_number_in_a_superblock_is_refused() {
+    type Change = fn(&mut Superblock);
+    let invalid_metadata: [(&str, Change); 12] = [
         ("segments", |superblock| superblock.segments = u32::MAX),
         ("a member's segments", |superblock| {
             superblock.members.iter_mut().for_each(|member| member.segments = u32::MAX)
@@ -47,21 +47,21 @@ fn forged_number_in_a_superblock_is_refused() {
         ("a tail", |superblock| superblock.tail = Sequence(u64::MAX)),
         ("a commit of the journal", |superblock| superblock.journal = CommitNo(u64::MAX)),
     ];
-    for (field, change) in forged {
+    for (field, change) in invalid_metadata {
         let world = formatted(1, SMALL);
         let seam = world.seam();
         world.block_on(async {
             let disks = disks(&seam, &NAMES).await;
             for disk in &disks {
-                forge(&seam, disk, change).await;
+                rewrite_superblock(&seam, disk, change).await;
             }
             for accept_missing in [false, true] {
                 let options = OpenOptions { accept_missing, ..OpenOptions::default() };
                 let error = flash::Store::open(&seam, &disks, options).await.err();
                 assert!(matches!(error, Some(StoreError::NoStore { .. })), "{field}: {error:?}");
             }
-            let (found, store) = inspect(&seam, &disks).await;
-            assert!(store.is_err() && found.len() == disks.len(), "{field}");
+            let (devices, store) = inspect(&seam, &disks).await;
+            assert!(store.is_err() && devices.len() == disks.len(), "{field}");
         });
     }
 }
@@ -72,7 +72,7 @@ fn members_with_different_constant_fields_are_refused() {
     let seam = world.seam();
     world.block_on(async {
         let disks = disks(&seam, &NAMES).await;
-        forge(&seam, &disks[1], |superblock| superblock.journal_bytes += 4096).await;
+        rewrite_superblock(&seam, &disks[1], |superblock| superblock.journal_bytes += 4096).await;
         let error = flash::Store::open(&seam, &disks, OpenOptions::default()).await.err();
         assert_eq!(error, Some(StoreError::Diverged));
     });

@@ -5,21 +5,21 @@ use std::io;
 use crate::{BLOCK_BYTES, BlockMut, Piece, SECTOR_BYTES, Seam, StreamReader};
 
 /// A reader with its buffer.
-pub struct Incoming<S: Seam, R: StreamReader<S>> {
+pub struct BufferedReader<S: Seam, R: StreamReader<S>> {
     reader: R,
     buffer: Vec<u8>,
-    used: usize,
+    consumed: usize,
     /// Reusable buffer for reads of a bounded number of bytes.
     bounded: Vec<u8>,
     /// Reused for its capacity.
     pieces: Vec<Piece<S::BlockMut>>,
 }
 
-impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
+impl<S: Seam, R: StreamReader<S>> BufferedReader<S, R> {
     /// An empty buffer with room for `capacity` bytes, at least 1.
     pub fn new(reader: R, capacity: usize) -> Self {
         let buffer = Vec::with_capacity(capacity);
-        Incoming { reader, buffer, used: 0, bounded: Vec::new(), pieces: Vec::new() }
+        BufferedReader { reader, buffer, consumed: 0, bounded: Vec::new(), pieces: Vec::new() }
     }
 
     /// Grows the buffer to `capacity` bytes; arrived bytes stay.
@@ -30,14 +30,14 @@ impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
     /// Arrived and unused bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        &self.buffer[self.used..]
+        &self.buffer[self.consumed..]
     }
 
-    /// Marks the first `len` of [`Incoming::bytes`] as used.
+    /// Marks the first `len` of [`BufferedReader::bytes`] as used.
     #[inline]
     pub fn consume(&mut self, len: usize) {
-        self.used += len;
-        assert!(self.used <= self.buffer.len(), "more bytes consumed than have arrived");
+        self.consumed += len;
+        assert!(self.consumed <= self.buffer.len(), "more bytes consumed than have arrived");
     }
 
     /// The interrupter of a pending read ([`StreamReader::interrupter`]).
@@ -47,18 +47,18 @@ impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
 
     /// Waits for more bytes. [`io::ErrorKind::UnexpectedEof`] after the peer has closed. The caller never waits for
     /// more bytes than fit into the buffer.
-    pub async fn more(&mut self) -> io::Result<()> {
-        self.drop_used();
+    pub async fn receive_more(&mut self) -> io::Result<()> {
+        self.drop_consumed();
         let buffer = std::mem::take(&mut self.buffer);
         assert!(buffer.len() < buffer.capacity(), "no free capacity for the awaited bytes");
         let (result, buffer) = self.reader.read(buffer).await;
         self.buffer = buffer;
-        arrived(result)
+        check_for_end(result)
     }
 
     /// Waits for more bytes and takes about `len` of them at most; the buffer must have room for them.
-    pub async fn more_of(&mut self, len: usize) -> io::Result<()> {
-        self.drop_used();
+    pub async fn receive_at_most(&mut self, len: usize) -> io::Result<()> {
+        self.drop_consumed();
         let mut bounded = std::mem::take(&mut self.bounded);
         if bounded.capacity() != len {
             bounded = Vec::with_capacity(len);
@@ -70,12 +70,12 @@ impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
         let (result, mut bounded) = self.reader.read(bounded).await;
         self.buffer.append(&mut bounded);
         self.bounded = bounded;
-        arrived(result)
+        check_for_end(result)
     }
 
-    fn drop_used(&mut self) {
-        self.buffer.drain(..self.used);
-        self.used = 0;
+    fn drop_consumed(&mut self) {
+        self.buffer.drain(..self.consumed);
+        self.consumed = 0;
     }
 
     /// Fills `blocks` completely: first with arrived bytes, then with bytes read directly into the blocks. The blocks
@@ -85,7 +85,7 @@ impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
         // Arrived bytes are padded to a whole sector, the finest unit of a write to a block.
         while self.bytes().len() < len && !self.bytes().len().is_multiple_of(SECTOR_BYTES) {
             let odd = self.bytes().len() % SECTOR_BYTES;
-            match self.more_of(SECTOR_BYTES - odd).await {
+            match self.receive_at_most(SECTOR_BYTES - odd).await {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 arrived => arrived?,
             }
@@ -117,7 +117,7 @@ impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
 }
 
 /// A read of zero bytes means that the peer has closed.
-fn arrived(result: io::Result<usize>) -> io::Result<()> {
+fn check_for_end(result: io::Result<usize>) -> io::Result<()> {
     match result? {
         0 => Err(io::ErrorKind::UnexpectedEof.into()),
         _ => Ok(()),

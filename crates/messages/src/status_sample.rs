@@ -5,7 +5,7 @@ use crate::report::EventReport;
 
 /// A status sample.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Sampled {
+pub struct StatusSample {
     /// When it was taken, in milliseconds since 1970.
     pub at_unix_ms: u64,
     /// The status.

@@ -172,19 +172,19 @@ impl<S: Seam> OpenRequest<S> {
 }
 
 /// All unanswered requests, by cookie; a cookie is never reused.
-pub(super) struct Table<S: Seam> {
+pub(super) struct RequestTable<S: Seam> {
     next: u64,
     open: BTreeMap<u64, Rc<OpenRequest<S>>>,
     to_send: VecDeque<u64>,
 }
 
-impl<S: Seam> Default for Table<S> {
+impl<S: Seam> Default for RequestTable<S> {
     fn default() -> Self {
-        Table { next: 1, open: BTreeMap::new(), to_send: VecDeque::new() }
+        RequestTable { next: 1, open: BTreeMap::new(), to_send: VecDeque::new() }
     }
 }
 
-impl<S: Seam> Table<S> {
+impl<S: Seam> RequestTable<S> {
     pub(super) fn add(&mut self, request: Rc<OpenRequest<S>>) {
         self.open.insert(self.next, request);
         self.to_send.push_back(self.next);

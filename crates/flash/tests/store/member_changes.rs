@@ -1,4 +1,4 @@
-//! Devices that join and leave while the store serves: a scenario with every kind of change, cut at every I/O, and
+//! Devices that join and leave while the store serves: a scenario with every kind of change, crashed at every I/O, and
 //! tests of single changes.
 
 use std::cell::{Cell, RefCell};
@@ -10,10 +10,10 @@ use flash::{MemberReport, MemberStatus, OpenOptions, PageNo, Recovered, Sabotage
 use seam::sim::{DiskImages, Fault, Ops, Rng, Rule, SimDiskSpec, SimSeam, Timing, When, World};
 use seam::{BlockMut, Disk, Nanos, Seam};
 
-use crate::cuts::{Counts, at_each_boundary, crashes};
-use crate::model::{Model, read_all};
+use crate::crash_points::{CrashCounts, at_each_boundary, crashes};
+use crate::model::{LogModel, read_all};
 use crate::workload::Workload;
-use crate::world::{ALL, PAGED, SMALL, Shape, after, disks, formatted};
+use crate::world::{ALL, PAGED, SMALL, StoreShape, after, disks, formatted};
 
 /// Opens the store on the devices of this list that are members.
 pub async fn open_members(
@@ -37,22 +37,22 @@ fn present_names(world: &World) -> Vec<&'static str> {
 }
 
 /// Checks that the model allows what recovery finds. Returns the members.
-fn recover(world: &World, model: &Model, options: OpenOptions) -> Result<Vec<MemberReport>, String> {
+fn recover(world: &World, model: &LogModel, options: OpenOptions) -> Result<Vec<MemberReport>, String> {
     let seam = world.seam();
     let names = present_names(world);
-    let found = world.run_until(async {
+    let members = world.run_until(async {
         let (store, recovered) = open_members(&seam, &names, options).await.map_err(|error| error.to_string())?;
-        let found = read_all(&seam, &store, &recovered).await?;
-        model.check(&found).map(|()| store.members())
+        let content = read_all(&seam, &store, &recovered).await?;
+        model.check(&content).map(|()| store.members())
     });
-    found.map_err(|stop| stop.to_string())?
+    members.map_err(|stop| stop.to_string())?
 }
 
 /// Checks that every copy of the log holds all of it alone, or is refused.
 fn each_copy_alone(
     images: impl Fn() -> DiskImages,
     members: &[MemberReport],
-    model: &Model,
+    model: &LogModel,
     options: OpenOptions,
 ) -> Result<(), String> {
     let copies = members.iter().filter(|member| member.role == Role::Log && member.status == MemberStatus::InService);
@@ -79,19 +79,19 @@ fn each_copy_alone(
     Ok(())
 }
 
-struct Script {
+struct Scenario {
     seam: SimSeam,
-    model: Rc<RefCell<Model>>,
+    model: Rc<RefCell<LogModel>>,
     first_error: Rc<RefCell<Option<String>>>,
     seed: u64,
     options: OpenOptions,
 }
 
-impl Script {
+impl Scenario {
     async fn open(&self) -> Store<SimSeam> {
         let (store, recovered) = open_members(&self.seam, &ALL, self.options).await.expect("the store opens");
-        let found = read_all(&self.seam, &store, &recovered).await.expect("live records can be read");
-        self.model.borrow_mut().adopt_recovered(&recovered, &found);
+        let content = read_all(&self.seam, &store, &recovered).await.expect("live records can be read");
+        self.model.borrow_mut().adopt_recovered(&recovered, &content);
         store
     }
 
@@ -102,14 +102,14 @@ impl Script {
 
     /// Runs clients while the members change.
     async fn run_during<T>(&self, store: &Store<SimSeam>, number: u64, change: impl Future<Output = T>) -> T {
-        let (workload, done) = (self.workload(store), Rc::new(Cell::new(false)));
-        let (flag, seed) = (Rc::clone(&done), self.seed + number);
+        let (workload, change_ended) = (self.workload(store), Rc::new(Cell::new(false)));
+        let (flag, seed) = (Rc::clone(&change_ended), self.seed + number);
         self.seam.spawn(async move {
             workload.run(seed, 2, 5).await;
             flag.set(true);
         });
         let result = change.await;
-        while !done.get() {
+        while !change_ended.get() {
             self.seam.sleep(Nanos::from_micros(50)).await;
         }
         result
@@ -146,37 +146,37 @@ impl Script {
 
 /// A world with three members and a fourth device that is not a member.
 fn world_with_another(seed: u64) -> World {
-    let world = formatted(seed, Shape { devices: 3, ..SMALL });
+    let world = formatted(seed, StoreShape { devices: 3, ..SMALL });
     let spec = SimDiskSpec::new(FIRST_SEGMENT_BYTES + SMALL.segments * SMALL.segment_bytes);
     let timing = Timing::between(Nanos::from_micros(20), Nanos::from_micros(200));
     world.add_disk(ALL[3], SimDiskSpec { timing, ..spec });
     world
 }
 
-/// Cuts the scenario of `seed` at every I/O boundary.
-pub fn campaign(seed: u64, sabotage: Sabotage) -> Result<Counts, String> {
+/// Crashes the scenario of `seed` at every I/O boundary.
+pub fn crash_at_every_io(seed: u64, sabotage: Sabotage) -> Result<CrashCounts, String> {
     let world = world_with_another(seed);
     let options = OpenOptions { sabotage, ..OpenOptions::default() };
-    let (model, done) = (Rc::<RefCell<Model>>::default(), Rc::new(Cell::new(false)));
-    let script = Script { seam: world.seam(), model: Rc::clone(&model), first_error: Rc::default(), seed, options };
-    let (first_error, flag) = (Rc::clone(&script.first_error), Rc::clone(&done));
+    let (model, has_ended) = (Rc::<RefCell<LogModel>>::default(), Rc::new(Cell::new(false)));
+    let scenario = Scenario { seam: world.seam(), model: Rc::clone(&model), first_error: Rc::default(), seed, options };
+    let (first_error, flag) = (Rc::clone(&scenario.first_error), Rc::clone(&has_ended));
     let control = world.disk(ALL[0]).expect("the disk exists");
     let fail = move || control.add_fault(Rule::new(Fault::Error, Ops::WRITE | Ops::FLUSH, When::Always));
     world.seam().spawn(async move {
-        script.run(fail).await;
+        scenario.run(fail).await;
         flag.set(true);
     });
-    let (rng, mut counts) = (Rng::new(seed, 77), Counts::default());
-    at_each_boundary(&world, &done, |cut| {
+    let (rng, mut counts) = (Rng::new(seed, 77), CrashCounts::default());
+    at_each_boundary(&world, &has_ended, |snapshot| {
         counts.boundaries += 1;
-        for (how, survivals) in crashes(cut, &rng) {
+        for (crash, survivals) in crashes(snapshot, &rng) {
             counts.crashes += 1;
-            let images = || cut.images(|number| survivals[number]);
+            let images = || snapshot.images(|number| survivals[number]);
             let members = recover(&after(rng.next(), images()), &model.borrow(), options)
-                .map_err(|error| format!("{how}: {error}"))?;
+                .map_err(|error| format!("{crash}: {error}"))?;
             if counts.crashes.is_multiple_of(4) {
                 each_copy_alone(images, &members, &model.borrow(), options)
-                    .map_err(|error| format!("{how}: {error}"))?;
+                    .map_err(|error| format!("{crash}: {error}"))?;
             }
         }
         Ok(())
@@ -190,7 +190,7 @@ pub fn campaign(seed: u64, sabotage: Sabotage) -> Result<Counts, String> {
 #[test]
 fn member_changes_cut_at_any_io_lose_nothing() {
     for seed in 0..2 {
-        let counts = campaign(seed, Sabotage::None).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let counts = crash_at_every_io(seed, Sabotage::None).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         println!("seed {seed}: {counts:?}");
         assert!(counts.boundaries > 200 && counts.crashes > 2_000, "{counts:?}");
     }
@@ -198,10 +198,10 @@ fn member_changes_cut_at_any_io_lose_nothing() {
 
 #[test]
 fn join_without_resync_is_caught() {
-    let caught = (0..6).find_map(|seed| Some((seed, campaign(seed, Sabotage::SkipResync).err()?)));
+    let caught = (0..6).find_map(|seed| Some((seed, crash_at_every_io(seed, Sabotage::SkipResync).err()?)));
     let (seed, error) = caught.expect("a copy that lacks the log is detected");
     println!("seed {seed}: {error}");
-    campaign(seed, Sabotage::None).expect("the same scenario passes without it");
+    crash_at_every_io(seed, Sabotage::None).expect("the same scenario passes without it");
 }
 
 /// The outcome of a member change that runs in its own task.
@@ -227,12 +227,12 @@ async fn wait_outcome(seam: &SimSeam, outcome: Outcome) -> Result<u32, StoreErro
 }
 
 /// Opens the store of a world, and writes records to its log.
-async fn store_with_records(world: &World, seam: &SimSeam) -> (Script, Store<SimSeam>) {
+async fn store_with_records(world: &World, seam: &SimSeam) -> (Scenario, Store<SimSeam>) {
     let options = OpenOptions::default();
-    let script = Script { seam: seam.clone(), model: Rc::default(), first_error: Rc::default(), seed: 1, options };
+    let scenario = Scenario { seam: seam.clone(), model: Rc::default(), first_error: Rc::default(), seed: 1, options };
     let (store, _) = open_members(seam, &present_names(world), options).await.expect("the store opens");
-    script.workload(&store).run(1, 2, 8).await;
-    (script, store)
+    scenario.workload(&store).run(1, 2, 8).await;
+    (scenario, store)
 }
 
 #[test]
@@ -240,9 +240,9 @@ fn cancelled_change_is_reported_while_paused_and_leaves_no_trace() {
     let world = world_with_another(1);
     let seam = world.seam();
     world.block_on(async {
-        let (script, store) = store_with_records(&world, &seam).await;
+        let (scenario, store) = store_with_records(&world, &seam).await;
         let (before, generation) = (store.members(), store.generation());
-        let (new, other) = (script.disk(3).await, store.clone());
+        let (new, other) = (scenario.disk(3).await, store.clone());
         let replaced = spawn_change(&seam, async move { other.replace(0, new, false).await });
         while store.job().is_none_or(|job| job.total_bytes == 0) {
             seam.sleep(Nanos::from_micros(20)).await;
@@ -253,23 +253,23 @@ fn cancelled_change_is_reported_while_paused_and_leaves_no_trace() {
         assert!(job.paused && job.done_bytes < job.total_bytes && job.kind == flash::JobKind::Replace, "{job:?}");
         let refused = store.remove(2, false).await;
         assert!(matches!(refused, Err(StoreError::Refused(_))), "one job at a time: {refused:?}");
-        script.workload(&store).run(2, 2, 8).await;
+        scenario.workload(&store).run(2, 2, 8).await;
         assert_eq!(store.job().expect("the job is paused").done_bytes, job.done_bytes);
         assert!(store.cancel_job());
         assert_eq!(wait_outcome(&seam, replaced).await, Err(StoreError::Cancelled));
         assert_eq!((store.members(), store.generation(), store.job()), (before, generation, None));
-        let new = script.disk(3).await;
+        let new = scenario.disk(3).await;
         assert_eq!(store.replace(0, new, false).await, Ok(3), "the same device, which is empty again");
-        assert_eq!(script.first_error.take(), None);
+        assert_eq!(scenario.first_error.take(), None);
     });
 }
 
 #[test]
 fn log_member_is_removed_only_while_another_carries_the_log() {
-    let world = formatted(1, Shape { devices: 3, ..SMALL });
+    let world = formatted(1, StoreShape { devices: 3, ..SMALL });
     let seam = world.seam();
     world.block_on(async {
-        let (script, store) = store_with_records(&world, &seam).await;
+        let (scenario, store) = store_with_records(&world, &seam).await;
         let started_at = seam.now();
         store.remove(2, false).await.unwrap();
         assert!(seam.now().since(started_at) < Nanos::from_secs(1));
@@ -278,10 +278,10 @@ fn log_member_is_removed_only_while_another_carries_the_log() {
         assert!(matches!(store.remove(1, true).await, Err(StoreError::Refused(_))), "the last copy");
         assert_eq!((store.copies(), store.members().len()), (1, 1));
         // The device returns as another member.
-        let first = script.disk(0).await;
+        let first = scenario.disk(0).await;
         assert_eq!(store.add(first, false).await, Ok(3));
         assert_eq!(store.copies(), 2);
-        let third = script.disk(2).await;
+        let third = scenario.disk(2).await;
         assert!(matches!(store.add(third.clone(), false).await, Ok(4)));
         let again = store.add(third, true).await;
         assert!(matches!(again, Err(StoreError::Refused(_))), "a member already: {again:?}");
@@ -290,12 +290,12 @@ fn log_member_is_removed_only_while_another_carries_the_log() {
 
 #[test]
 fn second_loss_during_a_resync_is_reported_and_fails_appends() {
-    let world = formatted(1, Shape { devices: 3, ..SMALL });
+    let world = formatted(1, StoreShape { devices: 3, ..SMALL });
     let seam = world.seam();
     world.block_on(async {
-        let (script, store) = store_with_records(&world, &seam).await;
+        let (scenario, store) = store_with_records(&world, &seam).await;
         store.remove(1, true).await.expect("a member for pages takes its place");
-        let third = script.disk(1).await;
+        let third = scenario.disk(1).await;
         let fail = |number: usize| {
             let rule = Rule::new(Fault::Error, Ops::WRITE | Ops::FLUSH, When::Always);
             world.disk(ALL[number]).unwrap().add_fault(rule);
@@ -313,7 +313,7 @@ fn second_loss_during_a_resync_is_reported_and_fails_appends() {
         assert!(store.pause_job(true));
         fail(0);
         fail(2);
-        script.workload(&other).run(3, 1, 3).await;
+        scenario.workload(&other).run(3, 1, 3).await;
         store.pause_job(false);
         assert!(matches!(wait_outcome(&seam, change).await, Err(StoreError::Failed(_))));
         let lost = store.members().iter().filter(|member| matches!(member.status, MemberStatus::Lost(_))).count();
@@ -325,25 +325,25 @@ fn second_loss_during_a_resync_is_reported_and_fails_appends() {
 #[test]
 fn member_lost_while_filled_to_take_over_keeps_its_superblocks() {
     for is_cancelled in [false, true] {
-        let world = formatted(1, Shape { devices: 3, ..PAGED });
+        let world = formatted(1, StoreShape { devices: 3, ..PAGED });
         let seam = world.seam();
         world.block_on(async {
-            let (script, store) = store_with_records(&world, &seam).await;
+            let (scenario, store) = store_with_records(&world, &seam).await;
             let pages = store.pages();
             pages.load().await;
-            let of = pages.volume(VolumeId(7));
+            let volume = pages.volume(VolumeId(7));
             let on_third =
                 || pages.stats().members.iter().any(|member| member.member == 2 && member.promotion_bytes > 0);
             for page in (0..400).take_while(|_| !on_third()) {
                 let block = seam.alloc().expect("the pool has a free buffer").freeze();
-                drop(of.put(PageNo(page), vec![(0, block)]).await);
+                drop(volume.put(PageNo(page), vec![(0, block)]).await);
                 seam.sleep(Nanos::from_micros(10)).await;
             }
             assert!(on_third(), "{:?}", pages.stats());
             // The pages on the third device are flushed before they are dropped. That flush fails.
             world.disk(ALL[2]).unwrap().add_fault(Rule::new(Fault::Error, Ops::FLUSH, When::Nth(0)));
             world.disk(ALL[0]).unwrap().add_fault(Rule::new(Fault::Error, Ops::WRITE, When::Always));
-            script.workload(&store).run(2, 1, 3).await;
+            scenario.workload(&store).run(2, 1, 3).await;
             while !matches!(store.members()[2].status, MemberStatus::Lost(_)) {
                 seam.sleep(Nanos::from_micros(20)).await;
             }
@@ -355,7 +355,7 @@ fn member_lost_while_filled_to_take_over_keeps_its_superblocks() {
                 seam.sleep(Nanos::from_millis(1)).await;
             }
             assert_eq!(store.copies(), 1);
-            drop((pages, of, script, store));
+            drop((pages, volume, scenario, store));
             let (store, _) = open_members(&seam, &ALL[1..3], OpenOptions::default()).await.expect("the store opens");
             assert_eq!(
                 store.members()[2].status,
@@ -373,12 +373,12 @@ fn device_is_added_while_a_cache_holds_all_buffers() {
     let world = world_with_another(1);
     let seam = world.seam();
     world.block_on(async {
-        let (script, store) = store_with_records(&world, &seam).await;
+        let (scenario, store) = store_with_records(&world, &seam).await;
         let held = RefCell::new(std::iter::from_fn(|| seam.alloc()).collect::<Vec<_>>());
         assert!(held.borrow().len() > 100 && seam.alloc().is_none());
         // Only the cache frees buffers.
         store.set_fallback_buffers(move || held.borrow_mut().pop());
-        let fourth = script.disk(3).await;
+        let fourth = scenario.disk(3).await;
         let added = spawn_change(&seam, {
             let store = store.clone();
             async move { store.add(fourth, false).await }
@@ -393,11 +393,11 @@ fn device_is_added_while_a_cache_holds_all_buffers() {
 /// A device that had the number before must neither be written to nor count as a copy.
 #[test]
 fn reused_member_number_refers_only_to_its_new_device() {
-    let world = formatted(1, Shape { devices: 3, ..SMALL });
+    let world = formatted(1, StoreShape { devices: 3, ..SMALL });
     let seam = world.seam();
     world.block_on(async {
-        let (script, store) = store_with_records(&world, &seam).await;
-        let workload = script.workload(&store);
+        let (scenario, store) = store_with_records(&world, &seam).await;
+        let workload = scenario.workload(&store);
         for round in 0..12 {
             let members = store.members();
             let carries = |member: &&MemberReport| member.role == Role::Log && member.status == MemberStatus::InService;
@@ -414,25 +414,26 @@ fn reused_member_number_refers_only_to_its_new_device() {
                 workload.run(100 + round, 1, 1).await;
             }
             control.come_back();
-            let back = script.disk(number).await;
+            let back = scenario.disk(number).await;
             store.add(back, true).await.expect("the device is added again");
             assert_eq!((store.copies(), store.members().len()), (2, 3), "{:?}", store.members());
         }
-        assert_eq!(script.first_error.take(), None);
+        assert_eq!(scenario.first_error.take(), None);
     });
 }
 
 #[test]
 fn smaller_device_takes_over_when_the_log_fits_it() {
-    let world = formatted(1, Shape { devices: 2, segments: 8, ..SMALL });
+    let world = formatted(1, StoreShape { devices: 2, segments: 8, ..SMALL });
     world.add_disk(ALL[3], SimDiskSpec::new(FIRST_SEGMENT_BYTES + 5 * SMALL.segment_bytes));
     let seam = world.seam();
     let options = OpenOptions::default();
     world.block_on(async {
-        let script = Script { seam: seam.clone(), model: Rc::default(), first_error: Rc::default(), seed: 1, options };
+        let scenario =
+            Scenario { seam: seam.clone(), model: Rc::default(), first_error: Rc::default(), seed: 1, options };
         let names = [ALL[0], ALL[1]];
         let (store, _) = open_members(&seam, &names, options).await.unwrap();
-        let workload = script.workload(&store);
+        let workload = scenario.workload(&store);
         let disks = disks(&seam, &[ALL[3]]).await;
         let other = store.clone();
         workload.run(1, 2, 30).await;
@@ -445,12 +446,12 @@ fn smaller_device_takes_over_when_the_log_fits_it() {
         assert_eq!(wait_outcome(&seam, replaced).await, Ok(2));
         assert_eq!((store.copies(), store.room().1), (2, 5));
         workload.run(4, 2, 30).await;
-        assert_eq!(script.first_error.take(), None);
+        assert_eq!(scenario.first_error.take(), None);
         drop(workload);
         drop(store);
         let (store, recovered) = open_members(&seam, &[ALL[0], ALL[3]], options).await.unwrap();
         let found = read_all(&seam, &store, &recovered).await.unwrap();
-        script.model.borrow().check(&found).unwrap();
+        scenario.model.borrow().check(&found).unwrap();
     });
 }
 
@@ -459,12 +460,12 @@ fn removed_device_that_was_used_alone_is_never_taken_as_a_member() {
     let world = world_with_another(1);
     let seam = world.seam();
     world.block_on(async {
-        let (script, store) = store_with_records(&world, &seam).await;
+        let (scenario, store) = store_with_records(&world, &seam).await;
         // The device is unreachable while it is removed, so its superblocks still call it a member.
         let second = world.disk(ALL[1]).unwrap();
         second.vanish();
-        let fourth = script.disk(3).await;
-        script.workload(&store).run(5, 1, 3).await;
+        let fourth = scenario.disk(3).await;
+        scenario.workload(&store).run(5, 1, 3).await;
         while store.copies() < 2 || store.job().is_some() {
             seam.sleep(Nanos::from_millis(1)).await;
         }

@@ -1,4 +1,4 @@
-//! A scenario, cut at every I/O boundary in every way, and each recovery from it cut in turn.
+//! A scenario that crashes at every I/O boundary with every loss of writes, and recoveries that crash likewise.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use flash::{MemberStatus, OpenOptions, Sabotage, StoreError};
 use seam::sim::{CrashMode, DiskImages, Fault, Ops, Rng, Rule, SimSeam, Snapshot, Stop, Survival, When, World};
 use seam::{Nanos, Seam};
 
-use crate::model::{Found, Model, read_all};
+use crate::model::{LogModel, RecoveredBlocks, read_all};
 use crate::workload::Workload;
 use crate::world::{NAMES, SMALL, after, formatted, open, open_named};
 
@@ -16,29 +16,29 @@ const SUBSETS: u64 = 8;
 
 /// Counts of a campaign.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counts {
+pub struct CrashCounts {
     pub boundaries: u64,
     pub crashes: u64,
     pub crashes_in_recovery: u64,
 }
 
 /// Every outcome that a crash at this moment can have: the survival of each unflushed write.
-pub fn crashes(cut: &Snapshot, rng: &Rng) -> Vec<(String, Vec<Survival>)> {
-    let changes: Vec<_> = cut.changes().collect();
-    let all = |survival| vec![survival; changes.len()];
-    let mut crashes = vec![("all unflushed lost".to_owned(), all(Survival::Lost))];
+pub fn crashes(snapshot: &Snapshot, rng: &Rng) -> Vec<(String, Vec<Survival>)> {
+    let changes: Vec<_> = snapshot.changes().collect();
+    let every_member = |survival| vec![survival; changes.len()];
+    let mut crashes = vec![("all unflushed lost".to_owned(), every_member(Survival::Lost))];
     if changes.is_empty() {
         return crashes;
     }
-    crashes.push(("all kept".to_owned(), all(Survival::Whole)));
+    crashes.push(("all kept".to_owned(), every_member(Survival::Whole)));
     for lost in 0..changes.len() {
-        let mut survivals = all(Survival::Whole);
+        let mut survivals = every_member(Survival::Whole);
         survivals[lost] = Survival::Lost;
         crashes.push((format!("{lost} alone lost"), survivals));
     }
     for (last, change) in changes.iter().enumerate().filter(|(_, change)| change.last_of_disk) {
         for sectors in 1..change.count {
-            let mut torn = all(Survival::Whole);
+            let mut torn = every_member(Survival::Whole);
             torn[last] = Survival::First(sectors);
             crashes.push((format!("{last} torn after {sectors} sectors"), torn));
         }
@@ -56,53 +56,53 @@ pub fn crashes(cut: &Snapshot, rng: &Rng) -> Vec<(String, Vec<Survival>)> {
 }
 
 /// Recovers and checks what is found against the model.
-fn recover(world: &World, model: &Model, options: OpenOptions) -> Result<Found, String> {
+fn recover(world: &World, model: &LogModel, options: OpenOptions) -> Result<RecoveredBlocks, String> {
     let seam = world.seam();
-    let found = world.run_until(async {
+    let content = world.run_until(async {
         let (store, recovered) = open(world, &seam, options).await.map_err(|error| error.to_string())?;
-        let found = read_all(&seam, &store, &recovered).await?;
-        model.check(&found).map(|()| found)
+        let content = read_all(&seam, &store, &recovered).await?;
+        model.check(&content).map(|()| content)
     });
-    found.map_err(|stop| stop.to_string())?
+    content.map_err(|stop| stop.to_string())?
 }
 
 /// Recovers from a crash; with `deep` also from every crash of that recovery. A recovery after a completed one must
 /// find the same.
 fn recover_deeply(
     images: impl Fn() -> DiskImages,
-    model: &Model,
+    model: &LogModel,
     options: OpenOptions,
     deep: bool,
     rng: &Rng,
-    counts: &mut Counts,
+    counts: &mut CrashCounts,
 ) -> Result<(), String> {
     let world = after(rng.next(), images());
-    let found = recover(&world, model, options)?;
-    let again = after(rng.next(), world.crash(CrashMode::LoseAll));
-    let later = recover(&again, model, options).map_err(|error| format!("opened again: {error}"))?;
-    if later != found {
-        return Err(format!("opened again, another content: {found:?}, then {later:?}"));
+    let content = recover(&world, model, options)?;
+    let reopened_world = after(rng.next(), world.crash(CrashMode::LoseAll));
+    let reopened = recover(&reopened_world, model, options).map_err(|error| format!("opened again: {error}"))?;
+    if reopened != content {
+        return Err(format!("opened again, another content: {content:?}, then {reopened:?}"));
     }
     if !deep {
         return Ok(());
     }
     let world = after(rng.next(), images());
-    let done = Rc::new(Cell::new(false));
-    let (seam, flag) = (world.seam(), Rc::clone(&done));
+    let has_ended = Rc::new(Cell::new(false));
+    let (seam, flag) = (world.seam(), Rc::clone(&has_ended));
     world.seam().spawn(async move {
         let _opened = open_named(&seam, &NAMES, options).await;
         flag.set(true);
     });
-    at_each_boundary(&world, &done, |cut| {
-        if cut.changes().next().is_none() {
+    at_each_boundary(&world, &has_ended, |snapshot| {
+        if snapshot.changes().next().is_none() {
             return Ok(());
         }
-        for (how, survivals) in crashes(cut, rng) {
+        for (crash, survivals) in crashes(snapshot, rng) {
             counts.crashes_in_recovery += 1;
-            let world = after(1, cut.images(|number| survivals[number]));
-            let again = recover(&world, model, options).map_err(|error| format!("{how} in recovery: {error}"))?;
-            if again != found {
-                return Err(format!("{how} in recovery: {found:?} became {again:?}"));
+            let world = after(1, snapshot.images(|number| survivals[number]));
+            let recovered = recover(&world, model, options).map_err(|error| format!("{crash} in recovery: {error}"))?;
+            if recovered != content {
+                return Err(format!("{crash} in recovery: {content:?} became {recovered:?}"));
             }
         }
         Ok(())
@@ -112,7 +112,7 @@ fn recover_deeply(
 /// R6 and R10: a member in service, by the superblocks, holds everything that was acknowledged. Alone it is refused
 /// unless that is accepted, or it is known to be the only copy. A member that was taken out is not read, and not opened
 /// alone.
-fn each_mirror_alone(images: impl Fn() -> DiskImages, model: &Model, options: OpenOptions) -> Result<(), String> {
+fn each_mirror_alone(images: impl Fn() -> DiskImages, model: &LogModel, options: OpenOptions) -> Result<(), String> {
     let world = after(1, images());
     let seam = world.seam();
     let members = world.block_on(async {
@@ -138,24 +138,24 @@ fn each_mirror_alone(images: impl Fn() -> DiskImages, model: &Model, options: Op
     Ok(())
 }
 
-/// Runs the world until `done`, and calls `each` at each I/O boundary.
+/// Runs the world until `has_ended`, and calls `check` at each I/O boundary.
 pub fn at_each_boundary(
     world: &World,
-    done: &Cell<bool>,
-    mut each: impl FnMut(&Snapshot) -> Result<(), String>,
+    has_ended: &Cell<bool>,
+    mut check: impl FnMut(&Snapshot) -> Result<(), String>,
 ) -> Result<(), String> {
     let seam = world.seam();
     loop {
         world.crash_at_io(world.io_count() + 1);
         let ended = world.run_until(async {
-            while !done.get() {
+            while !has_ended.get() {
                 seam.sleep(Nanos::from_micros(10)).await;
             }
         });
         match ended {
             Ok(()) => return Ok(()),
             Err(Stop::CrashPoint) => {
-                each(&world.snapshot()).map_err(|error| format!("I/O {}: {error}", world.io_count()))?
+                check(&world.snapshot()).map_err(|error| format!("I/O {}: {error}", world.io_count()))?
             }
             Err(stop) => return Err(stop.to_string()),
         }
@@ -164,12 +164,12 @@ pub fn at_each_boundary(
 
 /// Scenario: two writers and a third volume fill and wrap the log. The store is closed and opened, loses a member, and
 /// is opened again with the stale member present.
-async fn run_script(script: Script, fail: impl Fn()) {
-    let Script { seam, model, first_error, seed, options } = script;
+async fn run_scenario(scenario: Scenario, fail: impl Fn()) {
+    let Scenario { seam, model, first_error, seed, options } = scenario;
     for round in 0..3 {
         let (store, recovered) = open_named(&seam, &NAMES, options).await.expect("the store opens");
-        let found = read_all(&seam, &store, &recovered).await.expect("live records can be read");
-        model.borrow_mut().adopt_recovered(&recovered, &found);
+        let content = read_all(&seam, &store, &recovered).await.expect("live records can be read");
+        model.borrow_mut().adopt_recovered(&recovered, &content);
         let (seam, model, first_error) = (seam.clone(), Rc::clone(&model), Rc::clone(&first_error));
         let workload =
             Workload { seam, store: store.clone(), model, first_error, full_without_live_record: Rc::default() };
@@ -186,38 +186,38 @@ async fn run_script(script: Script, fail: impl Fn()) {
     }
 }
 
-struct Script {
+struct Scenario {
     seam: SimSeam,
-    model: Rc<RefCell<Model>>,
+    model: Rc<RefCell<LogModel>>,
     first_error: Rc<RefCell<Option<String>>>,
     seed: u64,
     options: OpenOptions,
 }
 
-/// Cuts the scenario of `seed` at every I/O boundary. The recovery of every `deep_every`th crash is cut, too.
-pub fn campaign(seed: u64, sabotage: Sabotage, deep_every: u64) -> Result<Counts, String> {
+/// Crashes the scenario of `seed` at every I/O boundary. The recovery from every `deep_every`th crash crashes, too.
+pub fn crash_at_every_io(seed: u64, sabotage: Sabotage, deep_every: u64) -> Result<CrashCounts, String> {
     let world = formatted(seed, SMALL);
     let options = OpenOptions { sabotage, ..OpenOptions::default() };
-    let (model, done) = (Rc::<RefCell<Model>>::default(), Rc::new(Cell::new(false)));
-    let script = Script { seam: world.seam(), model: Rc::clone(&model), first_error: Rc::default(), seed, options };
-    let (first_error, flag) = (Rc::clone(&script.first_error), Rc::clone(&done));
+    let (model, has_ended) = (Rc::<RefCell<LogModel>>::default(), Rc::new(Cell::new(false)));
+    let scenario = Scenario { seam: world.seam(), model: Rc::clone(&model), first_error: Rc::default(), seed, options };
+    let (first_error, flag) = (Rc::clone(&scenario.first_error), Rc::clone(&has_ended));
     let control = world.disk(NAMES[1]).expect("the disk exists");
     let fail = move || control.add_fault(Rule::new(Fault::Error, Ops::WRITE | Ops::FLUSH, When::Always));
     world.seam().spawn(async move {
-        run_script(script, fail).await;
+        run_scenario(scenario, fail).await;
         flag.set(true);
     });
-    let (rng, mut counts) = (Rng::new(seed, 77), Counts::default());
-    at_each_boundary(&world, &done, |cut| {
+    let (rng, mut counts) = (Rng::new(seed, 77), CrashCounts::default());
+    at_each_boundary(&world, &has_ended, |snapshot| {
         counts.boundaries += 1;
-        let lost = || cut.images(|_| Survival::Lost);
+        let lost = || snapshot.images(|_| Survival::Lost);
         each_mirror_alone(lost, &model.borrow(), options)?;
-        for (how, survivals) in crashes(cut, &rng) {
+        for (crash, survivals) in crashes(snapshot, &rng) {
             counts.crashes += 1;
             let deep = counts.crashes.is_multiple_of(deep_every);
-            let images = || cut.images(|number| survivals[number]);
+            let images = || snapshot.images(|number| survivals[number]);
             recover_deeply(images, &model.borrow(), options, deep, &rng, &mut counts)
-                .map_err(|error| format!("{how}: {error}"))?;
+                .map_err(|error| format!("{crash}: {error}"))?;
         }
         Ok(())
     })?;
@@ -230,7 +230,8 @@ pub fn campaign(seed: u64, sabotage: Sabotage, deep_every: u64) -> Result<Counts
 #[test]
 fn acknowledged_records_survive_a_crash_at_any_io_even_in_recovery() {
     for seed in 0..2 {
-        let counts = campaign(seed, Sabotage::None, 160).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let counts =
+            crash_at_every_io(seed, Sabotage::None, 160).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         println!("seed {seed}: {counts:?}");
         assert!(counts.boundaries > 300 && counts.crashes > 5_000 && counts.crashes_in_recovery > 1_000, "{counts:?}");
     }
