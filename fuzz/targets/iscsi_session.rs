@@ -157,9 +157,9 @@ async fn sessions(world: &World, mode: u8, input: &[u8], usages: &'static [Vec<u
     let store = MemoryStore::default();
     let policy = if mode & 8 == 0 { WritePolicy::None } else { WritePolicy::WriteBack };
     let target = target(&seam, &core, policy, &store).await;
-    let proves = mode & 4 != 0;
+    let uses_chap = mode & 4 != 0;
     let options = Options {
-        chap_users: proves
+        chap_users: uses_chap
             .then(|| ChapUser::of_all(Credentials { user: USER.into(), secret: SECRET.to_vec(), mutual: None }))
             .into_iter()
             .collect(),
@@ -178,7 +178,7 @@ async fn sessions(world: &World, mode: u8, input: &[u8], usages: &'static [Vec<u
     let [healthy_portal, portal] = portals();
     let parameters = PARAMETERS[usize::from(mode >> 4 & 3)];
     let digests = (mode & 1 != 0, mode & 2 != 0);
-    let login = LoginOptions { portal, name: NAMES[0], isid: [1; 6], digests, proves, parameters };
+    let login = LoginOptions { portal, name: NAMES[0], isid: [1; 6], digests, uses_chap, parameters };
     let healthy = LoginOptions { portal: healthy_portal, name: HEALTHY, ..login.clone() };
     let hostile = Rc::new(Hostile::new(seam.clone(), login.clone(), usages));
     let memory_check = check_memory(seam.clone(), server.clone(), Rc::clone(&hostile), before);

@@ -123,8 +123,8 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
             used: at + USED_AT,
             log: at + USED_AT,
         });
-        messages.push(Message::SetVringFd { which: VringFdKind::Call, index, fd: Some(copy()) });
-        messages.push(Message::SetVringFd { which: VringFdKind::Kick, index, fd: Some(copy()) });
+        messages.push(Message::SetVringFd { kind: VringFdKind::Call, index, fd: Some(copy()) });
+        messages.push(Message::SetVringFd { kind: VringFdKind::Kick, index, fd: Some(copy()) });
         messages.push(Message::SetVringEnable { index, enabled: true });
     }
     for message in messages {
@@ -183,7 +183,7 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
                 let index = u32::from(act >> 3 & 1);
                 let _ = session.handle(Message::GetVringBase { index }, never).await;
                 let _ = session
-                    .handle(Message::SetVringFd { which: VringFdKind::Kick, index, fd: Some(copy()) }, never)
+                    .handle(Message::SetVringFd { kind: VringFdKind::Kick, index, fd: Some(copy()) }, never)
                     .await;
             }
         }

@@ -24,6 +24,7 @@ pub struct LoginOptions {
     pub isid: [u8; 6],
     pub digests: (bool, bool),
     /// Authenticates with CHAP.
+    pub uses_chap: bool,
     /// Requested parameters, except digests.
     pub parameters: &'static str,
 }

@@ -53,6 +53,7 @@ pub enum R2tResponse {
     WrongOffset,
     WrongTransferTag,
     /// The final PDU is missing.
+    Endless,
     TooLong,
 }
 
