@@ -8,6 +8,8 @@ use crate::curve::{LruCurve, knee};
 use crate::replay::recording::{BLOCK_BYTES, PAGE_BYTES};
 use crate::replay::{Layer, LayerSize, Pages, Plan, Recording, Replacement, Report, simulate};
 
+use purchase::hit_ratio_at;
+
 pub use purchase::{Confidence, Kind, Present, Purchase};
 
 /// Cache sizes to evaluate, in thousandths of a percent of the footprint.
@@ -49,7 +51,8 @@ pub struct Step {
     pub lru_miss_ratio: f64,
     /// Mean latency of a request in nanoseconds.
     pub latency_ns: f64,
-    /// Disks that the hits make unnecessary; `None` when the trace has no times.
+    /// Disks that the hits make unnecessary, of a volume those beyond the hits of the present size; `None` when the
+    /// trace has no times.
     pub saved_spindles: Option<f64>,
 }
 
@@ -142,7 +145,7 @@ pub fn of_trace(recording: &Recording, assumptions: &Assumptions) -> Advice {
         rate,
         seconds,
         accesses: recording.requests.len() as u64,
-        present: Present { reads_per_s, ..Present::default() },
+        present: Present { reads: reads as u64, reads_per_s, ..Present::default() },
     };
     advise(observation, (memory, None), (flash, None), assumptions)
 }
@@ -188,10 +191,16 @@ fn advise(observation: Observation, memory: Measured, flash: Measured, assumptio
             miss_ratio: result.miss_ratio,
             lru_miss_ratio: result.lru_miss_ratio,
             latency_ns: result.hit_ratio * hit_ns as f64 + (1.0 - result.hit_ratio) * assumptions.array_ns as f64,
-            saved_spindles: rate.map(|rate| rate * result.hit_ratio / assumptions.spindle_rate),
+            saved_spindles: None,
         };
         let points: Vec<_> = results.iter().map(|result| (result.size_bytes as f64, result.hit_ratio)).collect();
-        Side { knee: knee(&points), steps: results.iter().map(step).collect(), today, purchase: None }
+        let mut steps: Vec<Step> = results.iter().map(step).collect();
+        let hits_at_present = today.map_or(0.0, |today| hit_ratio_at(&steps, today.size_bytes));
+        for step in &mut steps {
+            let gain = (step.hit_ratio - hits_at_present).max(0.0);
+            step.saved_spindles = present.reads_per_s.map(|rate| rate * gain / assumptions.spindle_rate);
+        }
+        Side { knee: knee(&points), steps, today, purchase: None }
     };
     let (mut memory, mut flash) = (side(memory, assumptions.memory_ns), side(flash, assumptions.flash_ns));
     let confidence = present.confidence(&memory, &flash, accesses, seconds);
@@ -241,7 +250,7 @@ mod tests {
             let access = stream.draw();
             curves.record_use(access.at, u64::from(access.len));
         }
-        let present = Present { reads_per_s: Some(1_500.0), ..Present::default() };
+        let present = Present { reads: 3_000_000, reads_per_s: Some(1_500.0), ..Present::default() };
         let live = LiveMeasurements { curves: curves.stats(), seconds: 2_000.0, rate: Some(1_500.0), present };
         let advice = of_volume(&live, &Assumptions::default());
         let knee = advice.flash.steps[advice.flash.knee.expect("a load with a hot set has a knee")];

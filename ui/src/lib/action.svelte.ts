@@ -29,14 +29,20 @@ export class Action {
     }
   }
 
-  /** Repeats a refused request after each log-in, until it is permitted or the dialog is closed. */
+  /**
+   * Repeats a refused request after each log-in, until it is permitted or the dialog is closed. The same refusal after a
+   * log-in has another cause than the role, so it ends the action.
+   */
   private async permitted<T>(label: string, request: () => Promise<T>): Promise<T> {
+    let refusal = '';
     for (;;) {
       try {
         return await request();
       } catch (error) {
         if (!(error instanceof ApiError) || ![401, 403].includes(error.status)) throw error;
         const isUnknown = error.status === 401;
+        if (!isUnknown && error.message === refusal) throw error;
+        refusal = error.message;
         if (isUnknown) session.forget();
         this.busy = '';
         const isLoggedIn = await session.ask(

@@ -10,7 +10,7 @@ export interface Recommendation {
   kind: Kind;
   /** Bytes of the volume in this tier at present. */
   currentBytes: number;
-  /** Measured hit ratio of memory and flash together, and mean read latency with it. */
+  /** Hit ratio of memory and flash together once both are filled, and mean read latency with it. */
   currentHits: number;
   currentLatencyUs: number;
   purchase: AdvicePurchase;
@@ -22,7 +22,7 @@ export interface Recommendation {
 /** Why a volume has no estimate yet; null where it has one. */
 export function unavailableReason({ nothing, confidence }: VolumeAdvice): string | null {
   if (nothing !== null) return nothing;
-  if (confidence === 'few-accesses') return 'fewer than 10,000 accesses observed';
+  if (confidence === 'few-accesses') return 'fewer than 10,000 block accesses or 1,000 reads';
   if (confidence === 'deviation') {
     return 'the measured hit ratio does not match the curve: the load has changed, or the cache is not warm yet';
   }
@@ -39,8 +39,8 @@ export function recommendationsOf(advice: VolumeAdvice): Recommendation[] {
       volume: advice.volume,
       kind,
       currentBytes,
-      currentHits: advice.hit_ratio,
-      currentLatencyUs: advice.latency_us,
+      currentHits: purchase.hit_ratio_before,
+      currentLatencyUs: purchase.latency_before_us,
       purchase,
       confidence: advice.confidence,
       steps: steps.filter(({ size_bytes }) => size_bytes > currentBytes),

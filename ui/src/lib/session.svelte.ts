@@ -21,6 +21,16 @@ function stored(): Known | null {
   }
 }
 
+/** A browser that refuses to store shows the user until the page is reloaded. */
+function store(known: Known | null) {
+  try {
+    if (known === null) localStorage.removeItem(KEY);
+    else localStorage.setItem(KEY, JSON.stringify(known));
+  } catch {
+    // The session itself is a cookie.
+  }
+}
+
 /** The only redirect to the page is that of a log-in link. */
 function isFromLink(): boolean {
   const [navigation] = performance.getEntriesByType('navigation') as PerformanceNavigationTiming[];
@@ -46,7 +56,7 @@ class Session {
   });
 
   constructor() {
-    if (isFromLink()) this.record({});
+    if (isFromLink() && this.known === null) this.record({});
     // Another tab has logged in or out.
     window.addEventListener('storage', ({ key }) => {
       if (key === KEY) this.known = stored();
@@ -84,12 +94,12 @@ class Session {
   /** The daemon does not know the session. */
   forget() {
     [this.known, this.problem] = [null, ''];
-    localStorage.removeItem(KEY);
+    store(null);
   }
 
   private record(user: Partial<LoggedIn>) {
-    this.known = { ...user, atMs: Date.now() };
-    localStorage.setItem(KEY, JSON.stringify(this.known));
+    [this.known, this.problem] = [{ ...user, atMs: Date.now() }, ''];
+    store(this.known);
   }
 }
 

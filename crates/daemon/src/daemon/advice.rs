@@ -63,9 +63,13 @@ impl Daemon {
     async fn cache_capacity(&self, cores: &[CoreReport]) -> advice::Capacity {
         let unused = cores.iter().map(|core| core.pool_bytes.saturating_sub(core.pool_used_bytes)).sum();
         let flash = self.flash.report(&self.volumes).await;
-        let pages = flash.map(|flash| flash.pages).unwrap_or_default();
+        let (pages, devices) = flash.map(|flash| (flash.pages, flash.devices)).unwrap_or_default();
         let free_slots = pages.slots.saturating_sub(pages.pages);
-        advice::Capacity { free_bytes: [unused, free_slots * PAGE_BYTES], flash_bytes: pages.slots * PAGE_BYTES }
+        advice::Capacity {
+            free_bytes: [unused, free_slots * PAGE_BYTES],
+            flash_bytes: devices.iter().map(|device| device.size_bytes).sum(),
+            flash_page_bytes: pages.slots * PAGE_BYTES,
+        }
     }
 }
 

@@ -144,7 +144,7 @@ fn lines(side: &SideAdvice) -> Vec<usize> {
 }
 
 fn print(advice: &VolumeAdvice, is_trace: bool, assumptions: &Assumptions) {
-    let VolumeAdvice { volume: name, requests, footprint_bytes, requests_per_s, memory, flash, .. } = advice;
+    let VolumeAdvice { volume: name, requests, footprint_bytes, reads_per_s, memory, flash, .. } = advice;
     let size_name = if is_trace { "footprint" } else { "working set" };
     println!("{name}: {}, {size_name} {}", show_counted(*requests, "request"), show_bytes(*footprint_bytes));
     for (name, side) in [("memory", memory), ("flash", flash)] {
@@ -166,8 +166,8 @@ fn print(advice: &VolumeAdvice, is_trace: bool, assumptions: &Assumptions) {
             "the curves of a volume assume LRU replacement and estimate the hit ratio of requests from that of blocks"
         );
     }
-    match requests_per_s {
-        Some(rate) => println!("disks saved are based on the mean rate of {rate:.0} requests/s"),
+    match reads_per_s {
+        Some(rate) => println!("disks saved are based on the mean rate of {rate:.0} reads/s"),
         None => println!("the trace has no times, so disks saved are unknown"),
     }
 }
@@ -203,10 +203,10 @@ fn print_recommendation(advice: &VolumeAdvice, is_trace: bool) {
         "high" => "confidence high",
         "medium" if is_trace => "confidence medium: less than a day is recorded",
         "low" if is_trace => "confidence low: less than an hour is recorded",
-        "medium" => "confidence medium: observed for less than a day",
-        "low" => "confidence low: observed for less than an hour",
+        "medium" => "confidence medium: in service for less than a day",
+        "low" => "confidence low: in service for less than an hour",
         "few-accesses" => {
-            println!("recommendation: none yet, fewer than 10,000 accesses were observed");
+            println!("recommendation: none yet, with fewer than 10,000 block accesses or 1,000 reads");
             return;
         }
         _ => {
@@ -222,19 +222,21 @@ fn print_recommendation(advice: &VolumeAdvice, is_trace: bool) {
     for (kind, side) in [("memory", &advice.memory), ("flash", &advice.flash)] {
         match &side.purchase {
             None => println!("  {kind:7} nothing to buy yet"),
-            Some(purchase) => println!("  {kind:7} {}", purchase_text(kind, purchase, advice)),
+            Some(purchase) => println!("  {kind:7} {}", purchase_text(kind, purchase)),
         }
     }
 }
 
-fn purchase_text(kind: &str, purchase: &PurchaseAdvice, advice: &VolumeAdvice) -> String {
+fn purchase_text(kind: &str, purchase: &PurchaseAdvice) -> String {
     let size = match kind {
         "flash" => format!("a {} SSD", show_capacity(purchase.size_bytes)),
         _ => format!("{} more", show_bytes(purchase.size_bytes)),
     };
-    let (before, after) = (advice.hit_ratio * 100.0, purchase.hit_ratio * 100.0);
-    let speed = advice.latency_us / purchase.latency_us;
-    let mut text = format!("{size}: hits {before:.0} -> {after:.0} %, reads about {speed:.1} times faster");
+    let (before, after) = (purchase.hit_ratio_before * 100.0, purchase.hit_ratio * 100.0);
+    let mut text = format!("{size}: hits {before:.0} -> {after:.0} %");
+    if purchase.latency_us > 0.0 {
+        text += &format!(", reads about {:.1} times faster", purchase.latency_before_us / purchase.latency_us);
+    }
     if let Some(saved) = purchase.saved_reads_per_s.filter(|saved| *saved >= 0.5) {
         text += &format!(", {saved:.0} array reads/s saved");
     }
@@ -248,4 +250,35 @@ fn purchase_text(kind: &str, purchase: &PurchaseAdvice, advice: &VolumeAdvice) -
 fn show_capacity(bytes: u64) -> String {
     let gigabytes = bytes / 1_000_000_000;
     if gigabytes < 1_000 { format!("{gigabytes} GB") } else { format!("{:.2} TB", gigabytes as f64 / 1e3) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn purchase_is_told_with_its_effect() {
+        let purchase = PurchaseAdvice {
+            size_bytes: 480_000_000_000,
+            hit_ratio_before: 0.71,
+            latency_before_us: 2_400.0,
+            hit_ratio: 0.88,
+            latency_us: 800.0,
+            saved_reads_per_s: Some(170.4),
+            saved_spindles: Some(0.94),
+        };
+        assert_eq!(
+            purchase_text("flash", &purchase),
+            "a 480 GB SSD: hits 71 -> 88 %, reads about 3.0 times faster, 170 array reads/s saved (0.9 disks)"
+        );
+        let memory = PurchaseAdvice {
+            size_bytes: 16 << 30,
+            latency_us: 0.0,
+            saved_reads_per_s: Some(0.1),
+            saved_spindles: Some(0.0),
+            ..purchase
+        };
+        assert_eq!(purchase_text("memory", &memory), format!("{} more: hits 71 -> 88 %", show_bytes(16 << 30)));
+        assert_eq!(show_capacity(1_920_000_000_000), "1.92 TB");
+    }
 }

@@ -15,8 +15,9 @@ const GAIN_PART: f64 = 0.9;
 /// Rise of the hit ratio, and fall of the mean latency as a part of it, below which nothing is worth buying.
 const HIT_RATIO_GAIN_MIN: f64 = 0.02;
 const LATENCY_GAIN_MIN: f64 = 0.05;
-/// Accesses below which a curve says nothing.
+/// Accesses to blocks, and reads, below which a curve and a measured hit ratio say nothing.
 const ACCESSES_MIN: u64 = 10_000;
+const READS_MIN: u64 = 1_000;
 /// Difference of the measured hit ratio from the curve's after which the curve does not describe the load.
 const DEVIATION_MAX: f64 = 0.15;
 const HOUR_S: f64 = 3_600.0;
@@ -31,33 +32,46 @@ pub enum Kind {
     Flash,
 }
 
-/// Hit ratio and resources of a load at present. A load without a cache has the default.
+/// Hit ratios and resources of a load at present. A load without a cache has the default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Present {
     /// Reads served whole from memory, as a fraction of all reads.
     pub memory_hits: f64,
     /// Reads served whole from memory and flash, and not from memory alone, as a fraction of all reads.
     pub flash_hits: f64,
+    /// Reads served from memory that the array was read ahead for, as a fraction of all reads: fast, but no array read
+    /// is saved.
+    pub prefetched: f64,
+    /// Reads.
+    pub reads: u64,
     /// Reads per second; `None` if unknown.
     pub reads_per_s: Option<f64>,
+    /// Reads per second that the array gets; `None` if unknown: then one for each read that is not a hit.
+    pub array_reads_per_s: Option<f64>,
     /// Bytes of memory and of flash that the load uses.
     pub used_bytes: [u64; 2],
     /// Unused bytes of memory and of flash, which the cache will fill by itself.
     pub free_bytes: [u64; 2],
-    /// Capacity of flash in service.
+    /// Size of all flash devices in service.
     pub flash_bytes: u64,
+    /// Bytes of pages that they can hold.
+    pub flash_page_bytes: u64,
 }
 
 /// A size to buy, with its effect.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Purchase {
-    /// Size of the SSD in place of the present flash, or of the added memory.
+    /// Size of the SSD in place of all flash devices, or of the added memory.
     pub size_bytes: u64,
-    /// Reads served by the cache, as a fraction of all reads.
+    /// Reads served by the present cache once it is filled, as a fraction of all reads.
+    pub hit_ratio_before: f64,
+    /// Mean latency of a read then.
+    pub latency_before_ns: f64,
+    /// Reads served by the cache with the purchase, as a fraction of all reads.
     pub hit_ratio: f64,
-    /// Mean latency of a read.
+    /// Mean latency of a read with it.
     pub latency_ns: f64,
-    /// Array reads saved per second; `None` without a known rate. Never more than the array gets.
+    /// Array reads saved per second; `None` without a known rate. Never more than the array's reads.
     pub saved_reads_per_s: Option<f64>,
     /// Disks that are saved with them.
     pub saved_spindles: Option<f64>,
@@ -66,13 +80,13 @@ pub struct Purchase {
 /// Reliability of advice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confidence {
-    /// A day or more of a load that the curve describes.
+    /// A day or more in service, with a curve that describes the load.
     High,
     /// An hour or more.
     Medium,
     /// Less than an hour.
     Low,
-    /// Too few accesses for a curve: no recommendation.
+    /// Too few accesses for a curve, or too few reads for a hit ratio: no recommendation.
     FewAccesses,
     /// The measured hit ratio is not the one of the curve, because the load has changed or the cache is not filled yet:
     /// no recommendation.
@@ -80,14 +94,14 @@ pub enum Confidence {
 }
 
 impl Confidence {
-    /// Whether a recommendation, or that nothing is worth buying, can be derived.
+    /// Whether there can be a verdict: a recommendation, or that nothing is worth buying.
     pub fn is_sufficient(self) -> bool {
         matches!(self, Confidence::High | Confidence::Medium | Confidence::Low)
     }
 }
 
 /// Hit ratio of `size_bytes` on a curve, interpolated linearly.
-fn hit_ratio_at(steps: &[Step], size_bytes: u64) -> f64 {
+pub(super) fn hit_ratio_at(steps: &[Step], size_bytes: u64) -> f64 {
     let after = steps.partition_point(|step| step.size_bytes < size_bytes);
     let Some(above) = steps.get(after) else { return steps.last().map_or(0.0, |step| step.hit_ratio) };
     let (size_below, ratio_below) =
@@ -106,15 +120,21 @@ impl Present {
     pub fn latency_ns(&self, assumptions: &Assumptions) -> f64 {
         self.memory_hits * assumptions.memory_ns as f64
             + self.flash_hits * assumptions.flash_ns as f64
-            + (1.0 - self.hit_ratio()) * assumptions.array_ns as f64
+            + (1.0 - self.hit_ratio()) * self.miss_ns(assumptions)
     }
 
-    /// Reliability of advice after `seconds` of observation with `accesses` in the curves.
+    /// Mean latency of a read that is not a hit: some of them were read ahead.
+    fn miss_ns(&self, assumptions: &Assumptions) -> f64 {
+        let prefetched = (self.prefetched / (1.0 - self.hit_ratio()).max(f64::EPSILON)).clamp(0.0, 1.0);
+        prefetched * assumptions.memory_ns as f64 + (1.0 - prefetched) * assumptions.array_ns as f64
+    }
+
+    /// Reliability of advice after `seconds` in service with `accesses` in the curves.
     pub fn confidence(&self, memory: &Side, flash: &Side, accesses: u64, seconds: f64) -> Confidence {
         // Flash holds what memory holds and more: its curve includes memory's hits.
         let expected =
             hit_ratio_at(&memory.steps, self.used_bytes[0]).max(hit_ratio_at(&flash.steps, self.used_bytes[1]));
-        if accesses < ACCESSES_MIN {
+        if accesses < ACCESSES_MIN || self.reads < READS_MIN {
             Confidence::FewAccesses
         } else if self.used_bytes != [0, 0] && (expected - self.hit_ratio()).abs() > DEVIATION_MAX {
             Confidence::Deviation
@@ -141,26 +161,37 @@ impl Present {
         let fill = part(reached(self.used_bytes), reached(filled)) * (1.0 - self.hit_ratio());
         let hits_filled = self.hit_ratio() + fill;
         let fill_ns = if self.flash_bytes > 0 { assumptions.flash_ns } else { assumptions.memory_ns };
-        let latency_filled = self.latency_ns(assumptions) - fill * (assumptions.array_ns as f64 - fill_ns as f64);
+        let latency_filled = self.latency_ns(assumptions) - fill * (self.miss_ns(assumptions) - fill_ns as f64);
+        // The part of a new SSD that holds pages is taken to be that of the present devices.
+        let usable = if self.flash_bytes > 0 { self.flash_page_bytes as f64 / self.flash_bytes as f64 } else { 1.0 };
+        let added = |size: u64| ((size - self.flash_bytes) as f64 * usable) as u64;
         let sizes: Vec<(u64, u64)> = match kind {
             Kind::Memory => MEMORY_BYTES.iter().map(|added| (*added, filled[0] + added)).collect(),
-            // An SSD that is not larger than the present flash is no purchase.
+            // An SSD that is not larger than the present devices is no purchase.
             Kind::Flash => SSD_BYTES
                 .iter()
                 .filter(|size| **size > self.flash_bytes)
-                .map(|size| (*size, filled[1] + size - self.flash_bytes))
+                .map(|size| (*size, filled[1] + added(*size)))
                 .collect(),
         };
         let hit_ns = if kind == Kind::Memory { assumptions.memory_ns } else { assumptions.flash_ns } as f64;
         let effect = |(size_bytes, total): (u64, u64)| {
             let mut then = filled;
             then[kind as usize] = total;
-            let saved = part(reached(filled), reached(then)) * (1.0 - hits_filled);
-            let saved_reads_per_s = self.reads_per_s.map(|rate| rate * saved);
+            let gained = part(reached(filled), reached(then));
+            let hits = gained * (1.0 - hits_filled);
+            // Reads ahead are fewer than the reads that they serve, so the array's own count is taken if it is known.
+            let misses_per_s = self.reads_per_s.map(|rate| rate * (1.0 - self.hit_ratio()));
+            let array_reads_per_s = self.array_reads_per_s.or(misses_per_s);
+            let saved_reads_per_s = array_reads_per_s.zip(misses_per_s).map(|(array, misses)| {
+                array.min(misses) * gained * (1.0 - hits_filled) / (1.0 - self.hit_ratio()).max(f64::EPSILON)
+            });
             Purchase {
                 size_bytes,
-                hit_ratio: hits_filled + saved,
-                latency_ns: latency_filled - saved * (assumptions.array_ns as f64 - hit_ns),
+                hit_ratio_before: hits_filled,
+                latency_before_ns: latency_filled,
+                hit_ratio: hits_filled + hits,
+                latency_ns: latency_filled - hits * (self.miss_ns(assumptions) - hit_ns),
                 saved_reads_per_s,
                 saved_spindles: saved_reads_per_s.map(|rate| rate / assumptions.spindle_rate),
             }
@@ -169,7 +200,7 @@ impl Present {
         let gain = |purchase: &Purchase| purchase.hit_ratio - hits_filled;
         let gain_max = gain(effects.last()?);
         effects.into_iter().find(|purchase| gain(purchase) >= GAIN_PART * gain_max).filter(|purchase| {
-            gain(purchase) >= HIT_RATIO_GAIN_MIN && purchase.latency_ns <= (1.0 - LATENCY_GAIN_MIN) * latency_filled
+            gain(purchase) >= HIT_RATIO_GAIN_MIN && purchase.latency_ns < (1.0 - LATENCY_GAIN_MIN) * latency_filled
         })
     }
 }
@@ -192,8 +223,13 @@ mod tests {
 
     /// A load with 400 GiB of hot data and 8 GiB of memory for it.
     fn hot_data() -> (Present, Side, Side) {
-        let present =
-            Present { memory_hits: 0.5, reads_per_s: Some(1_000.0), used_bytes: [8 * GIB, 0], ..Present::default() };
+        let present = Present {
+            memory_hits: 0.5,
+            reads: 50_000,
+            reads_per_s: Some(1_000.0),
+            used_bytes: [8 * GIB, 0],
+            ..Present::default()
+        };
         let points = [(8 * GIB, 0.5), (100 * GIB, 0.7), (400 * GIB, 0.9), (800 * GIB, 0.91)];
         (present, side(&points), side(&points))
     }
@@ -230,11 +266,14 @@ mod tests {
     #[test]
     fn recommended_flash_is_larger_than_the_present_one() {
         let (mut present, memory, flash) = hot_data();
-        (present.flash_bytes, present.used_bytes[1], present.flash_hits) = (240 * GB, 240 * GB, 0.25);
+        // Of a device a part is map and reserve.
+        (present.flash_bytes, present.flash_page_bytes) = (240 * GB, 230 * GB);
+        (present.used_bytes[1], present.flash_hits) = (230 * GB, 0.25);
         let purchase = present.purchase(Kind::Flash, &memory, &flash, &Assumptions::default());
         assert_eq!(purchase.map(|purchase| purchase.size_bytes), Some(480 * GB));
         // The hot data fits.
-        (present.flash_bytes, present.used_bytes[1], present.flash_hits) = (960 * GB, 800 * GIB, 0.4);
+        (present.flash_bytes, present.flash_page_bytes) = (960 * GB, 920 * GB);
+        (present.used_bytes[1], present.flash_hits) = (800 * GIB, 0.4);
         for kind in [Kind::Memory, Kind::Flash] {
             assert_eq!(present.purchase(kind, &memory, &flash, &Assumptions::default()), None);
         }
@@ -248,6 +287,36 @@ mod tests {
         for kind in [Kind::Memory, Kind::Flash] {
             assert_eq!(present.purchase(kind, &memory, &flash, &Assumptions::default()), None);
         }
+    }
+
+    #[test]
+    fn purchase_is_compared_with_the_filled_cache() {
+        let (mut present, memory, flash) = hot_data();
+        present.free_bytes = [92 * GIB, 0];
+        let purchase = present.purchase(Kind::Flash, &memory, &flash, &Assumptions::default()).expect("flash helps");
+        // The curve has 0.7 at 100 GiB of memory.
+        assert!((purchase.hit_ratio_before - 0.7).abs() < 1e-9, "{purchase:?}");
+        assert!((2.40e6..2.43e6).contains(&purchase.latency_before_ns), "{purchase:?}");
+    }
+
+    #[test]
+    fn reads_that_were_prefetched_are_fast_and_save_no_array_reads() {
+        let (mut present, memory, flash) = hot_data();
+        // All other reads are read ahead, 32 at a time.
+        (present.prefetched, present.array_reads_per_s) = (0.5, Some(500.0 / 32.0));
+        assert_eq!(present.latency_ns(&Assumptions::default()), 20_000.0);
+        assert_eq!(present.purchase(Kind::Flash, &memory, &flash, &Assumptions::default()), None);
+        // Half of them are.
+        (present.prefetched, present.array_reads_per_s) = (0.25, Some(250.0 + 250.0 / 32.0));
+        let purchase = present.purchase(Kind::Flash, &memory, &flash, &Assumptions::default()).expect("flash helps");
+        assert!(purchase.saved_reads_per_s.is_some_and(|saved| saved > 150.0 && saved < 258.0), "{purchase:?}");
+    }
+
+    #[test]
+    fn latencies_of_zero_need_no_purchase() {
+        let (present, memory, flash) = hot_data();
+        let zero = Assumptions { array_ns: 0, flash_ns: 0, memory_ns: 0, ..Assumptions::default() };
+        assert_eq!(present.purchase(Kind::Flash, &memory, &flash, &zero), None);
     }
 
     #[test]
@@ -266,6 +335,8 @@ mod tests {
         assert_eq!(confidence(&present, ACCESSES_MIN, 60.0), Confidence::Low);
         assert_eq!(confidence(&present, ACCESSES_MIN, HOUR_S), Confidence::Medium);
         assert_eq!(confidence(&present, ACCESSES_MIN, DAY_S), Confidence::High);
+        let writes_alone = Present { reads: READS_MIN - 1, ..present };
+        assert_eq!(confidence(&writes_alone, ACCESSES_MIN, DAY_S), Confidence::FewAccesses);
         // The curve expects 0.5.
         present.memory_hits = 0.1;
         assert_eq!(confidence(&present, ACCESSES_MIN, DAY_S), Confidence::Deviation);

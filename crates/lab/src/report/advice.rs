@@ -3,8 +3,8 @@
 use crate::advice::{Advice, Confidence, LiveMeasurements, Present, PresentCache, Purchase, Side, Step};
 use engine::policy::curve::{CurvePoint, CurveStats, VolumeCurves};
 use messages::report::{
-    ARRAY_NS, Assumptions, Counts, Curve, MissRatioCurve, PurchaseAdvice, SideAdvice, StepAdvice, TodayAdvice,
-    VolumeAdvice,
+    ARRAY_NS, Assumptions, BackingRequests, Counts, Curve, MissRatioCurve, PurchaseAdvice, SideAdvice, StepAdvice,
+    TodayAdvice, VolumeAdvice,
 };
 use messages::{VolumeReport, VolumeState};
 
@@ -16,8 +16,10 @@ const MEASURED_READS_MIN: u64 = 100;
 pub struct Capacity {
     /// Unused bytes of memory and of flash.
     pub free_bytes: [u64; 2],
-    /// Bytes of flash in service.
+    /// Size of all flash devices in service.
     pub flash_bytes: u64,
+    /// Bytes of pages that they can hold.
+    pub flash_page_bytes: u64,
 }
 
 /// Converts the assumptions for the computation; `measured_ns` is the measured latency of the array.
@@ -25,6 +27,13 @@ pub fn to_assumptions(assumptions: &Assumptions, measured_ns: Option<u64>) -> cr
     let Assumptions { spindle_iops, array_ns, flash_ns, memory_ns } = *assumptions;
     let array_ns = array_ns.or(measured_ns).unwrap_or(ARRAY_NS);
     crate::advice::Assumptions { spindle_rate: f64::from(spindle_iops), array_ns, flash_ns, memory_ns }
+}
+
+/// Reads of the backing that clients caused.
+fn array_reads(report: &VolumeReport) -> u64 {
+    let is_of_clients =
+        |it: &&BackingRequests| it.op == "read" && ["client-read", "readahead"].contains(&it.cause.as_str());
+    report.backing_requests.iter().filter(is_of_clients).map(|it| it.requests).sum()
 }
 
 /// Mean latency of clients' reads at the backing of a volume.
@@ -56,10 +65,14 @@ pub fn of_volume(
         present: Present {
             memory_hits: ratio(report.memory_hits),
             flash_hits: ratio(report.flash_hits),
+            prefetched: ratio(report.prefetched_hits),
+            reads: report.reads,
             reads_per_s: per_second(report.reads),
+            array_reads_per_s: per_second(array_reads(report)),
             used_bytes: [report.memory_bytes, report.flash.cached_bytes],
             free_bytes: capacity.free_bytes,
             flash_bytes: capacity.flash_bytes,
+            flash_page_bytes: capacity.flash_page_bytes,
         },
     };
     let measured_ns = measured_array_ns(report).filter(|_| assumptions.array_ns.is_none());
@@ -76,6 +89,7 @@ pub fn of_volume(
 pub fn of_load(advice: &Advice, assumptions: &crate::advice::Assumptions, head: VolumeAdvice) -> VolumeAdvice {
     VolumeAdvice {
         requests_per_s: advice.rate,
+        reads_per_s: advice.present.reads_per_s,
         hit_ratio: advice.present.hit_ratio(),
         latency_us: advice.present.latency_ns(assumptions) / 1e3,
         array_latency_us: assumptions.array_ns as f64 / 1e3,
@@ -125,6 +139,8 @@ fn side(side: &Side) -> SideAdvice {
         knee_bytes: side.knee.map(|at| side.steps[at].size_bytes),
         purchase: side.purchase.map(|purchase: Purchase| PurchaseAdvice {
             size_bytes: purchase.size_bytes,
+            hit_ratio_before: purchase.hit_ratio_before,
+            latency_before_us: purchase.latency_before_ns / 1e3,
             hit_ratio: purchase.hit_ratio,
             latency_us: purchase.latency_ns / 1e3,
             saved_reads_per_s: purchase.saved_reads_per_s,
@@ -142,7 +158,7 @@ fn curve_stats(curve: &Curve) -> CurveStats {
 
 #[cfg(test)]
 mod tests {
-    use messages::report::{BackingRequests, Point};
+    use messages::report::Point;
 
     use super::*;
 
@@ -180,9 +196,11 @@ mod tests {
             lru_miss_ratio: 0.5,
             // Half of the reads from memory in 20 µs, half from the array in 8 ms.
             latency_us: 4_010.0,
-            saved_spindles: Some(1.0),
+            saved_spindles: Some(0.0),
         };
         assert_eq!((advice.memory.steps.len(), advice.memory.steps[0]), (4, first));
+        // Of 90 reads per second 0.4 are hits of the second MiB.
+        assert!(advice.memory.steps[1].saved_spindles.is_some_and(|saved| (saved - 0.72).abs() < 1e-9));
         assert_eq!((advice.flash.knee_bytes, advice.flash.steps), (None, vec![]));
         // Half of 900 reads from memory; no recommendation from 1,000 accesses.
         assert_eq!((advice.hit_ratio, advice.latency_us, advice.confidence.as_str()), (0.5, 4_010.0, "few-accesses"));
@@ -221,12 +239,22 @@ mod tests {
             point.size_bytes <<= 10;
         }
         report.memory_bytes = 1 << 30;
+        (report.reads, report.memory_hits) = (9_000, 4_500);
+        let clients = |cause: &str, requests| BackingRequests {
+            op: "read".to_owned(),
+            cause: cause.to_owned(),
+            requests,
+            ..BackingRequests::default()
+        };
+        report.backing_requests =
+            vec![clients("client-read", 3_000), clients("readahead", 600), clients("promotion", 900)];
         let advice = of_volume(&report, &curve, &Capacity::default(), &Assumptions::default());
         let purchase = advice.memory.purchase.expect("more memory helps");
         // The curve promises 0.91 with 2 GiB more, and at most 0.95.
         assert_eq!((advice.confidence.as_str(), purchase.size_bytes), ("medium", 2 << 30));
         assert!((purchase.hit_ratio - 0.91).abs() < 1e-9 && purchase.latency_us < 740.0, "{purchase:?}");
-        assert!(purchase.saved_reads_per_s.is_some_and(|saved| (saved - 0.125 * 0.41).abs() < 1e-9), "{purchase:?}");
+        // Of the 3,600 array reads in two hours.
+        assert!(purchase.saved_reads_per_s.is_some_and(|saved| (saved - 0.5 * 0.82).abs() < 1e-9), "{purchase:?}");
     }
 
     #[test]

@@ -80,6 +80,9 @@ pub struct VolumeAdvice {
     /// Mean request rate since the volume was attached.
     #[schema(required)]
     pub requests_per_s: Option<f64>,
+    /// Mean read rate since the volume was attached.
+    #[schema(required)]
+    pub reads_per_s: Option<f64>,
     /// Measured fraction of reads served whole from memory and flash; 0 for a trace.
     pub hit_ratio: f64,
     /// Mean latency of a read at that hit ratio, with the latencies of memory, flash and array below.
@@ -88,7 +91,7 @@ pub struct VolumeAdvice {
     pub array_latency_us: f64,
     /// Whether it was measured at the volume's backing; otherwise assumed.
     pub array_latency_measured: bool,
-    /// Reliability of the recommended purchases: `high` after a day of observation, `medium` after an hour, `low`;
+    /// Reliability of the recommended purchases: `high` after a day in service, `medium` after an hour, `low`;
     /// `few-accesses` or `deviation` (of the measured hit ratio from the curve's) if there is no recommendation.
     pub confidence: String,
     /// Advice on memory.
@@ -117,13 +120,17 @@ pub struct SideAdvice {
 /// A recommended purchase with its effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PurchaseAdvice {
-    /// Capacity of the SSD that is to take the place of the present flash, or size of the memory to add.
+    /// Capacity of the SSD that is to take the place of all flash devices, or size of the memory to add.
     pub size_bytes: u64,
+    /// Expected fraction of reads served whole from memory and flash without the purchase, once both are filled.
+    pub hit_ratio_before: f64,
+    /// Expected mean latency of a read without it.
+    pub latency_before_us: f64,
     /// Expected fraction of reads served whole from memory and flash.
     pub hit_ratio: f64,
     /// Expected mean latency of a read.
     pub latency_us: f64,
-    /// Array reads saved per second, at most as many as the array gets; null without a known rate.
+    /// Array reads saved per second, at most the array's present reads; null without a known rate.
     #[schema(required)]
     pub saved_reads_per_s: Option<f64>,
     /// Array disks saved with them; null without a known rate.
@@ -160,7 +167,7 @@ pub struct StepAdvice {
     pub lru_miss_ratio: f64,
     /// Mean latency of a request.
     pub latency_us: f64,
-    /// Array disks saved by the hits; null without a known request rate.
+    /// Array disks saved by the hits, of a volume by those beyond its present size; null without a known read rate.
     #[schema(required)]
     pub saved_spindles: Option<f64>,
 }
