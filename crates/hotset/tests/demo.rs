@@ -82,7 +82,8 @@ fn check_scenario(&(name, memory, devices, flash, policy, volumes, has_own_cache
     let memory_without = if has_own_cache { number(&with["memory_bytes"]) } else { 16 << 20 };
     assert_eq!(number(&without["memory_bytes"]), memory_without, "{name}: {summary}");
     let acts = summary["acts"].as_array().expect("a list");
-    let served = |side: &str| acts.iter().map(|act| number(&act[side]["requests"])).min().unwrap_or(0);
+    // An act lasts a fraction of a second: a busy machine may complete no request in one of them.
+    let served = |side: &str| acts.iter().map(|act| number(&act[side]["requests"])).sum::<u64>();
     assert!(served("with") > 0 && served("without") > 0, "{name}: {summary}");
     let checks = summary["checks"].as_array().expect("a list");
     let is_figure = |check: &Value| check["value"].is_f64() && (check["low"].is_f64() || check["high"].is_f64());

@@ -787,13 +787,17 @@ export interface components {
     PurchaseAdvice: {
       /** @description Expected fraction of reads served whole from memory and flash. */
       hit_ratio: number;
+      /** @description Expected fraction of reads served whole from memory and flash without the purchase, once both are filled. */
+      hit_ratio_before: number;
+      /** @description Expected mean latency of a read without it. */
+      latency_before_us: number;
       /** @description Expected mean latency of a read. */
       latency_us: number;
-      /** @description Array reads saved per second, at most as many as the array gets; null without a known rate. */
+      /** @description Array reads saved per second, at most the array's present reads; null without a known rate. */
       saved_reads_per_s: number | null;
       /** @description Array disks saved with them; null without a known rate. */
       saved_spindles: number | null;
-      /** @description Capacity of the SSD that is to take the place of the present flash, or size of the memory to add. */
+      /** @description Capacity of the SSD that is to take the place of all flash devices, or size of the memory to add. */
       size_bytes: number;
     };
     /** @description Shares, limits and reservation of a volume, with the waits that they caused. */
@@ -1016,7 +1020,7 @@ export interface components {
       lru_miss_ratio: number;
       /** @description Miss ratio of blocks or pages. */
       miss_ratio: number;
-      /** @description Array disks saved by the hits; null without a known request rate. */
+      /** @description Array disks saved by the hits, of a volume by those beyond its present size; null without a known read rate. */
       saved_spindles: number | null;
       /** @description The cache's size. */
       size_bytes: number;
@@ -1109,7 +1113,7 @@ export interface components {
       /** @description Latency of the array. */
       array_latency_us: number;
       /**
-       * @description Reliability of the recommended purchases: `high` after a day of observation, `medium` after an hour, `low`;
+       * @description Reliability of the recommended purchases: `high` after a day in service, `medium` after an hour, `low`;
        *     `few-accesses` or `deviation` (of the measured hit ratio from the curve's) if there is no recommendation.
        */
       confidence: string;
@@ -1125,6 +1129,8 @@ export interface components {
       memory: components['schemas']['SideAdvice'];
       /** @description Reason for missing advice; null if there is advice. */
       nothing: string | null;
+      /** @description Mean read rate since the volume was attached. */
+      reads_per_s: number | null;
       /** @description Requests since the volume was attached. */
       requests: number;
       /** @description Mean request rate since the volume was attached. */
