@@ -51,8 +51,8 @@ pub struct Step {
     pub lru_miss_ratio: f64,
     /// Mean latency of a request in nanoseconds.
     pub latency_ns: f64,
-    /// Disks that the hits make unnecessary, of a volume those beyond the hits of the present size; `None` when the
-    /// trace has no times.
+    /// Disks that the hits make unnecessary, of a volume those beyond the hits of its present memory and flash; `None`
+    /// when the trace has no times.
     pub saved_spindles: Option<f64>,
 }
 
@@ -194,15 +194,16 @@ fn advise(observation: Observation, memory: Measured, flash: Measured, assumptio
             saved_spindles: None,
         };
         let points: Vec<_> = results.iter().map(|result| (result.size_bytes as f64, result.hit_ratio)).collect();
-        let mut steps: Vec<Step> = results.iter().map(step).collect();
-        let hits_at_present = today.map_or(0.0, |today| hit_ratio_at(&steps, today.size_bytes));
-        for step in &mut steps {
-            let gain = (step.hit_ratio - hits_at_present).max(0.0);
-            step.saved_spindles = present.reads_per_s.map(|rate| rate * gain / assumptions.spindle_rate);
-        }
-        Side { knee: knee(&points), steps, today, purchase: None }
+        Side { knee: knee(&points), steps: results.iter().map(step).collect(), today, purchase: None }
     };
     let (mut memory, mut flash) = (side(memory, assumptions.memory_ns), side(flash, assumptions.flash_ns));
+    // Hits that the other kind of cache serves already save no disk.
+    let at_present = |side: &Side| side.today.map_or(0.0, |today| hit_ratio_at(&side.steps, today.size_bytes));
+    let hits_at_present = at_present(&memory).max(at_present(&flash));
+    for step in memory.steps.iter_mut().chain(&mut flash.steps) {
+        let gain = (step.hit_ratio - hits_at_present).max(0.0);
+        step.saved_spindles = present.reads_per_s.map(|rate| rate * gain / assumptions.spindle_rate);
+    }
     let confidence = present.confidence(&memory, &flash, accesses, seconds);
     if confidence.is_sufficient() {
         let purchases = [Kind::Memory, Kind::Flash].map(|kind| present.purchase(kind, &memory, &flash, assumptions));

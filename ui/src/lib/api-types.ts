@@ -1020,7 +1020,10 @@ export interface components {
       lru_miss_ratio: number;
       /** @description Miss ratio of blocks or pages. */
       miss_ratio: number;
-      /** @description Array disks saved by the hits, of a volume by those beyond its present size; null without a known read rate. */
+      /**
+       * @description Array disks saved by the hits, of a volume by those beyond its present memory and flash; null without a known
+       *     read rate.
+       */
       saved_spindles: number | null;
       /** @description The cache's size. */
       size_bytes: number;

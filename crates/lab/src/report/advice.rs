@@ -202,6 +202,11 @@ mod tests {
         // Of 90 reads per second 0.4 are hits of the second MiB.
         assert!(advice.memory.steps[1].saved_spindles.is_some_and(|saved| (saved - 0.72).abs() < 1e-9));
         assert_eq!((advice.flash.knee_bytes, advice.flash.steps), (None, vec![]));
+        // A flash of the same curve saves nothing until it holds more than memory.
+        let curve = MissRatioCurve { flash: curve.memory.clone(), ..curve };
+        let flash = of_volume(&report, &curve, &Capacity::default(), &Assumptions::default()).flash;
+        let saved: Vec<bool> = flash.steps.iter().map(|step| step.saved_spindles > Some(0.0)).collect();
+        assert_eq!(saved, [false, true, true, true]);
         // Half of 900 reads from memory; no recommendation from 1,000 accesses.
         assert_eq!((advice.hit_ratio, advice.latency_us, advice.confidence.as_str()), (0.5, 4_010.0, "few-accesses"));
         assert_eq!((advice.memory.purchase, advice.flash.purchase), (None, None));

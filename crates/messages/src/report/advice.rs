@@ -167,7 +167,8 @@ pub struct StepAdvice {
     pub lru_miss_ratio: f64,
     /// Mean latency of a request.
     pub latency_us: f64,
-    /// Array disks saved by the hits, of a volume by those beyond its present size; null without a known read rate.
+    /// Array disks saved by the hits, of a volume by those beyond its present memory and flash; null without a known
+    /// read rate.
     #[schema(required)]
     pub saved_spindles: Option<f64>,
 }
