@@ -163,8 +163,8 @@ impl PersistedMemory {
         }
         let (name, path) = (&record.name, file.path.display());
         let text = format!(
-            "it was not cleanly stopped, and {path}, which may hold acknowledged writes of it, cannot be read: {reason}. \
-             To accept the loss of these writes: hotset volume adopt {name}"
+            "it was not cleanly stopped, and {path}, which may hold acknowledged writes of it, cannot be read: \
+             {reason}. To accept the loss of these writes: hotset volume adopt {name}"
         );
         Some(Failure::new(ErrorKind::Conflict, text))
     }
@@ -205,8 +205,8 @@ impl PersistedMemory {
             let record = records.iter().find(|record| record.id == id).expect("each opened file has a record").clone();
             log::error!(
                 target: MEMORY,
-                "{}, which holds acknowledged writes of a killed daemon, cannot be read: {reason}. The file is kept, and \
-                 volumes of which it may hold content are not served",
+                "{}, which holds acknowledged writes of a killed daemon, cannot be read: {reason}. The file is kept, \
+                 and volumes of which it may hold content are not served",
                 record.path.display()
             );
             self.unreadable.borrow_mut().push(UnreadableImage { record, reason: Rc::new(reason) });

@@ -255,8 +255,8 @@ impl Outcome {
         );
         if report.memory.outcome.accesses > 0 && report.flash.outcome.accesses > 0 && report.partial_hits > 0 {
             println!(
-                "memory serves repeated accesses, so flash sees fewer of them: a request that lies in both is a partial \
-                 hit, and full hits can be fewer than with flash alone"
+                "memory serves repeated accesses, so flash sees fewer of them: a request that lies in both is a \
+                 partial hit, and full hits can be fewer than with flash alone"
             );
         }
         self.timed.iter().for_each(timed::Timed::print);
