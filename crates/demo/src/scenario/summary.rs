@@ -194,7 +194,7 @@ impl Summary {
             let head = format!("Published ({}) and measured", self.source);
             text += &format!("\n{}\n{}\n", style.bold(&head), self.published_table().render(style).trim_end());
         }
-        if self.shortened {
+        if self.shortened && !self.cut_short {
             text += &format!(
                 "No verdict: in {:.0} seconds the cache does not warm up as in the publication; `--seconds 180` \
                  compares.\n",
