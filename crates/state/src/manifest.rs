@@ -157,8 +157,8 @@ fn check_age(current: &State, inventory: &StoreInventory) -> Result<(), RebuildE
 
 /// Rebuilds the records from the findings on a store's devices. Fields of `current` that no device can know (tokens,
 /// wear) stay. Every volume counts as not cleanly stopped. Clean pages are trusted only for volumes with dirty data in
-/// the store, which are served with that store or not at all. A volume that another directory has served since keeps
-/// that directory's record: its data in the log is older than its backing.
+/// the store, which are served with that store or not at all. A volume that another directory, or this one with newer
+/// records, has served since keeps its present record: its data in the log is older than its backing.
 pub fn rebuild(current: State, inventory: &StoreInventory) -> Result<(State, Vec<Holding>), RebuildError> {
     if inventory.ownership.is_none() {
         return Err(RebuildError::NoOwner);
@@ -168,13 +168,15 @@ pub fn rebuild(current: State, inventory: &StoreInventory) -> Result<(State, Vec
     check_age(&current, inventory)?;
     let Ownership { owner, epoch, life } = inventory.ownership;
     let is_own = uuid_of(&current.identity) == Some(owner);
-    let mut volumes = manifest.volumes;
-    if !is_own {
-        let served_since = |volume: &VolumeRecord| {
-            let is_match =
-                |one: &VolumeRecord| one.backing_identity == volume.backing_identity || one.name == volume.name;
-            current.served_beside.contains(&volume.backing_identity) || current.volumes.iter().any(is_match)
-        };
+    // The store's copy is written at the next start with it, so this directory's records may be newer.
+    let is_newer_here = is_own && current.revision > manifest.revision;
+    let mut volumes = manifest.volumes.clone();
+    let served_since = |volume: &VolumeRecord| {
+        let is_match = |one: &VolumeRecord| one.backing_identity == volume.backing_identity || one.name == volume.name;
+        current.served_beside.contains(&volume.backing_identity) || current.volumes.iter().any(is_match)
+    };
+    let keeps_present = !is_own || is_newer_here;
+    if keeps_present {
         volumes.retain(|volume| !served_since(volume));
     }
     for volume in &mut volumes {
@@ -190,12 +192,23 @@ pub fn rebuild(current: State, inventory: &StoreInventory) -> Result<(State, Vec
             content.destaged = content.destaged.max(u64::from(!is_trusted));
         }
     }
-    if !is_own {
+    if keeps_present {
         volumes.extend(current.volumes.iter().cloned());
     }
+    let manifest = match is_newer_here {
+        false => manifest,
+        true => Manifest {
+            stores: current.stores,
+            displaced: current.displaced,
+            removed: current.removed,
+            retired_luns: current.retired_luns,
+            host: current.host,
+            ..manifest
+        },
+    };
     let mut state = State {
         identity: show_uuid(&owner),
-        revision: manifest.revision.max(if is_own { current.revision } else { 0 }),
+        revision: 1 + manifest.revision.max(if is_own { current.revision } else { 0 }),
         generation: epoch.max(if is_own { current.generation } else { 0 }),
         stores: manifest.stores,
         volumes,
@@ -290,6 +303,8 @@ mod tests {
         removed.forget(served);
         let (made, _) = rebuild(removed, &inventory).expect("the records are complete");
         assert_eq!(made.by_name("web"), None, "it was served without that data, and removed since");
+        let (again, _) = rebuild(made, &inventory).expect("the records are complete");
+        assert_eq!(again.by_name("web"), None, "a second rebuild takes no more than the first one");
         let nameless = StoreInventory { ownership: Ownership::default(), ..inventory.clone() };
         assert_eq!(rebuild(State::default(), &nameless).err(), Some(RebuildError::NoOwner));
         let damaged = StoreInventory { manifest: Some(vec![1, 2, 3]), ..inventory };
