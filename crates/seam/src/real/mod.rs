@@ -14,6 +14,7 @@ mod disk_open;
 mod fault;
 mod file_identity;
 mod footprint;
+mod huge_pages;
 mod inherited;
 mod listen;
 mod op;

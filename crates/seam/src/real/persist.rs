@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 use format_version::{NewerFormat, Release};
 
+use super::huge_pages::{HUGE_PAGE_BYTES, HugeMapping};
 use crate::persist::{ShmImage, resolve_tags};
 use crate::{BLOCK_BYTES, BlockTag, RangeKind, RangeTag};
 
@@ -34,6 +35,7 @@ pub(super) const TAG_BYTES: usize = 32;
 const CHUNK_BLOCKS: usize = 2048;
 /// Alignment of the first buffer.
 const DATA_ALIGN: usize = 2 << 20;
+const _: () = assert!(DATA_ALIGN.is_multiple_of(HUGE_PAGE_BYTES));
 const UNMAP_BIT: u64 = 1 << 63;
 const OUTDATED_BIT: u64 = 1 << 62;
 
@@ -119,39 +121,25 @@ impl Layout {
 
 /// A mapped file.
 struct Mapping {
-    at: NonNull<u8>,
+    pages: HugeMapping,
     layout: Layout,
 }
 
 impl Mapping {
+    /// Maps a file that has the length of the layout.
     fn new(file: &File, layout: Layout) -> io::Result<Mapping> {
-        // SAFETY: a new mapping at an address chosen by the kernel; the file has the length of the layout.
-        let at = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                layout.len(),
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_NORESERVE,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        if at == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let at = NonNull::new(at.cast()).expect("the kernel maps address zero only on request");
-        Ok(Mapping { at, layout })
+        Ok(Mapping { pages: HugeMapping::new(file, layout.len())?, layout })
     }
 
     fn head(&self) -> &Head {
         // SAFETY: the mapping begins with a head, is page-aligned and lives as long as `self`; its words are atomic.
-        unsafe { self.at.cast().as_ref() }
+        unsafe { self.pages.data().cast().as_ref() }
     }
 
     fn words(&self, offset: usize, count: usize) -> &[TagWords] {
         // SAFETY: callers pass one of the layout's two tables, inside the mapping at a multiple of 32 bytes; words are
         // atomic.
-        unsafe { std::slice::from_raw_parts(self.at.add(offset).as_ptr().cast(), count) }
+        unsafe { std::slice::from_raw_parts(self.pages.data().add(offset).as_ptr().cast(), count) }
     }
 
     fn ranges(&self) -> &[TagWords] {
@@ -166,14 +154,7 @@ impl Mapping {
 
     fn data(&self) -> NonNull<u8> {
         // SAFETY: inside the mapping.
-        unsafe { self.at.add(self.layout.data()) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped with this length in `new`; no pointers into it remain.
-        unsafe { libc::munmap(self.at.as_ptr().cast(), self.layout.len()) };
+        unsafe { self.pages.data().add(self.layout.data()) }
     }
 }
 
@@ -222,6 +203,7 @@ impl PoolFile {
         let is_allocated =
             allocate(&self.file, tags.0, tags.1).and_then(|()| allocate(&self.file, data.0, data.1)).is_ok();
         if is_allocated {
+            self.map.pages.use_huge_pages(data.0, data.1);
             self.map.head().allocated.store(until as u64, Ordering::Release);
         }
         is_allocated
