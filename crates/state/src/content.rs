@@ -64,6 +64,13 @@ pub fn end_block(size_bytes: u64, size_before: Option<u64>) -> BlockNo {
     }
 }
 
+/// The block at the former end of a backing that has grown, if the end cut it short. Cached copies of that block may
+/// have content past the former end, from a time when the backing was larger.
+pub fn former_short_block(size_bytes: u64, size_before: Option<u64>) -> Option<BlockNo> {
+    let before = size_before.filter(|before| *before < size_bytes && !before.is_multiple_of(BLOCK_BYTES))?;
+    Some(BlockNo(before / BLOCK_BYTES))
+}
+
 /// Text form of samples, as in the record.
 pub fn show_samples(checksums: &[u32]) -> String {
     checksums.iter().map(|checksum| format!("{checksum:08x}")).collect()
@@ -89,6 +96,9 @@ pub struct Evidence {
     pub blocks_in_memory: u64,
     /// Blocks of both kinds that lie past the backing's end.
     pub blocks_past_end: u64,
+    /// True if the block at the former end of a backing that has grown was cut short ([`former_short_block`]) and is
+    /// dirty.
+    pub is_short_block_dirty: bool,
     /// Blocks destaged last whose content is unchanged. Zero blocks prove nothing and do not count.
     pub destaged_found: u64,
     /// Blocks destaged last whose content has changed.

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 
 use engine::VolumeId;
 
-use super::content::{ContentRecord, ContentVerdict, Evidence, compare_content};
+use super::content::{ContentRecord, ContentVerdict, Evidence, compare_content, former_short_block};
 use super::fields::show_volume_id;
 use super::record::{State, VolumeRecord};
 use super::trust::{Loss, OlderThan, Refusal, Sabotage};
@@ -189,6 +189,10 @@ impl State {
                 past_end_bytes: evidence.blocks_past_end * 4096,
             });
         }
+        if evidence.is_short_block_dirty && !self.sabotage.is(Sabotage::PastEnd) {
+            let known_bytes = record.content.as_ref().map_or(0, |content| content.size_bytes);
+            return Err(Refusal::BackingGrew { name, known_bytes, found_bytes: evidence.content.size_bytes, loss });
+        }
         Ok(false)
     }
 
@@ -219,7 +223,7 @@ impl State {
             Some(found) => {
                 let known = self.volumes[found].volume_id;
                 let volume_id = if discards { self.discard_flash_data(known, draw()) } else { known };
-                if self.has_shrunk(volume_id, claim) {
+                if self.has_stale_end(volume_id, claim) {
                     // Data past the old end may exist again, with another content, after a growth.
                     self.by_id_mut(volume_id).expect("the record exists").cached_on = Some(Default::default());
                 }
@@ -279,9 +283,13 @@ impl State {
         });
     }
 
-    fn has_shrunk(&self, volume_id: VolumeId, claim: &Claim<'_>) -> bool {
+    /// True if cached pages may have content past the volume's former or present end.
+    fn has_stale_end(&self, volume_id: VolumeId, claim: &Claim<'_>) -> bool {
         let known = self.by_id(volume_id).and_then(|record| record.content.as_ref());
-        known.zip(claim.evidence).is_some_and(|(known, found)| known.size_bytes > found.content.size_bytes)
+        known.zip(claim.evidence).is_some_and(|(known, found)| {
+            let found_bytes = found.content.size_bytes;
+            known.size_bytes > found_bytes || former_short_block(found_bytes, Some(known.size_bytes)).is_some()
+        })
     }
 
     fn may_have_pages(&self, volume_id: VolumeId, store: Option<&str>) -> bool {

@@ -31,7 +31,10 @@ use std::time::{Duration, Instant};
 
 use format_version::NewerFormat;
 
-pub use content::{ContentRecord, ContentVerdict, Evidence, compare_content, end_block, sampled_blocks, show_samples};
+pub use content::{
+    ContentRecord, ContentVerdict, Evidence, compare_content, end_block, former_short_block, sampled_blocks,
+    show_samples,
+};
 pub use fields::show_volume_id;
 pub use identity::{Acceptance, Admission, Claim, UndestagedBlocks, draw_identity, draw_number};
 pub use loss::{loss_to_report, unflushed_loss};

@@ -373,6 +373,36 @@ fn shrunk_backing_is_refused_until_dirty_data_is_given_up() {
 }
 
 #[test]
+fn grown_backing_with_a_dirty_short_block_is_refused() {
+    let mut state = State::default();
+    state.begin_life(1, 2);
+    let evidence = |size_bytes, is_short_block_dirty| Evidence {
+        is_unique: true,
+        blocks_in_log: 5,
+        is_short_block_dirty,
+        content: ContentRecord { size_bytes, ..ContentRecord::default() },
+        ..Evidence::default()
+    };
+    let (short, grown, dirty) = (evidence(8_704, false), evidence(12_288, false), evidence(12_288, true));
+    let claim = |evidence| Claim { store: Some("ab"), evidence: Some(evidence), ..Claim::plain("web", "disk-1") };
+    let id = state.identify(&claim(&short), || VolumeId(7)).expect("new").volume_id;
+    state.mark_on_flash(id, Some("ab"));
+    let waiting = waiting(id, 5);
+    let claim = |evidence| Claim { waiting: &waiting, ..claim(evidence) };
+    let refused = state.identify(&claim(&dirty), || VolumeId(8)).expect_err("the backing grew");
+    assert_eq!(refused.code(), "backing-grew");
+    let admitted = state.identify(&claim(&grown), || VolumeId(8)).expect("the last block is not dirty");
+    assert!(admitted.drops_pages, "a page may have content past the former end");
+    state.record_pages_dropped(id, "ab");
+    assert!(!state.identify(&claim(&evidence(16_384, false)), || VolumeId(8)).expect("grown").drops_pages);
+    assert_eq!(former_short_block(12_288, Some(8_704)), Some(engine::BlockNo(2)));
+    assert_eq!(
+        [(8_704, 12_288), (12_288, 8_192), (8_704, 8_704)].map(|(size, before)| former_short_block(size, Some(before))),
+        [None; 3]
+    );
+}
+
+#[test]
 fn earlier_form_of_an_identity_is_recognised_and_renewed() {
     let mut state = State::default();
     let id = identified(&mut state, "web", "device:8:0", 7).expect("new");

@@ -177,6 +177,17 @@ pub enum Refusal {
         /// Dirty bytes past the end.
         past_end_bytes: u64,
     },
+    /// The backing has grown, its former end cut a block short, and that block is dirty.
+    BackingGrew {
+        /// The volume.
+        name: String,
+        /// Size at the last service.
+        known_bytes: u64,
+        /// Present size.
+        found_bytes: u64,
+        /// The waiting dirty data.
+        loss: Box<Loss>,
+    },
     /// The backing does not answer: its file system or device hangs.
     BackingHung {
         /// The backing, as configured.
@@ -263,6 +274,7 @@ codes! {
     ContentDiffers => "content-differs",
     ContentUnproven => "content-unproven",
     BackingShrank => BACKING_SHRANK,
+    BackingGrew => "backing-grew",
     BackingHung => BACKING_HUNG,
 }
 
@@ -379,6 +391,14 @@ impl fmt::Display for Refusal {
                 f,
                 "its backing has {found_bytes} bytes and had {known_bytes}: {past_end_bytes} bytes of dirty data lie \
                  past its end. Restore its size; or, to discard that data: hotset volume resize {name} --discard-dirty"
+            ),
+            Refusal::BackingGrew { name, known_bytes, found_bytes, loss } => write!(
+                f,
+                "its backing has {found_bytes} bytes and had {known_bytes}, which is not a multiple of 4096, and there \
+                 is dirty data of the last block: it would overwrite content past the former end. Restore the former \
+                 size, start, and let the served volume grow (hotset volume resize {name}); or, to keep the present \
+                 content of the backing: hotset volume adopt {name} --give-up {}, which discards {loss}",
+                loss.volume_id
             ),
             Refusal::BackingHung { backing } => write!(
                 f,

@@ -14,7 +14,7 @@ use futures_util::stream::{self, StreamExt};
 use messages::{ErrorKind, Failure};
 use seam::real::RealSeam;
 use seam::{Disk, Nanos, Seam};
-use state::{ContentRecord, Evidence, UndestagedBlocks, end_block, sampled_blocks, show_samples};
+use state::{ContentRecord, Evidence, UndestagedBlocks, end_block, former_short_block, sampled_blocks, show_samples};
 
 use super::data_core::CoreLocal;
 use super::{Cores, core_ended};
@@ -153,11 +153,18 @@ async fn wait_for_hang(local: &CoreLocal, disk: &AnyDisk<RealSeam>, limit: Nanos
 async fn examine(local: &CoreLocal, backing: Backing<RealSeam>, volume: ExaminedVolume) -> Evidence {
     let size_bytes = backing.disk.geometry().size_bytes;
     let end = end_block(size_bytes, volume.size_before);
-    let (in_log, in_memory) = match volume.volume_id {
+    let (in_log, memory) = match volume.volume_id {
         Some(volume_id) => (local.engine.waiting_in_log(volume_id, end), in_memory(local, volume_id, end)),
         None => Default::default(),
     };
-    let has_dirty = in_log.blocks + in_memory.blocks > 0;
+    let has_dirty = in_log.blocks + memory.blocks > 0;
+    let short_block = former_short_block(size_bytes, volume.size_before);
+    let is_short_block_dirty = volume.volume_id.zip(short_block).is_some_and(|(volume_id, short)| {
+        let dirty_from = |block| {
+            local.engine.waiting_in_log(volume_id, block).past_end + in_memory(local, volume_id, block).past_end
+        };
+        dirty_from(short) > dirty_from(short.next())
+    });
     let destaged = match volume.volume_id.filter(|_| has_dirty && volume.trusts_store) {
         Some(volume_id) => local.engine.compare_destaged(volume_id, &backing).await,
         None => DestagedComparison::default(),
@@ -178,8 +185,9 @@ async fn examine(local: &CoreLocal, backing: Backing<RealSeam>, volume: Examined
         },
         samples_before,
         blocks_in_log: in_log.blocks,
-        blocks_in_memory: in_memory.blocks,
-        blocks_past_end: in_log.past_end + in_memory.past_end,
+        blocks_in_memory: memory.blocks,
+        blocks_past_end: in_log.past_end + memory.past_end,
+        is_short_block_dirty,
         destaged_found: destaged.matching,
         destaged_missing: destaged.different,
     }

@@ -299,6 +299,33 @@ pub fn shrunk_backing() -> Fixture {
     fixture
 }
 
+/// Size of [`grown_backing`] before its growth, not a multiple of the block size.
+pub const SHORT_BYTES: u64 = VOLUME_BYTES / 2 + 512;
+/// Content of the last 512 of these bytes.
+pub const LAST_SECTOR: u8 = 7;
+
+/// A backing that has grown to [`VOLUME_BYTES`] while the data of its short last block was in the flash log alone.
+pub fn grown_backing() -> Fixture {
+    let fixture = on_file();
+    let made = File::create(fixture.backing("v")).and_then(|file| file.set_len(SHORT_BYTES));
+    made.expect("the folder can be written");
+    for _ in 0..ATTEMPTS_MAX {
+        let daemon = fixture.start();
+        let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+        let written = client.write(SHORT_BYTES - 512, &[LAST_SECTOR; 512]).and_then(|()| client.flush());
+        written.expect("the volume can be written");
+        drop(client);
+        daemon.stop();
+        if backing(&fixture)[SHORT_BYTES as usize - 1] != LAST_SECTOR {
+            set_backing_size(&fixture, VOLUME_BYTES);
+            return fixture;
+        }
+        set_backing_size(&fixture, SHORT_BYTES - 512);
+        set_backing_size(&fixture, SHORT_BYTES);
+    }
+    panic!("every stop came after the destage");
+}
+
 /// Shrinks or grows the backing.
 pub fn set_backing_size(fixture: &Fixture, bytes: u64) {
     let file = File::options().write(true).open(fixture.backing("v")).expect("the backing exists");

@@ -9,11 +9,11 @@ use e2e::daemon::{Daemon, hotset, text_of, wait_for};
 use e2e::fixture::Fixture;
 use e2e::fuse::Fuse;
 use e2e::refusal::causes::{
-    DEVICES, EXPORTED_BLOCKS, ExportedDisk, MEMORY_FORMAT, STATE, UNFLUSHED, UNFLUSHED_BYTES, backing, cloned_backing,
-    cloned_dirty_backing, copy, emptied_log_restored, empty_devices, lost_state, newer_devices, newer_memory, path,
-    persisted_memory_file, rename, restore_devices, restored_devices, restored_state, rolled_back_backing,
-    set_backing_size, set_flash, set_later_format, set_memory_format, shared_backing, shrunk_backing, stop_dirty,
-    unused_flash,
+    DEVICES, EXPORTED_BLOCKS, ExportedDisk, LAST_SECTOR, MEMORY_FORMAT, SHORT_BYTES, STATE, UNFLUSHED, UNFLUSHED_BYTES,
+    backing, cloned_backing, cloned_dirty_backing, copy, emptied_log_restored, empty_devices, grown_backing,
+    lost_state, newer_devices, newer_memory, path, persisted_memory_file, rename, restore_devices, restored_devices,
+    restored_state, rolled_back_backing, set_backing_size, set_flash, set_later_format, set_memory_format,
+    shared_backing, shrunk_backing, stop_dirty, unused_flash,
 };
 use e2e::refusal::page::{Entry, check_codes};
 use e2e::refusal::{flash_refusal, json, rebuild, run_proposed_command, show, volume_refusal};
@@ -564,6 +564,44 @@ fn backing_shrunk_under_dirty_data_is_refused_as_documented() {
         let inside = (0..BLOCKS).filter(|number| offset_of(*number) < VOLUME_BYTES / 2);
         inside.for_each(|number| assert_eq!(at(number), block(number, 2), "block {number}"));
         destage(daemon);
+    });
+    entry.check();
+}
+
+#[test]
+fn backing_grown_past_a_dirty_short_block_is_refused_as_documented() {
+    let fixture = grown_backing();
+    let daemon = fixture.start();
+    let mut entry = Entry::new(
+        "backing-grew",
+        "the backing has grown, its former size was not a multiple of 4096, and there is dirty data of the last block",
+        "that data would overwrite content past the former end",
+    );
+    let message = volume_refusal(&fixture, &daemon, "backing-grew");
+    for bytes in [VOLUME_BYTES, SHORT_BYTES] {
+        assert!(message.contains(&bytes.to_string()), "{message}");
+    }
+    entry.message("", &message);
+    daemon.stop();
+    let last_sector = SHORT_BYTES as usize - 512..SHORT_BYTES as usize;
+    let restore = "restore the former size of the backing, and let it grow while the volume is served";
+    entry.choice(restore, NOTHING_LOST, || {
+        set_backing_size(&fixture, SHORT_BYTES);
+        let daemon = fixture.start();
+        assert_eq!(read(&fixture)[last_sector.clone()], [LAST_SECTOR; 512], "{}", daemon.log());
+        daemon.command(&["volume", "resize", "v", &VOLUME_BYTES.to_string()]);
+        assert_eq!(read(&fixture).len() as u64, VOLUME_BYTES);
+        destage(daemon);
+        assert_eq!(backing(&fixture)[last_sector.clone()], [LAST_SECTOR; 512]);
+    });
+    entry.choice(GIVE_UP, "the dirty data; the backing stays unchanged", || {
+        let fixture = grown_backing();
+        let daemon = fixture.start();
+        assert_unnamed_adopt_fails(&daemon);
+        run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "backing-grew"), GIVE_UP);
+        assert_served(&daemon, "v");
+        destage(daemon);
+        assert_ne!(backing(&fixture)[last_sector.clone()], [LAST_SECTOR; 512], "data that was given up came back");
     });
     entry.check();
 }

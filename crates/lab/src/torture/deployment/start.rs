@@ -11,7 +11,8 @@ use seam::sim::{SimDisk, SimSeam, World};
 use seam::{Disk, DiskOpen, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 use state::{
     Acceptance, Admission, Claim, ContentRecord, Evidence, Refusal, State, StoreFound, StoreInventory, StoreUse,
-    UndestagedBlocks, end_block, loss_to_report, sampled_blocks, show_samples, show_uuid, unflushed_loss,
+    UndestagedBlocks, end_block, former_short_block, loss_to_report, sampled_blocks, show_samples, show_uuid,
+    unflushed_loss,
 };
 
 use super::super::run::{Run, disk_name};
@@ -268,6 +269,11 @@ async fn collect_evidence(
     let before = record.and_then(|record| record.content.as_ref()).map(|content| content.size_bytes);
     let end = end_block(size_bytes, before);
     let in_log = volume_id.map(|volume_id| core.waiting_in_log(volume_id, end)).unwrap_or_default();
+    let is_short_block_dirty =
+        volume_id.zip(former_short_block(size_bytes, before)).is_some_and(|(volume_id, short)| {
+            let dirty_from = |block| core.waiting_in_log(volume_id, block).past_end;
+            dirty_from(short) > dirty_from(short.next())
+        });
     let cached_on = record.and_then(|record| record.cached_on.as_ref());
     let is_cached_here = cached_on.is_some_and(|stores| store.is_some_and(|store| stores.contains(store)));
     let destaged = match volume_id.filter(|_| in_log.blocks > 0 && is_cached_here) {
@@ -297,6 +303,7 @@ async fn collect_evidence(
             blocks_in_log: in_log.blocks,
             blocks_in_memory: 0,
             blocks_past_end: in_log.past_end,
+            is_short_block_dirty,
             destaged_found: destaged.matching,
             destaged_missing: destaged.different,
         },
@@ -334,7 +341,8 @@ fn loss_of(refusal: &Refusal) -> Option<String> {
         Refusal::DirtyElsewhere { loss, .. }
         | Refusal::LogUnexpected { loss, .. }
         | Refusal::ContentDiffers { loss, .. }
-        | Refusal::ContentUnproven { loss, .. } => Some(loss.volume_id.clone()),
+        | Refusal::ContentUnproven { loss, .. }
+        | Refusal::BackingGrew { loss, .. } => Some(loss.volume_id.clone()),
         Refusal::Unclaimed { store, .. } => Some(store.clone()),
         _ => None,
     }
