@@ -1,8 +1,9 @@
 //! An in-memory FUSE file system of the tests that can be made to hang.
 //!
 //! It holds its content until it is unmounted, and serves one request at a time. While it hangs it takes no requests
-//! from the kernel. Waiting processes then block in a killable state, as with an unreachable server. It sets
-//! `FOPEN_NOFLUSH`, because the kernel would otherwise wait for a flush at each close, even at the end of a process.
+//! from the kernel, or has taken only the one that began the hang. Waiting processes then block in a killable state, as
+//! with an unreachable server. It sets `FOPEN_NOFLUSH`, because the kernel would otherwise wait for a flush at each
+//! close, even at the end of a process.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -39,14 +40,30 @@ const FILE: u32 = 0o100_000;
 /// A mounted file system, which is released from a hang and unmounted when dropped.
 pub struct Fuse {
     path: PathBuf,
-    /// Locked while a request is read and answered; true while the file system hangs.
-    hangs: Arc<Mutex<bool>>,
+    /// Locked while a request is read and answered.
+    hang: Arc<Mutex<Hang>>,
     ends: Arc<AtomicBool>,
     server: Option<JoinHandle<()>>,
 }
 
-fn lock(hangs: &Mutex<bool>) -> MutexGuard<'_, bool> {
-    hangs.lock().unwrap_or_else(PoisonError::into_inner)
+/// Whether the file system hangs, and the operation at which a hang is to begin.
+#[derive(Default)]
+struct Hang {
+    is_active: bool,
+    begins_at: Option<Operation>,
+}
+
+/// An operation at which a hang can begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Reading of a file.
+    Read = 15,
+    /// Writing of a file.
+    Write = 16,
+}
+
+fn lock(hang: &Mutex<Hang>) -> MutexGuard<'_, Hang> {
+    hang.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Fuse {
@@ -66,10 +83,10 @@ impl Fuse {
                 return None;
             }
         };
-        let (hangs, ends) = (Arc::new(Mutex::new(false)), Arc::new(AtomicBool::new(false)));
-        let (server_hangs, server_ends) = (hangs.clone(), ends.clone());
-        let server = std::thread::spawn(move || Server::new(device).serve(&server_hangs, &server_ends));
-        Some(Fuse { path: path.to_owned(), hangs, ends, server: Some(server) })
+        let (hang, ends) = (Arc::new(Mutex::new(Hang::default())), Arc::new(AtomicBool::new(false)));
+        let (server_hang, server_ends) = (hang.clone(), ends.clone());
+        let server = std::thread::spawn(move || Server::new(device).serve(&server_hang, &server_ends));
+        Some(Fuse { path: path.to_owned(), hang, ends, server: Some(server) })
     }
 
     /// Path of the mount point.
@@ -79,12 +96,22 @@ impl Fuse {
 
     /// Stops answering requests.
     pub fn hang(&self) {
-        *lock(&self.hangs) = true;
+        lock(&self.hang).is_active = true;
+    }
+
+    /// Stops answering requests from the next operation of this kind on.
+    pub fn hang_at(&self, operation: Operation) {
+        lock(&self.hang).begins_at = Some(operation);
+    }
+
+    /// True while it hangs.
+    pub fn is_hung(&self) -> bool {
+        lock(&self.hang).is_active
     }
 
     /// Answers requests again, waiting ones first.
     pub fn resume(&self) {
-        *lock(&self.hangs) = false;
+        *lock(&self.hang) = Hang::default();
     }
 }
 
@@ -159,11 +186,11 @@ impl Server {
         Server { device, nodes: BTreeMap::from([(ROOT, root)]), next: ROOT + 1 }
     }
 
-    fn serve(mut self, hangs: &Mutex<bool>, ends: &AtomicBool) {
+    fn serve(mut self, hang: &Mutex<Hang>, ends: &AtomicBool) {
         let mut buffer = vec![0; REQUEST_BYTES_MAX];
         let pause = Timespec::try_from(POLL_INTERVAL).expect("a short interval");
         while !ends.load(Ordering::Relaxed) {
-            if *lock(hangs) {
+            if lock(hang).is_active {
                 std::thread::sleep(POLL_INTERVAL);
                 continue;
             }
@@ -171,12 +198,22 @@ impl Server {
             if !poll(&mut waits, Some(&pause)).is_ok_and(|count| count > 0) {
                 continue;
             }
-            let hangs = lock(hangs);
-            if *hangs {
+            let mut state = lock(hang);
+            if state.is_active {
                 continue;
             }
             match self.device.read(&mut buffer) {
-                Ok(len) => self.process_request(&buffer[..len]),
+                Ok(len) => {
+                    let operation = Fields(&buffer[4..]).u32();
+                    if state.begins_at.is_some_and(|begin| begin as u32 == operation) {
+                        state.is_active = true;
+                        drop(state);
+                        while lock(hang).is_active && !ends.load(Ordering::Relaxed) {
+                            std::thread::sleep(POLL_INTERVAL);
+                        }
+                    }
+                    self.process_request(&buffer[..len]);
+                }
                 // The waiting process was killed.
                 Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {}
                 Err(_) => return,

@@ -1,6 +1,7 @@
 //! Attaching and detaching volumes: open the backing, identify the volume, save its record, attach it; and the reverse.
 
 mod identify;
+mod late;
 mod open;
 
 use std::collections::BTreeMap;
@@ -12,7 +13,8 @@ use engine::{VolumeId, VolumeSpec};
 use messages::Failure;
 use seam::real::PATH_TIMEOUT;
 
-use super::cores::{AttachRequest, Cores, OpenedBacking};
+use self::open::hung;
+use super::cores::{AttachOutcome, AttachRequest, Cores, LateAttach, OpenedBacking};
 use super::flash::FlashLog;
 use super::iscsi_units::Units;
 use super::persisted_memory::PersistedMemory;
@@ -24,7 +26,8 @@ use config::VolumeConfig;
 use logging::{self as log, VOLUME};
 use state::{Acceptance, Admission, effective_mode, effective_policy};
 
-/// The parts between which a volume is attached.
+/// The parts between which a volume is attached. A clone is another handle to them.
+#[derive(Clone)]
 pub struct Attachments {
     settings: Rc<Settings>,
     records: Rc<Records>,
@@ -57,7 +60,8 @@ impl Attachments {
     /// As [`Attachments::attach`] for many volumes, with one call per core and one write of the state directory for all
     /// of them. Attaching a thousand volumes one by one takes a minute on a busy processor.
     ///
-    /// All wait for the slowest backing. One that has not answered for `limit` refuses its volume, which is retried.
+    /// All wait for the slowest backing. One that has not answered for `limit` refuses its volume, which is retried. An
+    /// attach whose backing hangs in its last part continues, and the volume is served at its end.
     pub async fn attach_all(
         &self,
         requested: Vec<RequestedVolume>,
@@ -66,17 +70,20 @@ impl Attachments {
     ) -> Vec<Result<(), Failure>> {
         let opened = self.open_all(&requested, accept.adopt, limit).await;
         // Many volumes on few disks are identified at once, so a healthy backing may take longer than its opening.
-        let findings = self.find_all(&opened, limit.max(PATH_TIMEOUT)).await;
+        let request_limit = limit.max(PATH_TIMEOUT);
+        let findings = self.find_all(&opened, request_limit).await;
         let identified = self.identify_all(&requested, &opened, findings, &accept);
         // Before any volume relies on its new record.
         self.flash.save_manifest().await;
-        let placement = self.serve_all(&requested, opened, identified).await;
+        let (placement, late) = self.serve_all(&requested, opened, identified, request_limit).await;
         if let Err(failure) = self.memory.delete_unneeded_files().await {
             log::error!(target: VOLUME, "{}", failure.message);
         }
         let refused =
             placement.iter().zip(&requested).filter(|(result, _)| result.is_err()).map(|(_, (config, _))| config);
         self.units.report_absent(refused).await;
+        let late: Vec<_> =
+            late.into_iter().map(|(at, placement, attach)| (requested[at].clone(), placement, attach)).collect();
         let results = requested.into_iter().zip(placement).map(|((config, from_file), result)| {
             let name = config.name.clone();
             self.volumes.record_attached((config, from_file), result.clone());
@@ -85,19 +92,24 @@ impl Attachments {
                 Failure { message, ..failure }
             })
         });
-        results.collect()
+        let results = results.collect();
+        late.into_iter().for_each(|(requested, placement, attach)| self.finish_later(requested, placement, attach));
+        results
     }
 
-    /// Attaches identified volumes to their open backings, and closes the other backings.
+    /// Attaches identified volumes to their open backings, and closes the other backings. Also returns the attaches
+    /// that continue, with the index of the volume and its placement: their backings leave a request unanswered for
+    /// `limit`.
     async fn serve_all(
         &self,
         requested: &[RequestedVolume],
         opened: Vec<Result<OpenedBacking, Failure>>,
         identified: Vec<Result<Admission, Failure>>,
-    ) -> Vec<Result<Placement, Failure>> {
+        limit: Duration,
+    ) -> (Vec<Result<Placement, Failure>>, Vec<(usize, Placement, LateAttach)>) {
         let mut jobs: BTreeMap<usize, Vec<(usize, AttachRequest)>> = BTreeMap::new();
         let mut results = Vec::with_capacity(requested.len());
-        let mut not_on_flash = Vec::new();
+        let (mut not_on_flash, mut late) = (Vec::new(), Vec::new());
         for (at, ((config, _), (opened, identified))) in
             requested.iter().zip(opened.into_iter().zip(identified)).enumerate()
         {
@@ -120,19 +132,24 @@ impl Attachments {
         }
         for (core, jobs) in jobs {
             let (places, jobs): (Vec<usize>, Vec<AttachRequest>) = jobs.into_iter().unzip();
-            let outcomes = self.cores.attach(core, jobs).await;
+            let outcomes = self.cores.attach(core, jobs, limit).await;
             for (at, attached) in places.into_iter().zip(outcomes) {
                 match (attached, &results[at]) {
-                    (Ok(false), Ok(placement)) if !self.records.may_log(&requested[at].0) => {
+                    (AttachOutcome::Ended(Ok(false)), Ok(placement)) if !self.records.may_log(&requested[at].0) => {
                         not_on_flash.push(placement.volume_id)
                     }
-                    (Ok(_), _) => {}
-                    (Err(failure), _) => results[at] = Err(failure),
+                    (AttachOutcome::Ended(Ok(_)), _) => {}
+                    (AttachOutcome::Ended(Err(failure)), _) => results[at] = Err(failure),
+                    (AttachOutcome::Hung(attach), _) => {
+                        let refused = Err(hung(&requested[at].0.backing));
+                        let placement = std::mem::replace(&mut results[at], refused);
+                        late.extend(placement.ok().map(|placement| (at, placement, attach)));
+                    }
                 }
             }
         }
         self.clear_flash_marks(&not_on_flash);
-        results
+        (results, late)
     }
 
     /// Clears the "dirty on flash" mark of volumes that have nothing in the flash log. A failure does not affect

@@ -3,16 +3,19 @@
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
 
-use engine::{CacheMode, Volume, VolumeSpec, WritePolicy};
-use futures_util::future::{Either, join, join_all, select};
+use engine::{Backing, CacheMode, Volume, VolumeSpec, WritePolicy};
+use futures_util::future::{Either, FutureExt, join, join_all, select};
 use futures_util::stream::{self, StreamExt};
 use messages::{ErrorKind, Failure};
 use seam::real::RealSeam;
 use seam::{DiskError, Nanos, Seam};
+use tokio::sync::oneshot;
 
 use super::super::iscsi::UnitPlan;
-use super::data_core::CoreLocal;
+use super::data_core::{CoreEnded, CoreLocal};
+use super::hang::wait_for_hang;
 use super::open::{BackingTarget, OpenFacts, OpenPlan, open_backing};
 use super::{Cores, core_ended};
 use logging::{self as log, VOLUME};
@@ -47,6 +50,35 @@ pub struct AttachRequest {
     pub lost_before: u64,
 }
 
+/// Result of an attach: true when data of the volume may be in the flash log; on an error the volume is not attached.
+type AttachResult = Result<bool, Failure>;
+
+/// Outcome of an attach within a limit.
+pub enum AttachOutcome {
+    /// It has ended.
+    Ended(AttachResult),
+    /// Its backing does not answer; the attach continues.
+    Hung(LateAttach),
+}
+
+/// An attach that continues after its caller has stopped waiting. It cannot be abandoned: it may have moved the
+/// volume's dirty data from the memory of an earlier daemon into this one's.
+pub struct LateAttach {
+    core: usize,
+    outcome: oneshot::Receiver<Result<bool, String>>,
+}
+
+impl LateAttach {
+    /// Waits for the end of the attach.
+    pub async fn end(self) -> AttachResult {
+        result_of(self.outcome.await.map_err(|_| CoreEnded(self.core)))
+    }
+}
+
+fn result_of(outcome: Result<Result<bool, String>, CoreEnded>) -> AttachResult {
+    outcome.map_err(core_ended)?.map_err(|text| Failure::new(ErrorKind::Conflict, text))
+}
+
 /// A backing's key in its core's map of open backings and the facts about it, or why it could not be opened.
 type OpenResult = Result<(u64, OpenFacts), DiskError>;
 
@@ -57,32 +89,15 @@ impl Cores {
         self[core].call(open).await.map_err(core_ended)
     }
 
-    /// Attaches volumes to backings that the core has open, with their units and sockets. Each result is true when data
-    /// of the volume may be in the flash log; on an error the volume is not attached.
-    pub async fn attach(&self, core: usize, jobs: Vec<AttachRequest>) -> Vec<Result<bool, Failure>> {
-        let count = jobs.len();
+    /// Attaches volumes to backings that the core has open, with their units and sockets. An attach continues if its
+    /// backing leaves a request unanswered for `limit`, and its outcome is then [`AttachOutcome::Hung`].
+    pub async fn attach(&self, core: usize, jobs: Vec<AttachRequest>, limit: Duration) -> Vec<AttachOutcome> {
+        let (count, limit) = (jobs.len(), Nanos(limit.as_nanos() as u64));
         let attach = async move |local: Rc<CoreLocal>| {
-            let mut outcomes = Vec::with_capacity(jobs.len());
-            for AttachRequest { number, spec, file_policy, unit, lost_before } in jobs {
-                let name = spec.name.clone();
-                let attached = attach_on_core(&local, number, spec, file_policy).await;
-                if let (Ok(_), Some(volume)) = (&attached, local.engine.find(&name)) {
-                    if let (Some(unit), Some(iscsi)) = (unit, &local.iscsi) {
-                        unit.add(iscsi.target(), volume.clone());
-                    }
-                    add_socket(&local, volume, lost_before).await;
-                }
-                outcomes.push(attached);
-            }
-            outcomes
+            join_all(jobs.into_iter().map(|job| attach_within(local.clone(), core, job, limit))).await
         };
-        match self[core].call(attach).await {
-            Ok(outcomes) => outcomes
-                .into_iter()
-                .map(|outcome| outcome.map_err(|text| Failure::new(ErrorKind::Conflict, text)))
-                .collect(),
-            Err(error) => vec![Err(core_ended(error)); count],
-        }
+        let attached = self[core].call(attach).await;
+        attached.unwrap_or_else(|error| (0..count).map(|_| AttachOutcome::Ended(Err(core_ended(error)))).collect())
     }
 
     /// Closes the backing of a volume that is not attached; returns the failure.
@@ -162,15 +177,52 @@ async fn open_with_timeout(local: &CoreLocal, plan: &OpenPlan) -> OpenResult {
     Ok((number, facts))
 }
 
+/// Attaches a volume on a task of its own, which survives a hang of its backing.
+async fn attach_within(local: Rc<CoreLocal>, core: usize, job: AttachRequest, limit: Nanos) -> AttachOutcome {
+    let backing = local.opened.borrow_mut().remove(&job.number);
+    let Some(backing) = backing else {
+        return AttachOutcome::Ended(result_of(Ok(Err("the backing was closed meanwhile".to_owned()))));
+    };
+    let (disk, seam) = (backing.disk.clone(), local.seam.clone());
+    let (sender, outcome) = oneshot::channel();
+    seam.spawn(async move {
+        // The receiver is gone once the control thread has ended.
+        let _ = sender.send(attach_with_front_ends(&local, backing, job).await);
+    });
+    let hang = pin!(wait_for_hang(&seam, &disk, limit));
+    match select(outcome, hang).await {
+        Either::Left((outcome, _)) => AttachOutcome::Ended(result_of(outcome.map_err(|_| CoreEnded(core)))),
+        Either::Right((_, outcome)) => AttachOutcome::Hung(LateAttach { core, outcome }),
+    }
+}
+
+/// Attaches a volume, with its iSCSI unit and its vhost-user socket.
+async fn attach_with_front_ends(
+    local: &CoreLocal,
+    backing: Backing<RealSeam>,
+    job: AttachRequest,
+) -> Result<bool, String> {
+    let AttachRequest { number: _, spec, file_policy, unit, lost_before } = job;
+    let name = spec.name.clone();
+    // Boxed, because the compiler limits the depth of nested futures.
+    let attached = attach_on_core(local, backing, spec, file_policy).boxed_local().await;
+    if let (Ok(_), Some(volume)) = (&attached, local.engine.find(&name)) {
+        if let (Some(unit), Some(iscsi)) = (unit, &local.iscsi) {
+            unit.add(iscsi.target(), volume.clone());
+        }
+        add_socket(local, volume, lost_before).await;
+    }
+    attached
+}
+
 /// Attaches a volume; on an error nothing stays attached. Returns true when data of the volume may be in the flash log
 /// because the policy set by command could not be restored.
 async fn attach_on_core(
     local: &CoreLocal,
-    number: u64,
+    backing: Backing<RealSeam>,
     spec: VolumeSpec,
     file_policy: WritePolicy,
 ) -> Result<bool, String> {
-    let backing = local.opened.borrow_mut().remove(&number).ok_or("the backing was closed meanwhile")?;
     if spec.read_only && !local.images_with_content_of(spec.volume_id).is_empty() {
         let text =
             "a killed daemon left data of it in memory that is not on its backing; serve it without read_only first";

@@ -6,7 +6,6 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use engine::backing::AnyDisk;
 use engine::evidence::{DestagedComparison, WaitingBlocks, content_ids, samples_at, waiting_in_memory};
 use engine::{Backing, BlockNo, VolumeId};
 use futures_util::future::{Either, select};
@@ -17,14 +16,13 @@ use seam::{Disk, Nanos, Seam};
 use state::{ContentRecord, Evidence, UndestagedBlocks, end_block, former_short_block, sampled_blocks, show_samples};
 
 use super::data_core::CoreLocal;
+use super::hang::wait_for_hang;
 use super::{Cores, core_ended};
 
 /// Volumes that a core examines concurrently.
 const EXAMINED_MAX: usize = 32;
 /// Time-out for reading a backing and the map of clean pages.
 const TIMEOUT: Nanos = Nanos::from_secs(60);
-/// Interval at which the oldest unanswered request of a backing is checked.
-const HANG_CHECK_PAUSE: Nanos = Nanos::from_millis(250);
 
 /// Reason why a backing was not examined.
 #[derive(Clone, Debug)]
@@ -130,24 +128,20 @@ async fn examine_within(local: Rc<CoreLocal>, volume: ExaminedVolume, limit: Nan
     };
     let disk = backing.disk.clone();
     let examining = pin!(examine(&local, backing, volume));
-    let waiting = pin!(wait_for_hang(&local, &disk, limit));
+    let waiting = pin!(async {
+        let (hang, timeout) = (pin!(wait_for_hang(&local.seam, &disk, limit)), pin!(local.seam.sleep(TIMEOUT)));
+        match select(hang, timeout).await {
+            Either::Left(_) => ExaminationError::Hung,
+            Either::Right(_) => {
+                let text = format!("its backing ({}) could not be examined within {TIMEOUT}", disk.identity());
+                ExaminationError::Failed(Failure::new(ErrorKind::Failed, text))
+            }
+        }
+    });
     match select(examining, waiting).await {
         Either::Left((evidence, _)) => Ok(evidence),
         Either::Right((reason, _)) => Err(reason),
     }
-}
-
-/// Returns when a request of the disk has been unanswered for `limit`, or [`TIMEOUT`] has passed.
-async fn wait_for_hang(local: &CoreLocal, disk: &AnyDisk<RealSeam>, limit: Nanos) -> ExaminationError {
-    let started_at = local.seam.now();
-    while local.seam.now().since(started_at) < TIMEOUT {
-        local.seam.sleep(HANG_CHECK_PAUSE).await;
-        if disk.oldest_unanswered().is_some_and(|oldest| local.seam.now().since(oldest) >= limit) {
-            return ExaminationError::Hung;
-        }
-    }
-    let text = format!("its backing ({}) could not be examined within {TIMEOUT}", disk.identity());
-    ExaminationError::Failed(Failure::new(ErrorKind::Failed, text))
 }
 
 async fn examine(local: &CoreLocal, backing: Backing<RealSeam>, volume: ExaminedVolume) -> Evidence {

@@ -5,6 +5,7 @@ mod data_core;
 mod datastores;
 mod detach;
 mod evidence;
+mod hang;
 mod memory_images;
 mod open;
 mod volume;
@@ -16,10 +17,11 @@ use std::time::Duration;
 
 use messages::{ErrorKind, Failure};
 
-pub use self::attach::{AttachRequest, OpenedBacking};
+pub use self::attach::{AttachOutcome, AttachRequest, LateAttach, OpenedBacking};
 pub use self::data_core::{CoreEnded, CoreLocal, DataCore, DataCoreSpec};
 pub use self::detach::CLIENTS_TIMEOUT;
 pub use self::evidence::{ExaminationError, ExaminationResult, ExaminedVolume};
+pub use self::hang::wait_for_hang;
 pub use self::open::{BackingTarget, OpenFacts, OpenPlan};
 
 /// Time-out for a core's answer to a report; a core that exceeds it is reported as silent.

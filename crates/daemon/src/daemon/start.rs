@@ -32,8 +32,8 @@ const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(10);
 const LOGGED_WAITS_MAX: usize = 1_024;
 /// Time-out for writing the last log lines: standard error may be stuck.
 const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time without an answer after which the start goes on without a backing. The first retry follows in a second, so a
-/// disk that spins up is served a little later than the others.
+/// Time without an answer after which the start goes on without a backing or a flash device. The first retry of a
+/// backing follows in a second, so a disk that spins up is served a little later than the others.
 const START_LIMIT: Duration = Duration::from_secs(2);
 /// Time for the last replies to leave the control socket.
 const REPLY_GRACE: Duration = Duration::from_millis(50);
@@ -203,7 +203,7 @@ async fn start_serving(
     if daemon.settings.current().flash.is_some() {
         daemon.notifier.status("replaying the flash log");
     }
-    daemon.flash.open().await.map_err(|failure| Failure::failed(failure.message))?;
+    daemon.flash.open(START_LIMIT).await.map_err(|failure| Failure::failed(failure.message))?;
     let datastores = daemon.settings.current().datastores.clone();
     daemon.cores.set_datastores(&datastores).await.map_err(|failure| Failure::failed(failure.message))?;
     daemon.notifier.status(&format!("opening volumes: {}", requested.len()));

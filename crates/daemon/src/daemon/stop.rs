@@ -51,7 +51,11 @@ impl Daemon {
         let (flash, notifier) = (self.flash.clone(), self.notifier.clone());
         let drain = Rc::new(Drain::new(records, cores, flash, notifier, self.memory.survives_restart()));
         let stored = drain.disconnect_clients(self.stop.clients()).await;
+        // The drain does not see a volume before its attach has ended. Its data may be in this daemon's memory alone.
+        let had_late_attach = self.volumes.has_late_attach();
         let DrainResult { fault, is_recorded, left } = drain.run(uses_flash_log).await;
+        let is_hung = had_late_attach || self.volumes.has_late_attach();
+        let fault = fault.or(is_hung.then_some(DrainFault::BackingHung));
         if !left.is_empty() {
             self.stop.set_message(left_on_flash(&left));
         }

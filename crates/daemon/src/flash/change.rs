@@ -16,7 +16,8 @@ use seam::real::{PATH_TIMEOUT, PathCall, RealSeam};
 use super::super::cores::{CoreLocal, core_ended};
 use super::super::overlap::OwnVolumes;
 use super::super::progress::report_while;
-use super::open::{OpenedStore, open_device};
+use super::devices::open_device;
+use super::open::OpenedStore;
 use super::{Flash, FlashLog};
 use config::FlashConfig;
 use logging::{self as log, FLASH};
@@ -227,10 +228,10 @@ impl FlashLog {
         let (device, own) = (path.to_owned(), OwnVolumes::new(&self.records.view()));
         let call = async move |local: Rc<CoreLocal>| {
             // A device that cannot be opened is an error in the request.
-            let opened = open_device(&local, &config, device, &own).await;
+            let opened = open_device(&local, &config, &device, &own).await;
             let disk = match opened {
                 Ok(disk) => disk,
-                Err(text) => return (None, Err(StoreError::Refused(text))),
+                Err(absent) => return (None, Err(StoreError::Refused(absent.reason))),
             };
             let identity = disk.identity();
             let changed = match local.engine.log() {

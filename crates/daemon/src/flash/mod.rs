@@ -8,6 +8,7 @@
 //!    volume ID, so that a store that returns later never brings back old data.
 
 mod change;
+mod devices;
 mod drives;
 mod open;
 mod report;
@@ -18,6 +19,7 @@ mod wear;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
+use std::time::Duration;
 
 use engine::{VolumeId, WritePolicy};
 use flash::Sequence;
@@ -58,17 +60,19 @@ struct UnusedFlash {
     pub reason: String,
     /// Code of the refusal, if the reason is one.
     pub refusal: Option<&'static str>,
+    /// Paths of the devices that did not answer.
+    pub hung: Vec<String>,
 }
 
 impl From<String> for UnusedFlash {
     fn from(reason: String) -> UnusedFlash {
-        UnusedFlash { reason, refusal: None }
+        UnusedFlash { reason, ..UnusedFlash::default() }
     }
 }
 
 impl From<&Refusal> for UnusedFlash {
     fn from(refusal: &Refusal) -> UnusedFlash {
-        UnusedFlash { reason: refusal.to_string(), refusal: Some(refusal.code()) }
+        UnusedFlash { refusal: Some(refusal.code()), ..UnusedFlash::from(refusal.to_string()) }
     }
 }
 
@@ -99,11 +103,11 @@ impl FlashLog {
     }
 
     /// Opens the log, if one is configured. An unusable log only affects volumes that need it, and volumes whose data
-    /// it may hold unknown to the records.
-    pub async fn open(&self) -> Result<(), Failure> {
+    /// it may hold unknown to the records. A device that does not answer within `limit` counts as absent.
+    pub async fn open(&self, limit: Duration) -> Result<(), Failure> {
         let Some(mut config) = self.settings.current().flash.clone() else { return Ok(()) };
         config.devices = self.devices();
-        let flash = match self.find_and_open(config).await? {
+        let flash = match self.find_and_open(config, limit).await? {
             Ok(opened) => {
                 let created = if opened.formatted { ", newly created on empty devices" } else { "" };
                 let content = match opened.unclaimed_volumes {
@@ -126,9 +130,13 @@ impl FlashLog {
     }
 
     /// Finds the store, checks it against the records, saves its new ownership, and only then opens it.
-    async fn find_and_open(&self, config: FlashConfig) -> Result<Result<OpenedStore, UnusedFlash>, Failure> {
+    async fn find_and_open(
+        &self,
+        config: FlashConfig,
+        limit: Duration,
+    ) -> Result<Result<OpenedStore, UnusedFlash>, Failure> {
         let (device_config, own) = (config.clone(), OwnVolumes::new(&self.records.view()));
-        let find = async move |local: Rc<CoreLocal>| open::find(&local, device_config, &own).await;
+        let find = async move |local: Rc<CoreLocal>| open::find(&local, device_config, &own, limit).await;
         let found_store = self.core().call(find).await;
         let found_store = match found_store.map_err(core_ended)? {
             Ok(found_store) => found_store,

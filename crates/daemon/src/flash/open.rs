@@ -1,21 +1,19 @@
 //! Opening the flash log on the data core: finding the devices and the store, and the messages if that fails.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use flash::{FormatOptions, OpenOptions, Ownership, Sequence, Store, StoreError, StoreGeneration, StoreIdentity};
-use seam::real::{PATH_TIMEOUT, PathCall, RealDisk, RealSeam};
-use seam::{Disk, DiskOpen, Nanos, Seam};
+use seam::Disk;
+use seam::real::{PATH_TIMEOUT, RealDisk};
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::cores::CoreLocal;
 use super::super::overlap::OwnVolumes;
 use super::UnusedFlash;
+use super::devices::{AbsentDevice, open_all, unless_hung};
 use config::FlashConfig;
 use state::{Refusal, show_uuid};
-
-/// Time in milliseconds for which a start waits for a lock that a killed predecessor's last I/O still holds.
-const LOCK_WAIT_MS: u64 = 10_000;
 
 /// A generation that is to be saved in the state directory, and the channel for the result.
 pub type GenerationToRecord = (StoreGeneration, oneshot::Sender<Result<(), String>>);
@@ -54,15 +52,6 @@ impl DeviceNames {
     pub fn show(&self, text: &str) -> String {
         self.0.iter().fold(text.to_owned(), |text, (identity, path)| text.replace(identity, path))
     }
-}
-
-/// A configured device that is not part of the store.
-#[derive(Clone, Debug)]
-pub struct AbsentDevice {
-    /// Its path.
-    pub path: String,
-    /// Why it is not part of the store; names the path itself.
-    pub reason: String,
 }
 
 /// The reasons of several devices in one text.
@@ -113,32 +102,41 @@ pub struct OpenParameters {
 }
 
 /// Identifies the store on `config`'s devices, or creates one if all devices are present and empty. The error gives the
-/// reason why there is no usable store. The devices stay open for [`open`].
-pub async fn find(local: &CoreLocal, config: FlashConfig, own: &OwnVolumes) -> Result<FoundStore, UnusedFlash> {
+/// reason why there is no usable store. The devices stay open for [`open`]. A device that does not answer within
+/// `limit` counts as absent.
+pub async fn find(
+    local: &CoreLocal,
+    config: FlashConfig,
+    own: &OwnVolumes,
+    limit: Duration,
+) -> Result<FoundStore, UnusedFlash> {
     if config.devices.len() < 2 && !config.allow_single_copy {
         return Err("[flash] names one device, and allow_single_copy is not set; name a second device, or set it"
             .to_owned()
             .into());
     }
-    let (mut disks, mut names, mut absent, mut device_bytes) = (Vec::new(), DeviceNames::default(), Vec::new(), 0u128);
-    let mut renamed = Vec::new();
-    for path in &config.devices {
-        match open_device(local, &config, path.clone(), own).await {
-            Ok(disk) => {
-                names.add(disk.identity(), path);
-                renamed.extend(disk.former_identities().into_iter().map(|former| (former, disk.identity())));
-                device_bytes += u128::from(disk.geometry().size_bytes);
-                disks.push(disk);
-            }
-            Err(reason) => absent.push(AbsentDevice { path: path.display().to_string(), reason }),
-        }
+    let (opened, mut absent) = open_all(local, &config, own, limit).await;
+    let (mut names, mut renamed) = (DeviceNames::default(), Vec::new());
+    for (path, disk) in &opened {
+        names.add(disk.identity(), path);
+        renamed.extend(disk.former_identities().into_iter().map(|former| (former, disk.identity())));
     }
+    let device_bytes = opened.iter().map(|(_, disk)| u128::from(disk.geometry().size_bytes)).sum();
+    let mut disks: Vec<RealDisk> = opened.into_iter().map(|(_, disk)| disk).collect();
     if disks.is_empty() {
-        return Err(reasons(&absent).into());
+        return Err(all_absent(&absent));
     }
     let accept_missing = config.devices.len() == 1;
-    let (identity, formatted) = identify_store(&local.seam, &mut disks, accept_missing, &names, &mut absent).await?;
-    let manifest = flash::read_manifest(&local.seam, &disks, identity.store).await;
+    let mut formatted = false;
+    let (identity, manifest) = loop {
+        let identified = identify_store(local, &mut disks, accept_missing, &names, &mut absent).await?;
+        formatted |= identified.1;
+        let read = flash::read_manifest(&local.seam, &disks, identified.0.store);
+        match unless_hung(local, &disks, PATH_TIMEOUT, read).await {
+            Ok(manifest) => break (identified.0, manifest),
+            Err(index) => remove_hung(&mut disks, index, &names, &mut absent)?,
+        }
+    };
     let manifest = manifest.map_err(|error| unused(&error, &names, &absent))?.map(|manifest| manifest.payload);
     *local.flash_devices.borrow_mut() = disks;
     Ok(FoundStore { identity, manifest, names, renamed, formatted, absent, device_bytes, accept_missing })
@@ -147,9 +145,9 @@ pub async fn find(local: &CoreLocal, config: FlashConfig, own: &OwnVolumes) -> R
 /// True when the log of the found store holds data, or cannot be read.
 pub async fn holds_data(local: &CoreLocal) -> bool {
     let disks = local.flash_devices.borrow().clone();
-    match flash::inspect(&local.seam, &disks).await.1 {
-        Ok(found) => !found.dirty.is_empty() || !found.lost_batches.is_empty(),
-        Err(_) => true,
+    match unless_hung(local, &disks, PATH_TIMEOUT, flash::inspect(&local.seam, &disks)).await {
+        Ok((_, Ok(found))) => !found.dirty.is_empty() || !found.lost_batches.is_empty(),
+        Ok((_, Err(_))) | Err(_) => true,
     }
 }
 
@@ -174,7 +172,8 @@ pub async fn open(
         #[cfg(not(feature = "sabotage"))]
         sabotage: flash::Sabotage::None,
     };
-    let opened = Store::open(&local.seam, &disks, options).await;
+    let opened = unless_hung(local, &disks, PATH_TIMEOUT, Store::open(&local.seam, &disks, options)).await;
+    let opened = opened.map_err(|index| hung(&disks[index], &names))?;
     let (store, recovered) = opened.map_err(|error| unused(&error, &names, &absent))?;
     let (generation, uuid) = (store.generation(), show_uuid(&store.uuid()));
     let opened = OpenedStore { generation, store: uuid, names, renamed, formatted, absent, unclaimed_volumes: 0 };
@@ -196,104 +195,87 @@ pub async fn open(
     Ok(OpenedStore { unclaimed_volumes: local.engine.unclaimed().len(), ..opened })
 }
 
-pub async fn open_device(
-    local: &CoreLocal,
-    config: &FlashConfig,
-    path: PathBuf,
-    own: &OwnVolumes,
-) -> Result<RealDisk, String> {
-    let shown = path.display().to_string();
-    let probe = PathCall::start(&path, {
-        let (config, path) = (config.clone(), path.clone());
-        move |_| {
-            let existed = std::fs::metadata(&path).is_ok_and(|meta| !meta.is_file() || meta.len() > 0);
-            (config.missing(&path), existed)
-        }
-    });
-    let (missing, existed) = answer(local, probe).await?;
-    if let Some((what, remedy)) = missing {
-        return Err(format!("{what}; {remedy}"));
-    }
-    let create_bytes = config.create_bytes(&path);
-    let opened =
-        local.seam.open_disk(&DiskOpen { path, create_bytes, read_only: false, lock_wait_ms: LOCK_WAIT_MS }).await;
-    let disk = opened.map_err(|error| error.to_string())?;
-    own.check(&shown, disk.nbd_under())?;
-    // A modelled device needs no reservation: it only serves demonstrations.
-    if config.ssd.is_none()
-        && let Err(error) = disk.reserve(Path::new(&shown)).await
-    {
-        if !existed {
-            // The file was created just now and is empty. If it cannot be removed, the next start refuses it as well.
-            let file = PathBuf::from(&shown);
-            let _ = answer(local, PathCall::start(Path::new(&shown), move |_| std::fs::remove_file(file))).await;
-        }
-        return Err(error.to_string());
-    }
-    Ok(match config.ssd {
-        Some(ssd) => disk.with_time_of(ssd),
-        None => disk,
-    })
-}
-
-/// Waits for a call on a device's path.
-async fn answer<T: Send + 'static>(local: &CoreLocal, call: PathCall<T>) -> Result<T, String> {
-    let sleep = async |time: Duration| local.seam.sleep(Nanos(time.as_nanos() as u64)).await;
-    call.answer(PATH_TIMEOUT, sleep).await.map_err(|hung| hung.to_string())
-}
-
 /// Identifies the store, or creates it on empty devices; the flag is true if it was created. Devices that are not part
-/// of it are removed from `disks` and named in `absent`.
+/// of it, or do not answer, are removed from `disks` and named in `absent`.
 async fn identify_store(
-    seam: &RealSeam,
+    local: &CoreLocal,
     disks: &mut Vec<RealDisk>,
     accept_missing: bool,
     names: &DeviceNames,
     absent: &mut Vec<AbsentDevice>,
 ) -> Result<(StoreIdentity, bool), UnusedFlash> {
-    let options = OpenOptions { accept_missing, ..OpenOptions::default() };
-    let mut not_empty = None;
-    if absent.is_empty() {
-        match flash::identify(seam, disks, options).await {
-            Ok(identity) => return Ok((identity, false)),
-            // `format` accepts only devices whose metadata areas are empty from end to end.
-            Err(StoreError::NoStore { .. }) => match Store::format(seam, disks, FormatOptions::default()).await {
-                Ok(()) => {
-                    let identity = flash::identify(seam, disks, options).await;
-                    return identity.map(|identity| (identity, true)).map_err(|error| unused(&error, names, absent));
-                }
-                Err(error) => not_empty = Some(error),
-            },
-            Err(error) => return Err(unused(&error, names, absent)),
-        }
-    }
+    let (seam, options) = (&local.seam, OpenOptions { accept_missing, ..OpenOptions::default() });
+    let (mut formatted, mut not_empty) = (false, None);
     // A device that is not a member counts as missing. The other devices' superblocks decide whether the store may be
     // opened without it.
     loop {
-        match flash::identify(seam, disks, options).await {
-            Ok(identity) => return Ok((identity, false)),
-            Err(StoreError::NoStore { device, reason }) if disks.len() > 1 => {
+        let identified = unless_hung(local, disks, PATH_TIMEOUT, flash::identify(seam, disks, options)).await;
+        let error = match identified {
+            Ok(Ok(identity)) => return Ok((identity, formatted)),
+            Ok(Err(error)) => error,
+            Err(index) => {
+                remove_hung(disks, index, names, absent)?;
+                continue;
+            }
+        };
+        match error {
+            // `format` accepts only devices whose metadata areas are empty from end to end.
+            StoreError::NoStore { .. } if absent.is_empty() && not_empty.is_none() && !formatted => {
+                let format = Store::format(seam, disks, FormatOptions::default());
+                match unless_hung(local, disks, PATH_TIMEOUT, format).await {
+                    Ok(Ok(())) => formatted = true,
+                    Ok(Err(error)) => not_empty = Some(error),
+                    Err(index) => return Err(hung(&disks[index], names)),
+                }
+            }
+            StoreError::NoStore { device, reason } if disks.len() > 1 && !formatted => {
                 let path = names.show(&device);
-                absent
-                    .push(AbsentDevice { reason: format!("{path} is not a member of a flash store ({reason})"), path });
+                absent.push(AbsentDevice::new(&path, format!("{path} is not a member of a flash store ({reason})")));
                 disks.retain(|disk| disk.identity() != device);
             }
-            Err(error @ StoreError::NoStore { .. }) => {
+            error @ StoreError::NoStore { .. } => {
                 return Err(unused(not_empty.as_ref().unwrap_or(&error), names, absent));
             }
-            Err(error) => return Err(unused(&error, names, absent)),
+            error => return Err(unused(&error, names, absent)),
         }
     }
 }
 
+/// Moves a device that does not answer to the absent ones; an error if no other one is left.
+fn remove_hung(
+    disks: &mut Vec<RealDisk>,
+    index: usize,
+    names: &DeviceNames,
+    absent: &mut Vec<AbsentDevice>,
+) -> Result<(), UnusedFlash> {
+    absent.push(AbsentDevice::hung(&names.show(&disks.remove(index).identity())));
+    if disks.is_empty() { Err(all_absent(absent)) } else { Ok(()) }
+}
+
+/// The store is not used because a device stopped answering when it had been written to.
+fn hung(disk: &RealDisk, names: &DeviceNames) -> UnusedFlash {
+    all_absent(&[AbsentDevice::hung(&names.show(&disk.identity()))])
+}
+
+/// No device can be used.
+fn all_absent(absent: &[AbsentDevice]) -> UnusedFlash {
+    UnusedFlash { hung: hung_devices(absent), ..UnusedFlash::from(reasons(absent)) }
+}
+
+/// Paths of the devices that do not answer.
+pub fn hung_devices(absent: &[AbsentDevice]) -> Vec<String> {
+    absent.iter().filter(|absent| absent.is_hung).map(|absent| absent.path.clone()).collect()
+}
+
 /// The reason why a store cannot be used, with a refusal code if there is one.
 fn unused(error: &StoreError, names: &DeviceNames, absent: &[AbsentDevice]) -> UnusedFlash {
-    match error {
+    let unused = match error {
         StoreError::Newer { device, newer } => {
             UnusedFlash::from(&Refusal::StoreNewer { device: names.show(device), newer: *newer })
         }
         error => describe(error, names, absent).into(),
-    }
+    };
+    UnusedFlash { hung: hung_devices(absent), ..unused }
 }
 
 fn describe(error: &StoreError, names: &DeviceNames, absent: &[AbsentDevice]) -> String {

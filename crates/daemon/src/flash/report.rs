@@ -10,7 +10,7 @@ use seam::Nanos;
 use super::super::cores::CORE_TIMEOUT;
 use super::super::cores::CoreLocal;
 use super::super::volumes::Volumes;
-use super::open::OpenedStore;
+use super::open::{OpenedStore, hung_devices};
 use super::{Flash, FlashLog, ONE_COPY, change, wear};
 use config::FlashConfig;
 use units::show_counted;
@@ -57,6 +57,7 @@ impl FlashLog {
                 report.alerts =
                     vec![Notice::new(AlertKind::FlashUnused, format!("flash is not used: {}", unused.reason))];
                 report.refusal = unused.refusal.map(str::to_owned);
+                report.hung = unused.hung;
                 return Some(report);
             }
             Flash::Open(opened) => opened,
@@ -103,6 +104,7 @@ impl FlashLog {
             report.devices.push(device);
         }
         report.alerts.extend(opened.absent.iter().map(|absent| Notice::new(AlertKind::FlashDegraded, &absent.reason)));
+        report.hung = hung_devices(&opened.absent);
         report.absent = opened.absent.iter().map(|absent| absent.reason.clone()).collect();
         report.alerts.extend(copies_alert(report.copies, report.allow_single_copy));
         if report.unclaimed > 0 {

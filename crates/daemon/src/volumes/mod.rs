@@ -78,6 +78,8 @@ pub struct Volumes {
     known: RefCell<BTreeMap<String, KnownVolume>>,
     /// Volumes with a change under way.
     changing: RefCell<BTreeSet<String>>,
+    /// Volumes whose attach continues after its caller has stopped waiting.
+    late_attaches: RefCell<BTreeSet<String>>,
     /// Planned attempts at volumes whose backings could not be opened.
     attempts: RefCell<OpenAttempts>,
 }
@@ -97,11 +99,27 @@ impl Drop for ChangeGuard<'_> {
 impl Volumes {
     /// Begins a change of a volume; fails while another is under way.
     pub fn lock_for_change(&self, name: &str) -> Result<ChangeGuard<'_>, Failure> {
-        if !self.changing.borrow_mut().insert(name.to_owned()) {
+        if self.late_attaches.borrow().contains(name) || !self.changing.borrow_mut().insert(name.to_owned()) {
             let text = format!("another change of volume {name} is in progress; try again when it has ended");
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
         Ok(ChangeGuard { volumes: self, name: name.to_owned() })
+    }
+
+    /// Prevents changes of a refused volume and attempts at it until its attach has ended.
+    pub fn begin_late_attach(&self, name: &str) {
+        self.late_attaches.borrow_mut().insert(name.to_owned());
+        self.attempts.borrow_mut().cancel(name);
+    }
+
+    /// Permits changes of a volume again.
+    pub fn end_late_attach(&self, name: &str) {
+        self.late_attaches.borrow_mut().remove(name);
+    }
+
+    /// True while the attach of a refused volume continues.
+    pub fn has_late_attach(&self) -> bool {
+        !self.late_attaches.borrow().is_empty()
     }
 
     /// A volume, if it is known.

@@ -206,10 +206,13 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
     },
     Kind {
         kind: AlertKind::FlashHung,
-        when: "a flash device has not answered a request for ten seconds, in service or not",
+        when: "a flash device has not answered a request for ten seconds, in service or not, or did not answer when \
+               the daemon started",
         effect: "With another device in service, it is taken out of service after two seconds. As the last device, it \
-                 is taken out of service after thirty seconds: until then flushes wait, afterwards they fail.",
-        remedy: "Check the device and its cables; replace it with `hotset flash replace`.",
+                 is taken out of service after thirty seconds: until then flushes wait, afterwards they fail. A device \
+                 that does not answer at a start counts as absent until the next start.",
+        remedy: "Check the device and its cables. Replace it with `hotset flash replace`, or restart the daemon once \
+                 it answers if it did not answer at the start.",
         delay_ms: 0,
         has_notice: false,
         find: |context, problems| {
@@ -218,6 +221,9 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                     let since = Duration::from_secs(device.unanswered_ms / 1000);
                     problems.push((Some(device.name()), format!("it has not answered a request for {since:?}")));
                 }
+            }
+            for path in context.status.flash.iter().flat_map(|flash| &flash.hung) {
+                problems.push((Some(path.clone()), "it did not answer when the daemon started".to_owned()));
             }
         },
     },

@@ -120,6 +120,8 @@ fn each_kind_is_found_and_a_healthy_daemon_has_none() {
     };
     assert_eq!(found(volume(hung)), ["volume-refused v", "backing-hung v"]);
     assert_eq!(found(flash(|flash| flash.devices[1].unanswered_ms = 10_000)), ["flash-hung /dev/f1"]);
+    let hung_at_start: fn(&mut FlashReport) = |flash| flash.hung = vec!["/dev/f2".to_owned()];
+    assert_eq!(found(flash(hung_at_start)), ["flash-hung /dev/f2"]);
     assert_eq!(found(volume(|volume| volume.state = VolumeState::Frozen)), ["cache-paused v"]);
     let slow: fn(&mut VolumeReport) = |volume| {
         volume.latency_counts.read = Counts { below: vec![CountsBelow { us: 1e6, count: 96 }], all: 100, sum_us: 9e6 };

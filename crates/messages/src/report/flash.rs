@@ -181,6 +181,10 @@ pub struct FlashReport {
     #[serde(default)]
     #[schema(required)]
     pub absent: Vec<String>,
+    /// Paths of the configured devices that did not answer when the daemon started.
+    #[serde(default)]
+    #[schema(required)]
+    pub hung: Vec<String>,
     /// Reason why the health of no drive is known.
     #[serde(default)]
     #[schema(required)]

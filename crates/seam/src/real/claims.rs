@@ -30,6 +30,18 @@ impl Drop for Claim {
     }
 }
 
+impl OpenDisk {
+    /// The path of this disk and the storage that it shares with a footprint, if they overlap.
+    fn overlap(&self, footprint: &Footprint) -> Option<(PathBuf, String)> {
+        footprint.overlap(&self.footprint).map(|on| (self.path.clone(), on.to_owned()))
+    }
+}
+
+/// The path of an open disk that overlaps a footprint, and the storage that both share.
+pub(super) fn overlapping(footprint: &Footprint) -> Option<(PathBuf, String)> {
+    open_disks().0.iter().find_map(|disk| disk.overlap(footprint))
+}
+
 fn open_disks() -> MutexGuard<'static, (Vec<OpenDisk>, u64)> {
     // The list is consistent between changes, so a poisoned lock is usable.
     OPEN_DISKS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -40,8 +52,7 @@ fn open_disks() -> MutexGuard<'static, (Vec<OpenDisk>, u64)> {
 pub(super) fn claim(path: &Path, footprint: Footprint, read_only: bool) -> DiskResult<Claim> {
     let mut disks = open_disks();
     let conflicts = |other: &&OpenDisk| !(read_only && other.read_only);
-    let overlaps = |other: &OpenDisk| footprint.overlap(&other.footprint).map(|on| (other.path.clone(), on.to_owned()));
-    if let Some((other, on)) = disks.0.iter().filter(conflicts).find_map(overlaps) {
+    if let Some((other, on)) = disks.0.iter().filter(conflicts).find_map(|other| other.overlap(&footprint)) {
         return Err(DiskError::Shared { path: path.to_owned(), other, on });
     }
     disks.1 += 1;

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use super::claims::{Claim, claim};
+use super::claims::{Claim, claim, overlapping};
 use super::file_identity::file_identities;
 use super::footprint::Footprint;
 use super::path_call::CallState;
@@ -111,10 +111,7 @@ pub(super) fn try_open(spec: &DiskOpen, call: &CallState, holder: &AtomicU32) ->
     }
     let (file, open_warning) = match open_direct(path, spec.read_only) {
         Ok(opened) => opened,
-        // EBUSY: the device is mounted, or another program has opened it exclusively.
-        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-            return Err(DiskError::Busy(format!("{} is mounted or claimed by another program", path.display())));
-        }
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Err(busy(path)),
         Err(error) => return Err(refused(open_text(&error))),
     };
     let meta = file.metadata().map_err(|error| refused(error.to_string()))?;
@@ -181,6 +178,16 @@ pub(super) fn try_open(spec: &DiskOpen, call: &CallState, holder: &AtomicU32) ->
         Kind::Device => (queue.name().is_some(), queue.instance()),
     };
     Ok(OpenedDisk { file, kind, device, identities, is_unique, instance, open_warning, geometry, claim })
+}
+
+/// The error for a device that is open exclusively: in this process, which may wait for its last requests, or else
+/// mounted or opened by another program.
+fn busy(path: &Path) -> DiskError {
+    let holder = std::fs::metadata(path).ok().and_then(|meta| overlapping(&Footprint::of_device(&meta)));
+    match holder {
+        Some((other, on)) => DiskError::Shared { path: path.to_owned(), other, on },
+        None => DiskError::Busy(format!("{} is mounted or claimed by another program", path.display())),
+    }
 }
 
 /// Creates a sparse file. An empty file counts as missing: a crash between creation and sizing leaves one.

@@ -64,6 +64,11 @@ impl Footprint {
         file.metadata().map(|meta| Kernel::real().footprint(&meta, mount_of(file))).unwrap_or_default()
     }
 
+    /// The footprint of a block device that need not be open.
+    pub(super) fn of_device(meta: &fs::Metadata) -> Footprint {
+        Kernel::real().footprint(meta, None)
+    }
+
     /// The name of a storage part that both share, if they overlap.
     pub(super) fn overlap<'a>(&'a self, other: &Footprint) -> Option<&'a str> {
         let meet = |a: &Part, b: &Part| {

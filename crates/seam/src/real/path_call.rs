@@ -6,7 +6,9 @@
 //! call over where a link leads into another domain. A link from a healthy file system into a hung one therefore
 //! occupies a thread of the hung one.
 //!
-//! 1. A domain has at most [`THREADS_PER_DOMAIN`] running calls, all domains together [`THREADS_MAX`].
+//! 1. A domain has at most [`THREADS_PER_DOMAIN`] running calls, and only one while [`ANSWERING_MAX`] calls run that are
+//!    not abandoned. So hung calls leave these threads to the other domains, and a domain always gets its first thread,
+//!    up to [`THREADS_MAX`] threads in total.
 //! 2. A call fails at once if an abandoned call on the same path is still running, or if all calls that the domain may
 //!    run are abandoned ones.
 //! 3. The limit counts time without progress: while a call is queued, each answer in its domain restarts it.
@@ -32,8 +34,11 @@ use tokio::sync::oneshot;
 pub const PATH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum of calls that run in one failure domain.
 const THREADS_PER_DOMAIN: usize = 8;
-/// Maximum of helper threads.
-const THREADS_MAX: usize = 128;
+/// Running calls, without abandoned ones, from which on a domain may run only one.
+const ANSWERING_MAX: usize = 128;
+/// Maximum of helper threads: 128 of them fill 16 domains, and 896 are the first threads of further domains. A thread
+/// holds less than 64 KiB of memory, of the kernel and of its stack: 64 MiB in total.
+const THREADS_MAX: usize = 1024;
 /// Maximum of symbolic links that are followed, as in the kernel.
 const LINKS_MAX: u32 = 40;
 
@@ -88,6 +93,8 @@ struct Job {
 struct PathCalls {
     domains: BTreeMap<Domain, DomainCalls>,
     threads: usize,
+    /// Threads that have no call yet.
+    idle: usize,
 }
 
 /// The calls in one domain.
@@ -97,7 +104,7 @@ struct DomainCalls {
     answered_at: Instant,
 }
 
-static CALLS: Mutex<PathCalls> = Mutex::new(PathCalls { domains: BTreeMap::new(), threads: 0 });
+static CALLS: Mutex<PathCalls> = Mutex::new(PathCalls { domains: BTreeMap::new(), threads: 0, idle: 0 });
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // No code panics between two changes that belong together, so a poisoned lock is usable.
@@ -210,6 +217,8 @@ impl<T> Drop for PathCall<T> {
             calls.queue.remove(at)
         });
         calls.remove_if_idle(&domain);
+        // An abandoned call no longer counts against the limit.
+        calls.start_thread();
         drop(calls);
         drop(dropped);
     }
@@ -244,17 +253,31 @@ impl PathCalls {
             return;
         }
         calls.queue.push_back(job);
-        if calls.running.len() < THREADS_PER_DOMAIN && self.threads < THREADS_MAX {
+        self.start_thread();
+    }
+
+    /// Starts a thread if more calls may run than threads are idle.
+    fn start_thread(&mut self) {
+        let per_domain = self.running_max();
+        let runnable: usize = self.domains.values().map(|calls| calls.runnable(per_domain)).sum();
+        if runnable > self.idle && self.threads < THREADS_MAX {
             let started = std::thread::Builder::new().name("path".to_owned()).spawn(run_queued);
             // Without a new thread the call waits for one that becomes free, at most for its limit.
             self.threads += usize::from(started.is_ok());
+            self.idle += usize::from(started.is_ok());
         }
+    }
+
+    /// Maximum of calls that one domain may run now.
+    fn running_max(&self) -> usize {
+        let running = self.domains.values().flat_map(|domain| &domain.running);
+        if running.filter(|call| !call.hangs()).count() < ANSWERING_MAX { THREADS_PER_DOMAIN } else { 1 }
     }
 
     /// The next call that may run, and its domain; it counts as running from now on.
     fn take(&mut self) -> Option<(Domain, Job)> {
-        let is_free = |calls: &DomainCalls| !calls.queue.is_empty() && calls.running.len() < THREADS_PER_DOMAIN;
-        let (domain, calls) = self.domains.iter_mut().find(|(_, calls)| is_free(calls))?;
+        let per_domain = self.running_max();
+        let (domain, calls) = self.domains.iter_mut().find(|(_, calls)| calls.runnable(per_domain) > 0)?;
         let job = calls.queue.pop_front()?;
         calls.running.push(job.call.clone());
         *lock(&job.call.place) = DomainWait { domain: domain.clone(), since: Instant::now(), is_running: true };
@@ -277,19 +300,31 @@ impl PathCalls {
     }
 }
 
+impl DomainCalls {
+    /// Number of queued calls that may run while the domain may run `running_max` calls.
+    fn runnable(&self, running_max: usize) -> usize {
+        self.queue.len().min(running_max.saturating_sub(self.running.len()))
+    }
+}
+
 /// Body of a helper thread: runs queued calls until none may run.
 fn run_queued() {
     let mut calls = lock(&CALLS);
     while let Some((domain, job)) = calls.take() {
+        calls.idle -= 1;
+        // One abandoned call can let several queued calls run, and each start adds one thread.
+        calls.start_thread();
         drop(calls);
         let call = job.call.clone();
         let moved = run(&domain, job);
         calls = lock(&CALLS);
+        calls.idle += 1;
         calls.finish(&domain, &call);
         if let Some((domain, job)) = moved {
             calls.queue(domain, job);
         }
     }
+    calls.idle -= 1;
     calls.threads -= 1;
 }
 

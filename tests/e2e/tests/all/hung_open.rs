@@ -1,14 +1,16 @@
-//! Backings whose file system hangs before they are opened: at the start, at `volume add`, at a reload and at
+//! Backings that hang when they are opened or attached: at the start, at `volume add`, at a reload and at
 //! `check-config`. Other volumes are served, and the volume is taken up when its backing answers.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use e2e::client::Client;
 use e2e::daemon::{Daemon, hotset, text_of, wait_for};
 use e2e::fixture::Fixture;
-use e2e::fuse::Fuse;
+use e2e::fuse::{Fuse, Operation};
+use e2e::loop_device::LoopDevice;
 use e2e::refusal::{json, show};
 use serde_json::Value;
 
@@ -173,5 +175,91 @@ fn no_file_is_created_after_its_command_has_failed() {
         text_of(&output).contains("does not exist").then_some(())
     });
     assert!(!fs::exists(&path).expect("the file system answers"), "a failed command has created a file");
+    daemon.stop();
+}
+
+#[test]
+fn hang_after_identification_refuses_only_its_volume() {
+    let Some((mut fixture, fuse)) = fixture(1) else { return };
+    fixture.add_volume_on("hung", &image(&fuse, 0).display().to_string(), "");
+    let daemon = fixture.start();
+    // Without a flush the data is in memory alone.
+    fuse.hang();
+    let mut client = Client::connect(&fixture.endpoint(), "hung").expect("the volume is served");
+    client.write(0, &[7; BLOCK as usize]).expect("memory has space");
+    daemon.kill();
+    fuse.resume();
+    // The next daemon writes the recovered data to the backing, because its own memory is not persisted.
+    fixture.keep_in = "none".to_owned();
+    fuse.hang_at(Operation::Write);
+    let daemon = fixture.start();
+    assert_daemon_works(&fixture, &daemon);
+    let shown = show(&daemon, "hung");
+    assert!(is_refused_as_hung(&shown), "{shown}\n{}", daemon.log());
+    assert!(fuse.is_hung(), "the backing has answered its identification");
+    daemon.command(&["volume", "pause", "healthy"]);
+    let output = daemon.try_command(&["volume", "adopt", "hung"]);
+    assert!(text_of(&output).contains("another change"), "{}", text_of(&output));
+    fuse.resume();
+    let mut client = wait_for("the volume", || {
+        let is_served = show(&daemon, "hung")["state"] == "active";
+        is_served.then(|| Client::connect(&fixture.endpoint(), "hung").expect("the volume is served"))
+    });
+    assert_eq!(client.read(0, BLOCK as usize).expect("the read succeeds"), [7; BLOCK as usize]);
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn stop_beside_a_hung_attach_keeps_the_volume_s_data() {
+    let Some((mut fixture, fuse)) = fixture(1) else { return };
+    fixture.add_volume_on("hung", &image(&fuse, 0).display().to_string(), "");
+    let daemon = fixture.start();
+    fuse.hang();
+    let mut client = Client::connect(&fixture.endpoint(), "hung").expect("the volume is served");
+    client.write(0, &[7; BLOCK as usize]).expect("memory has space");
+    daemon.kill();
+    fuse.resume();
+    let kept_in = std::mem::replace(&mut fixture.keep_in, "none".to_owned());
+    fuse.hang_at(Operation::Write);
+    let mut daemon = fixture.start();
+    assert!(is_refused_as_hung(&show(&daemon, "hung")), "{}", daemon.log());
+    daemon.signal("TERM");
+    wait_for("the end of the stop", || daemon.log().contains("stopped, but a backing did not answer").then_some(()));
+    // The kernel keeps the process until the file system answers.
+    fuse.resume();
+    assert_eq!(daemon.wait().code(), Some(1));
+    fixture.keep_in = kept_in;
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "hung").expect("the volume is served");
+    assert_eq!(client.read(0, BLOCK as usize).expect("the read succeeds"), [7; BLOCK as usize]);
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn retry_of_a_hung_block_device_is_refused_as_hung() {
+    let Some((mut fixture, fuse)) = fixture(1) else { return };
+    let device = match LoopDevice::attach_existing(&image(&fuse, 0), 512) {
+        Ok(device) => device,
+        Err(reason) => {
+            // Written past the capture of a passing test's output: the reader has to see that nothing was tested.
+            let _ = writeln!(std::io::stderr(), "SKIPPED: a hung block device: no loop device can be made ({reason})");
+            return;
+        }
+    };
+    fixture.add_volume_on("hung", &device.path().display().to_string(), "");
+    fuse.hang();
+    let daemon = fixture.start();
+    assert!(is_refused_as_hung(&show(&daemon, "hung")), "{}", daemon.log());
+    let output = wait_for("an attempt", || {
+        let output = daemon.try_command(&["volume", "adopt", "hung"]);
+        (!text_of(&output).contains("another change")).then_some(output)
+    });
+    assert!(text_of(&output).contains("does not answer"), "{}", text_of(&output));
+    let shown = show(&daemon, "hung");
+    assert!(is_refused_as_hung(&shown), "{shown}");
+    fuse.resume();
+    assert_taken_up(&fixture, "hung");
     daemon.stop();
 }

@@ -26,6 +26,7 @@ mod hangs;
 mod history;
 mod hostile;
 mod hung_control;
+mod hung_flash;
 mod hung_open;
 mod init;
 mod integrations;

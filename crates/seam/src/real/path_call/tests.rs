@@ -109,6 +109,35 @@ fn hung_domain_occupies_a_bounded_number_of_threads() {
 }
 
 #[test]
+fn hung_domains_leave_threads_to_a_healthy_domain() {
+    let (release, released) = channel::<()>();
+    let released = Arc::new(Mutex::new(released));
+    let names: Vec<_> = (0..2 * ANSWERING_MAX).map(|number| format!("dead{number}")).collect();
+    let dead = names.iter().map(|name| {
+        let released = released.clone();
+        call_in(name, &format!("/{name}"), move || assert!(lock(&released).recv().is_err()))
+    });
+    let dead: Vec<_> = dead.collect();
+    let running = |name: &str| lock(&CALLS).domains.get(name).map_or(0, |calls| calls.running.len());
+    while names.iter().any(|name| running(name) == 0) {
+        std::thread::yield_now();
+    }
+    call_in("first", "/f", || ()).wait(LONG).expect("a domain gets its first thread beside hung calls");
+    assert!(dead.into_iter().all(|call| call.wait(SHORT).is_err()));
+    let all_run = Arc::new(std::sync::Barrier::new(THREADS_PER_DOMAIN));
+    let together = (0..THREADS_PER_DOMAIN).map(|number| {
+        let all_run = all_run.clone();
+        call_in("many", &format!("/m{number}"), move || drop(all_run.wait()))
+    });
+    let together: Vec<_> = together.collect();
+    assert!(together.into_iter().all(|call| call.wait(LONG).is_ok()), "abandoned calls take no thread of it");
+    drop(release);
+    while names.iter().any(|name| running(name) > 0) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
 fn queued_call_waits_while_its_domain_answers() {
     let calls: Vec<_> = (0..THREADS_PER_DOMAIN * 8)
         .map(|at| call_in("slow", &format!("/s{at}"), || std::thread::sleep(Duration::from_millis(20))))

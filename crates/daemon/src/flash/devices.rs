@@ -1,0 +1,210 @@
+//! Opening flash devices within time limits.
+//!
+//! At a start nothing is written before each device has answered the reads of its superblocks, or counts as absent. All
+//! devices are asked concurrently.
+
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::slice;
+use std::time::Duration;
+
+use flash::OpenOptions;
+use futures_util::future::{Either, join_all, select, select_all};
+use seam::real::{PATH_TIMEOUT, PathCall, PathHung, RealDisk};
+use seam::{DiskError, DiskOpen, Nanos, Seam};
+
+use super::super::cores::{CoreLocal, wait_for_hang};
+use super::super::overlap::OwnVolumes;
+use config::FlashConfig;
+
+/// Time in milliseconds for which a start waits for a lock that a killed predecessor's last I/O still holds.
+const LOCK_WAIT_MS: u64 = 10_000;
+
+/// A configured device that is not part of the store.
+#[derive(Clone, Debug)]
+pub struct AbsentDevice {
+    /// Its path.
+    pub path: String,
+    /// Why it is not part of the store; names the path itself.
+    pub reason: String,
+    /// It did not answer.
+    pub is_hung: bool,
+}
+
+impl AbsentDevice {
+    /// A device that cannot be used.
+    pub fn new(path: &str, reason: String) -> AbsentDevice {
+        AbsentDevice { path: path.to_owned(), reason, is_hung: false }
+    }
+
+    /// A device that does not answer.
+    pub fn hung(path: &str) -> AbsentDevice {
+        let reason = PathHung { path: PathBuf::from(path) }.to_string();
+        AbsentDevice { path: path.to_owned(), reason, is_hung: true }
+    }
+}
+
+/// Result of a look-up.
+struct LookUp {
+    /// The device, or a file with content, exists.
+    exists: bool,
+    /// Size of the file to create if it does not exist.
+    create_bytes: Option<u64>,
+}
+
+/// Opens the configured devices, each within `limit` where it exists. Files are created and allocated only after all
+/// devices have answered or count as absent, and none is created beside a device that does not answer: that one may
+/// be a member of a store. An allocation has no limit, because zeroes may have to be written.
+pub async fn open_all(
+    local: &CoreLocal,
+    config: &FlashConfig,
+    own: &OwnVolumes,
+    limit: Duration,
+) -> (Vec<(PathBuf, RealDisk)>, Vec<AbsentDevice>) {
+    let answers = config.devices.iter().map(|path| open_existing(local, config, path, own, limit));
+    let answers = join_all(answers).await;
+    let hung = answers.iter().find_map(|answer| answer.as_ref().err().filter(|absent| absent.is_hung)).cloned();
+    let (mut disks, mut absent) = (Vec::new(), Vec::new());
+    for (path, answer) in config.devices.iter().zip(answers) {
+        let opened = match (answer, &hung) {
+            (Ok(Some(disk)), _) => reserve(local, config, path, disk, true).await,
+            (Ok(None), None) => open_device(local, config, path, own).await,
+            (Ok(None), Some(hung)) => {
+                let shown = path.display().to_string();
+                let reason = format!("{shown} does not exist, and is not created while {} does not answer", hung.path);
+                Err(AbsentDevice::new(&shown, reason))
+            }
+            (Err(absent), _) => Err(absent),
+        };
+        match opened {
+            Ok(disk) => disks.push((path.clone(), disk)),
+            Err(device) => absent.push(device),
+        }
+    }
+    (disks, absent)
+}
+
+/// Opens a device and reads its superblocks; `None` if it does not exist and is to be created. Writes nothing.
+async fn open_existing(
+    local: &CoreLocal,
+    config: &FlashConfig,
+    path: &Path,
+    own: &OwnVolumes,
+    limit: Duration,
+) -> Result<Option<RealDisk>, AbsentDevice> {
+    if !look_up(local, config, path, limit).await?.exists {
+        return Ok(None);
+    }
+    let disk = open(local, config, path, None, own, limit).await?;
+    let options = OpenOptions { accept_missing: true, ..OpenOptions::default() };
+    let devices = slice::from_ref(&disk);
+    // The store is identified from all devices together later.
+    let read = unless_hung(local, devices, limit, flash::identify(&local.seam, devices, options)).await;
+    match read {
+        Ok(_) => Ok(Some(disk)),
+        Err(_) => Err(AbsentDevice::hung(&path.display().to_string())),
+    }
+}
+
+/// Opens a device, which is created if it does not exist, and allocates a file's blocks.
+pub async fn open_device(
+    local: &CoreLocal,
+    config: &FlashConfig,
+    path: &Path,
+    own: &OwnVolumes,
+) -> Result<RealDisk, AbsentDevice> {
+    let LookUp { exists, create_bytes } = look_up(local, config, path, PATH_TIMEOUT).await?;
+    let disk = open(local, config, path, create_bytes, own, PATH_TIMEOUT).await?;
+    reserve(local, config, path, disk, exists).await
+}
+
+async fn look_up(
+    local: &CoreLocal,
+    config: &FlashConfig,
+    path: &Path,
+    limit: Duration,
+) -> Result<LookUp, AbsentDevice> {
+    let call = PathCall::start(path, {
+        let (config, path) = (config.clone(), path.to_owned());
+        move |_| {
+            let exists = std::fs::metadata(&path).is_ok_and(|meta| !meta.is_file() || meta.len() > 0);
+            (config.missing(&path), LookUp { exists, create_bytes: config.create_bytes(&path) })
+        }
+    });
+    let (missing, found) = answer(local, path, call, limit).await?;
+    match missing {
+        Some((what, remedy)) => Err(AbsentDevice::new(&path.display().to_string(), format!("{what}; {remedy}"))),
+        None => Ok(found),
+    }
+}
+
+async fn open(
+    local: &CoreLocal,
+    config: &FlashConfig,
+    path: &Path,
+    create_bytes: Option<u64>,
+    own: &OwnVolumes,
+    limit: Duration,
+) -> Result<RealDisk, AbsentDevice> {
+    let shown = path.display().to_string();
+    let spec = DiskOpen { path: path.to_owned(), create_bytes, read_only: false, lock_wait_ms: LOCK_WAIT_MS };
+    let disk = RealDisk::open_within(&local.seam, &spec, limit).await.map_err(|error| match error {
+        DiskError::Hung(_) => AbsentDevice::hung(&shown),
+        error => AbsentDevice::new(&shown, error.to_string()),
+    })?;
+    own.check(&shown, disk.nbd_under()).map_err(|reason| AbsentDevice::new(&shown, reason))?;
+    Ok(match config.ssd {
+        Some(ssd) => disk.with_time_of(ssd),
+        None => disk,
+    })
+}
+
+/// Allocates all blocks of a file.
+async fn reserve(
+    local: &CoreLocal,
+    config: &FlashConfig,
+    path: &Path,
+    disk: RealDisk,
+    existed: bool,
+) -> Result<RealDisk, AbsentDevice> {
+    // A modelled device needs no reservation: it only serves demonstrations.
+    if config.ssd.is_some() {
+        return Ok(disk);
+    }
+    let Err(error) = disk.reserve(path).await else { return Ok(disk) };
+    if !existed {
+        // The file was created just now and is empty. If it cannot be removed, the next start refuses it as well.
+        let file = path.to_owned();
+        let removal = PathCall::start(path, move |_| std::fs::remove_file(file));
+        let _ = answer(local, path, removal, PATH_TIMEOUT).await;
+    }
+    Err(AbsentDevice::new(&path.display().to_string(), error.to_string()))
+}
+
+/// Waits for a call on a device's path.
+async fn answer<T: Send + 'static>(
+    local: &CoreLocal,
+    path: &Path,
+    call: PathCall<T>,
+    limit: Duration,
+) -> Result<T, AbsentDevice> {
+    let sleep = async |time: Duration| local.seam.sleep(Nanos(time.as_nanos() as u64)).await;
+    call.answer(limit, sleep).await.map_err(|_| AbsentDevice::hung(&path.display().to_string()))
+}
+
+/// Runs `work` on open devices to its end, or drops it when a device has left a request unanswered for `limit`, and
+/// returns the device's index. The dropped work issues no further requests. The device may still complete the
+/// unanswered ones, as after a kill.
+pub async fn unless_hung<T>(
+    local: &CoreLocal,
+    disks: &[RealDisk],
+    limit: Duration,
+    work: impl Future<Output = T>,
+) -> Result<T, usize> {
+    let limit = Nanos(limit.as_nanos() as u64);
+    let hangs = select_all(disks.iter().map(|disk| Box::pin(wait_for_hang(&local.seam, disk, limit))));
+    match select(pin!(work), hangs).await {
+        Either::Left((done, _)) => Ok(done),
+        Either::Right((((), index, _), _)) => Err(index),
+    }
+}
