@@ -80,6 +80,7 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         Request::TokenCreate { name, role } => daemon_change(format!("create the token {name} ({role})")),
         Request::TokenRevoke { name } => daemon_change(format!("revoke the token {name}")),
         Request::TokenLink { role } => daemon_change(format!("create a login link ({role})")),
+        Request::AlertsTest {} => daemon_change("test the alert channels"),
         Request::Reload {} => daemon_change("reload the configuration"),
         Request::Stop { destage } => daemon_change(if *destage { "stop, and destage everything" } else { "stop" }),
         Request::Status {}

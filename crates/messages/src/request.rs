@@ -159,6 +159,8 @@ pub enum Request {
     },
     /// Active alerts.
     Alerts {},
+    /// Send a test through each alert channel.
+    AlertsTest {},
     /// All keys of the configuration.
     Configuration {},
     /// Datastores: congestion, and the use of each volume.

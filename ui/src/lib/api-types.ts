@@ -14,6 +14,11 @@ export interface components {
       volumes: components['schemas']['VolumeAdvice'][];
     };
     /**
+     * @description A channel by which alerts reach administrators.
+     * @enum {string}
+     */
+    AlertChannel: 'webhook' | 'mail';
+    /**
      * @description Kinds of alerts.
      * @enum {string}
      */
@@ -44,6 +49,7 @@ export interface components {
       | 'history-disk'
       | 'events-disk'
       | 'webhook-failing'
+      | 'mail-failing'
       | 'other'
       | 'cache-paused'
       | 'volatile-writes'
@@ -98,6 +104,15 @@ export interface components {
       file: string;
       /** @description Its table in the configuration: `api` or `nbd`. */
       table: string;
+    };
+    /** @description Result of a test of one channel. */
+    ChannelTestReport: {
+      /** @description The channel. */
+      channel: components['schemas']['AlertChannel'];
+      /** @description The receiver's answer, or why there was none; null if the receiver accepted the message. */
+      error: string | null;
+      /** @description Destination, without secrets. */
+      to: string;
     };
     /** @description All keys of this version. */
     ConfigurationReport: {
@@ -191,6 +206,21 @@ export interface components {
       under_way: number;
       /** @description Limit of small accesses in flight during congestion; absent otherwise. */
       window?: number | null;
+    };
+    /** @description State of the delivery of alerts to one receiver. */
+    DeliveryHealth: {
+      /** @description Delivered messages. */
+      delivered: number;
+      /** @description Dropped messages. */
+      dropped: number;
+      /** @description Error of the last attempt; null if it succeeded. */
+      failed: string | null;
+      /** @description Failed attempts. */
+      failures: number;
+      /** @description Destination, without secrets. */
+      to: string;
+      /** @description Waiting messages. */
+      waiting: number;
     };
     /** @description A drive's own health log, read by `smartctl` every five minutes. Values that a drive does not report are absent. */
     DriveReport: {
@@ -984,6 +1014,7 @@ export interface components {
       jobs: components['schemas']['JobReport'][];
       /** @description Addresses for clients. */
       listen: string[];
+      mail: components['schemas']['DeliveryHealth'] | null;
       /** @description Configured memory. */
       memory_bytes: number;
       /** @description Reason why configured persisted memory is not in use; null otherwise. */
@@ -1008,7 +1039,7 @@ export interface components {
       version: string;
       /** @description Volumes. */
       volumes: components['schemas']['VolumeReport'][];
-      webhook: components['schemas']['WebhookHealth'] | null;
+      webhook: components['schemas']['DeliveryHealth'] | null;
     };
     /** @description A cache size with its effect. */
     StepAdvice: {
@@ -1266,21 +1297,6 @@ export interface components {
       next: string | null;
       volumes: components['schemas']['VolumeReport'][];
     };
-    /** @description State of the delivery of alerts. */
-    WebhookHealth: {
-      /** @description Delivered messages. */
-      delivered: number;
-      /** @description Dropped messages. */
-      dropped: number;
-      /** @description Error of the last attempt; null if it succeeded. */
-      failed: string | null;
-      /** @description Failed attempts. */
-      failures: number;
-      /** @description Destination, without secrets. */
-      to: string;
-      /** @description Waiting messages. */
-      waiting: number;
-    };
     /** @description Bytes written to a flash device across all restarts, by cause. */
     WrittenReport: {
       /** @description Bytes of the log: dirty data with headers. */
@@ -1300,11 +1316,13 @@ export interface components {
   pathItems: never;
 }
 export type AdvicePage = components['schemas']['AdvicePage'];
+export type AlertChannel = components['schemas']['AlertChannel'];
 export type AlertKind = components['schemas']['AlertKind'];
 export type AlertReport = components['schemas']['AlertReport'];
 export type AssumptionsReport = components['schemas']['AssumptionsReport'];
 export type BackingRequests = components['schemas']['BackingRequests'];
 export type CertificateReport = components['schemas']['CertificateReport'];
+export type ChannelTestReport = components['schemas']['ChannelTestReport'];
 export type ConfigurationReport = components['schemas']['ConfigurationReport'];
 export type CoreReport = components['schemas']['CoreReport'];
 export type Counts = components['schemas']['Counts'];
@@ -1313,6 +1331,7 @@ export type Curve = components['schemas']['Curve'];
 export type DaemonPhase = components['schemas']['DaemonPhase'];
 export type Datastore = components['schemas']['Datastore'];
 export type DatastoreReport = components['schemas']['DatastoreReport'];
+export type DeliveryHealth = components['schemas']['DeliveryHealth'];
 export type DriveReport = components['schemas']['DriveReport'];
 export type EndedJobReport = components['schemas']['EndedJobReport'];
 export type EntryReport = components['schemas']['EntryReport'];
@@ -1382,7 +1401,6 @@ export type VolumeAdvice = components['schemas']['VolumeAdvice'];
 export type VolumeReport = components['schemas']['VolumeReport'];
 export type VolumeState = components['schemas']['VolumeState'];
 export type VolumesPage = components['schemas']['VolumesPage'];
-export type WebhookHealth = components['schemas']['WebhookHealth'];
 export type WrittenReport = components['schemas']['WrittenReport'];
 export type $defs = Record<string, never>;
 export type operations = Record<string, never>;

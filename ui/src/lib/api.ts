@@ -2,6 +2,7 @@
 
 import type {
   AdvicePage,
+  ChannelTest,
   Configuration,
   Datastore,
   EventsPage,
@@ -93,6 +94,8 @@ export const api = {
     request<Flash>('POST', 'flash', { path, force, ...(replace === undefined ? {} : { replace }) }),
   removeDevice: (id: string) => request<Flash>('DELETE', `flash/${encodeURIComponent(id)}`),
   cancelJob: (id: string) => request<null>('DELETE', `jobs/${encodeURIComponent(id)}`),
+  /** Sends a test through each alert channel; answers when each has answered. */
+  testAlerts: () => request<ChannelTest[]>('POST', 'alerts/test'),
   login: (token: string) => request<LoggedIn>('POST', 'login', { token }),
   logout: () => request<null>('POST', 'logout'),
 };

@@ -7,6 +7,7 @@ export type {
   AdvicePage,
   AlertReport as Alert,
   AssumptionsReport as AdviceAssumptions,
+  ChannelTestReport as ChannelTest,
   ConfigurationReport as Configuration,
   Counts,
   Curve,

@@ -40,7 +40,7 @@ use super::listen::Listeners;
 use super::persisted_memory::{MemoryPlan, PersistedMemory};
 use super::records::Records;
 use super::reload_outcome::reload_answer;
-use super::settings::Settings;
+use super::settings::{Settings, alert_channels};
 use super::stop::Stop;
 use super::telemetry::Telemetry;
 use super::volume_settings::VolumeSettings;
@@ -97,7 +97,7 @@ impl Daemon {
         memory: MemoryPlan,
         notifier: Notifier,
     ) -> Daemon {
-        let journal = Journal::open(state.path(), config.alerts.webhook.clone());
+        let journal = Journal::open(state.path(), alert_channels(&config));
         let settings = Rc::new(Settings::new(config));
         let records = Rc::new(Records::new(state));
         let cores = Rc::new(Cores::new(cores));
@@ -217,6 +217,9 @@ impl Daemon {
                 }))
             }
             Request::Alerts {} => Ok(Answer::Alerts(self.journal.active())),
+            Request::AlertsTest {} => {
+                self.journal.test_channels(actor.show().as_deref().unwrap_or("an unknown user")).await
+            }
             Request::Configuration {} => Ok(Answer::Configuration(Box::new(self.configuration()))),
             Request::DatastoreList {} => Ok(Answer::Datastores(self.datastores().await)),
             Request::JobList {} => Ok(Answer::Jobs(self.job_list().await)),

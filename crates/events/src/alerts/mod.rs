@@ -39,6 +39,8 @@ pub enum Transition {
     Raised,
     /// The alert was cleared.
     Cleared,
+    /// No alert: the message tests a channel.
+    Test,
 }
 
 /// An alert that was raised or cleared.
@@ -73,6 +75,7 @@ impl Change {
                 format!("{kind} raised ({severity}): {cause}. Effect: {effect} Remedy: {remedy}")
             }
             Transition::Cleared => format!("{kind} cleared ({severity}): {cause}"),
+            Transition::Test => cause.clone(),
         }
     }
 }

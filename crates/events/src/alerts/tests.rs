@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use messages::report::{
-    CertificateReport, CoreReport, Counts, CountsBelow, DatastoreReport, DriveReport, EpisodeReport, FlashDeviceReport,
-    HistoryHealth, IscsiReport, Notice, RefusedLoginReport, WebhookHealth,
+    CertificateReport, CoreReport, Counts, CountsBelow, DatastoreReport, DeliveryHealth, DriveReport, EpisodeReport,
+    FlashDeviceReport, HistoryHealth, IscsiReport, Notice, RefusedLoginReport,
 };
 use messages::{FlashReport, VolumeReport, VolumeState};
 
@@ -142,8 +142,10 @@ fn each_kind_is_found_and_a_healthy_daemon_has_none() {
     assert_eq!(found(|status| status.state_failed = Some("no answer for 5 s".to_owned())), ["state-disk -"]);
     assert_eq!(found(|status| status.memory_not_kept = Some("no room".to_owned())), ["memory-not-kept -"]);
     assert_eq!(found(|status| status.events.failed = Some("the disk is full".to_owned())), ["events-disk -"]);
-    let webhook = WebhookHealth { failed: Some("it answered 500".to_owned()), ..WebhookHealth::default() };
+    let webhook = DeliveryHealth { failed: Some("it answered 500".to_owned()), ..DeliveryHealth::default() };
     assert_eq!(found(|status| status.webhook = Some(webhook)), ["webhook-failing -"]);
+    let mail = DeliveryHealth { failed: Some("it answered 535 no".to_owned()), ..DeliveryHealth::default() };
+    assert_eq!(found(|status| status.mail = Some(mail)), ["mail-failing -"]);
     // The last sample is in the hundredth second.
     let certificate = |ends: u64| {
         let file = "/etc/hotset/api.crt".to_owned();

@@ -98,12 +98,18 @@ fn check_flash_minima(config: Config) -> Result<Config, Problems> {
     Err(Problems { file: config.file, problems: vec![problem] })
 }
 
-/// Requires the CHAP secrets to be readable. Without them initiators cannot log in and the daemon does not start.
+/// Requires the CHAP secrets and the mail password to be readable. Without the secrets initiators cannot log in and the
+/// daemon does not start; without the password it starts, but sends no mail.
 fn check_secrets(config: Config) -> Result<Config, Problems> {
-    let Some(Err(error)) = config.iscsi.as_ref().map(|iscsi| read_chap(&iscsi.chap)) else { return Ok(config) };
-    let (fault, remedy) = split_remedy(&error);
-    let problem = Problem { line: 0, column: 0, fault, remedy };
-    Err(Problems { file: config.file, problems: vec![problem] })
+    let chap = config.iscsi.as_ref().and_then(|iscsi| read_chap(&iscsi.chap).err());
+    let login = config.alerts.mail.as_ref().and_then(|mail| mail.server.login.as_ref());
+    let password = login.and_then(|login| login.password().err());
+    let problem = |error: String| {
+        let (fault, remedy) = split_remedy(&error);
+        Problem { line: 0, column: 0, fault, remedy }
+    };
+    let problems: Vec<Problem> = chap.into_iter().chain(password).map(problem).collect();
+    if problems.is_empty() { Ok(config) } else { Err(Problems { file: config.file, problems }) }
 }
 
 /// Fault and remedy of an error.

@@ -153,8 +153,10 @@ alert_kinds! {
     HistoryDisk "history-disk" Warning;
     /// The log of events cannot be written.
     EventsDisk "events-disk" Warning;
-    /// Alerts cannot be delivered.
+    /// Alerts cannot be delivered to the webhook.
     WebhookFailing "webhook-failing" Warning;
+    /// Alerts cannot be delivered by mail.
+    MailFailing "mail-failing" Warning;
     /// A problem without a kind of its own.
     #[default]
     Other "other" Warning;
@@ -194,9 +196,9 @@ pub struct AlertReport {
     pub remedy: String,
 }
 
-/// State of the delivery of alerts.
+/// State of the delivery of alerts to one receiver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct WebhookHealth {
+pub struct DeliveryHealth {
     /// Destination, without secrets.
     pub to: String,
     /// Delivered messages.
@@ -210,6 +212,38 @@ pub struct WebhookHealth {
     /// Error of the last attempt; null if it succeeded.
     #[schema(required)]
     pub failed: Option<String>,
+}
+
+/// A channel by which alerts reach administrators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum AlertChannel {
+    /// A POST request to a receiver.
+    Webhook,
+    /// Mail.
+    Mail,
+}
+
+impl AlertChannel {
+    /// Its name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            AlertChannel::Webhook => "webhook",
+            AlertChannel::Mail => "mail",
+        }
+    }
+}
+
+/// Result of a test of one channel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ChannelTestReport {
+    /// The channel.
+    pub channel: AlertChannel,
+    /// Destination, without secrets.
+    pub to: String,
+    /// The receiver's answer, or why there was none; null if the receiver accepted the message.
+    #[schema(required)]
+    pub error: Option<String>,
 }
 
 #[cfg(test)]
