@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { badge, axeFindings, logIn, openPage } from './browser.js';
+import { badge, axeFindings, logIn, openPage, streamInstead } from './browser.js';
 import { begin, end, skip, until } from './daemon.js';
 import { mailServer } from './smtp.js';
 
@@ -47,4 +47,58 @@ test('the test button shows what each channel answers', { skip }, async (t) => {
   await until('the refusal', async () => (await text(result)).includes('failed: it answered 550 5.7.1 sender is'));
   mail.refusal = null;
   assert.deepEqual(await axeFindings(page, 'dialog'), []);
+});
+
+test('an alert is acknowledged and silenced, and the badge says so', { skip }, async (t) => {
+  await daemon.command('volume', 'pause', 'mail');
+  const page = await open(t, '#/volumes');
+  const dialog = await openHealth(page);
+  const alert = dialog.locator('[data-alert=cache-paused]');
+  await alert.getByRole('button', { name: 'Acknowledge cache-paused:mail' }).click();
+  await logIn(page, daemon, 'operator', 'operate');
+  await alert.locator('[data-acknowledged]').waitFor();
+  assert.match(await text(alert.locator('[data-acknowledged]')), /^Acknowledged by token operator from 127\.0\.0\.1, /);
+  assert.equal(await alert.getByRole('button', { name: 'Acknowledge cache-paused:mail' }).count(), 0);
+  await alert.getByRole('button', { name: 'Silence cache-paused:mail', exact: true }).click();
+  await alert.getByLabel('For').selectOption('4 hours');
+  await alert.getByLabel('Reason').fill('maintenance');
+  await alert.getByRole('button', { name: 'Silence', exact: true }).click();
+  await alert.locator('[data-silenced]').waitFor();
+  assert.match(await text(alert.locator('[data-silenced]')), /^Silenced by token operator .* until .*: maintenance\.$/);
+  const [listed] = await daemon.json('alerts');
+  assert.equal(listed.silenced.reason, 'maintenance');
+  assert.deepEqual(await axeFindings(page, 'dialog'), []);
+  // The end of a silenced alert is not mailed.
+  const sent = mail.mails.length;
+  await daemon.command('volume', 'resume', 'mail');
+  await dialog.getByText('No active alerts.').waitFor();
+  assert.equal(mail.mails.length, sent);
+  await daemon.command('volume', 'pause', 'mail');
+  await alert.getByRole('button', { name: 'End silence of cache-paused:mail' }).click();
+  await alert.locator('[data-silenced]').waitFor({ state: 'detached' });
+  assert.equal(await alert.locator('[data-acknowledged]').count(), 0, 'an acknowledgement ends with its alert');
+  await daemon.command('volume', 'resume', 'mail');
+  await until('the mail about the end', () => mail.mails.at(-1)?.includes('] RESOLVED: cache-paused of mail'));
+});
+
+test('the badge counts a silenced critical alert and names the silence', { skip }, async (t) => {
+  const page = await open(t, '#/events');
+  await badge(page, 'live');
+  const silenced = { id: 'no-copy', by: 'user root', until_unix_ms: Date.now() + 60_000, reason: null };
+  const alert = {
+    ...{ id: 'no-copy', kind: 'no-copy', subject: null, severity: 'critical', since_unix_ms: Date.now() },
+    ...{ cause: 'A cause.', effect: 'An effect.', remedy: 'A remedy.', acknowledged: null, silenced },
+  };
+  const status = { ...(await daemon.json('status')), active_alerts: [alert] };
+  // The prepared stream ends at once: the badge shows its alerts until the page notices.
+  const levels = [];
+  await page.exposeFunction('note', (level) => levels.push(level));
+  await page.addInitScript(() =>
+    new MutationObserver(() => {
+      const level = document.querySelector('[data-health]')?.textContent.replaceAll(/\s+/g, ' ').trim();
+      if (level) window.note(level);
+    }).observe(document, { subtree: true, childList: true, characterData: true, attributes: true }),
+  );
+  await streamInstead(page, { at_unix_ms: Date.now(), status, totals: {}, events: [], volumes: {} });
+  await until('the badge', () => levels.some((level) => level.includes('✖ Health: Critical, 1 alert (1 silenced)')));
 });

@@ -3,9 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 
-use events::alerts::{Alerts, Change, Limits, Transition, causes_without_notice, problems_without_alert};
+use events::alerts::{Alerts, Change, Limits, SilenceError, Transition, causes_without_notice, problems_without_alert};
 use events::{ChangeScope, Channels, ChannelsConfig, EventFilter, Events, NewEvent, Tracker};
-use messages::report::{AlertReport, DaemonPhase, EventKind, EventReport, Severity};
+use messages::report::{AlertReport, DaemonPhase, EventKind, EventReport, Severity, SilenceReport};
 use messages::{Answer, ErrorKind, Failure, StatusReport, VolumeReport, unix_time};
 
 use logging::{self as log, EVENTS};
@@ -16,6 +16,15 @@ pub const FOLDER: &str = "events";
 /// Maximum number of alerts of one sample in the log: the failure of an array concerns all volumes on it. The events
 /// have all of them.
 const LOGGED_ALERTS_MAX: usize = 20;
+
+/// The failure of an action on an alert.
+fn silence_failed(error: SilenceError) -> Failure {
+    match error {
+        SilenceError::Invalid(text) => Failure::new(ErrorKind::Invalid, text),
+        SilenceError::NotFound(text) => Failure::new(ErrorKind::NotFound, text),
+        SilenceError::Conflict(text) => Failure::new(ErrorKind::Conflict, text),
+    }
+}
 
 /// Writes raised and cleared alerts to the log. An alert that flaps has growing delays, which limits its lines, too.
 fn log_changes(changes: &[Change]) {
@@ -125,7 +134,8 @@ impl Journal {
         let changes = self.alerts.borrow_mut().evaluate(at_unix_ms, status, limits);
         changes.iter().for_each(|change| self.events.append(change.event()));
         log_changes(&changes);
-        self.channels.send(at_unix_ms, &changes);
+        let notifications = self.alerts.borrow_mut().notifications(at_unix_ms);
+        self.channels.send(at_unix_ms, &notifications);
     }
 
     /// Active alerts as of the last sample.
@@ -138,6 +148,28 @@ impl Journal {
         status.events = self.events.health();
         status.webhook = self.channels.webhook_health();
         status.mail = self.channels.mail_health();
+    }
+
+    /// `alerts ack`.
+    pub fn acknowledge(&self, id: &str, actor: &str) -> Result<Answer, Failure> {
+        let at_unix_ms = unix_time::now().as_millis() as u64;
+        let alert = self.alerts.borrow_mut().acknowledge(id, actor, at_unix_ms).map_err(silence_failed)?;
+        Ok(Answer::Alert(Box::new(alert)))
+    }
+
+    /// The silences in force with `silence` added. They hold after [`Journal::set_silences`].
+    pub fn with_silence(&self, silence: SilenceReport) -> Result<Vec<SilenceReport>, Failure> {
+        self.alerts.borrow().with_silence(silence).map_err(silence_failed)
+    }
+
+    /// The silences in force without that of the alert `id`.
+    pub fn without_silence(&self, id: &str) -> Result<Vec<SilenceReport>, Failure> {
+        self.alerts.borrow().without_silence(id).map_err(silence_failed)
+    }
+
+    /// Puts these silences in force.
+    pub fn set_silences(&self, silences: Vec<SilenceReport>) {
+        self.alerts.borrow_mut().set_silences(silences);
     }
 
     /// `alerts test`: sends a test through each channel and waits for the answers.
@@ -161,6 +193,7 @@ impl Journal {
     /// Adds the active alerts to the status, also as text where the status has no text of its own for them.
     pub fn add_alerts(&self, status: &mut StatusReport) {
         status.active_alerts = self.active();
+        status.silences = self.alerts.borrow().silences();
         status.problems_without_alert = problems_without_alert(status, &status.active_alerts);
         status.alerts.extend(causes_without_notice(&status.active_alerts));
     }

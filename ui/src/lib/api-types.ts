@@ -13,6 +13,13 @@ export interface components {
       /** @description Advice by volume. */
       volumes: components['schemas']['VolumeAdvice'][];
     };
+    /** @description The acknowledgement of an active alert; it ends with the alert. */
+    AlertAcknowledgement: {
+      /** @description Time, in milliseconds since 1970. */
+      at_unix_ms: number;
+      /** @description The user or the token. */
+      by: string;
+    };
     /**
      * @description A channel by which alerts reach administrators.
      * @enum {string}
@@ -57,16 +64,20 @@ export interface components {
       | 'metrics-left-out';
     /** @description An active alert. */
     AlertReport: {
+      acknowledged: components['schemas']['AlertAcknowledgement'] | null;
       /** @description Cause. */
       cause: string;
       /** @description Effect. */
       effect: string;
+      /** @description Identifier for commands: the kind, and after a colon the subject if there is one. */
+      id: string;
       /** @description Kind. */
       kind: components['schemas']['AlertKind'];
       /** @description Remedy. */
       remedy: string;
       /** @description Severity. */
       severity: components['schemas']['Severity'];
+      silenced: components['schemas']['SilenceReport'] | null;
       /** @description Start, in milliseconds since 1970. */
       since_unix_ms: number;
       /** @description The volume, device or part of the daemon concerned; null for the whole daemon. */
@@ -749,6 +760,13 @@ export interface components {
       /** @description The device that it replaces: its path or its number. Without it the device is added. */
       replace?: string | null;
     };
+    /** @description A silence to be added. */
+    NewSilence: {
+      /** @description The reason, up to 200 bytes. */
+      reason?: string | null;
+      /** @description Duration in seconds: 1 to 2,592,000 (30 days). */
+      seconds: number;
+    };
     /** @description A volume to add. */
     NewVolume: {
       /** @description A path or a URI, as in the configuration. */
@@ -945,6 +963,17 @@ export interface components {
       steps: components['schemas']['StepAdvice'][];
       today?: components['schemas']['TodayAdvice'] | null;
     };
+    /** @description A silence: until its end, no channel gets messages about an alert of that kind and subject. */
+    SilenceReport: {
+      /** @description The user or the token that silenced it. */
+      by: string;
+      /** @description The identifier of the alert, active or not. */
+      id: string;
+      /** @description The reason that was given. */
+      reason: string | null;
+      /** @description End, in milliseconds since 1970. */
+      until_unix_ms: number;
+    };
     /** @description A slow command of a session. */
     SlowCommandReport: {
       /** @description Since it ended. */
@@ -1025,6 +1054,8 @@ export interface components {
       pid: number;
       /** @description Present problems whose alert is not active yet: it is raised within a second, or after its delay. */
       problems_without_alert: string[];
+      /** @description Silences in force, also of alerts that are not active. */
+      silences: components['schemas']['SilenceReport'][];
       /** @description State directory; absent in reports of older versions. */
       state_directory: string | null;
       /** @description Error of writing the state directory; null without one. */
@@ -1316,6 +1347,7 @@ export interface components {
   pathItems: never;
 }
 export type AdvicePage = components['schemas']['AdvicePage'];
+export type AlertAcknowledgement = components['schemas']['AlertAcknowledgement'];
 export type AlertChannel = components['schemas']['AlertChannel'];
 export type AlertKind = components['schemas']['AlertKind'];
 export type AlertReport = components['schemas']['AlertReport'];
@@ -1370,6 +1402,7 @@ export type MemberReport = components['schemas']['MemberReport'];
 export type MemoryUse = components['schemas']['MemoryUse'];
 export type MissRatioCurve = components['schemas']['MissRatioCurve'];
 export type NewDevice = components['schemas']['NewDevice'];
+export type NewSilence = components['schemas']['NewSilence'];
 export type NewVolume = components['schemas']['NewVolume'];
 export type OverrideReport = components['schemas']['OverrideReport'];
 export type PagesReport = components['schemas']['PagesReport'];
@@ -1387,6 +1420,7 @@ export type ScrubReport = components['schemas']['ScrubReport'];
 export type Settings = components['schemas']['Settings'];
 export type Severity = components['schemas']['Severity'];
 export type SideAdvice = components['schemas']['SideAdvice'];
+export type SilenceReport = components['schemas']['SilenceReport'];
 export type SlowCommandReport = components['schemas']['SlowCommandReport'];
 export type SlowReport = components['schemas']['SlowReport'];
 export type SourceBytes = components['schemas']['SourceBytes'];

@@ -31,6 +31,7 @@ export type {
   OverrideReport as Override,
   Resize,
   Severity,
+  SilenceReport as Silence,
   PurchaseAdvice as AdvicePurchase,
   StepAdvice as AdviceStep,
   SlowReport as SlowRequest,

@@ -3,6 +3,7 @@
 mod actions;
 mod add_remove;
 mod advice;
+mod alerts;
 mod audit;
 mod configuration;
 mod flash_monitor;
@@ -98,6 +99,7 @@ impl Daemon {
         notifier: Notifier,
     ) -> Daemon {
         let journal = Journal::open(state.path(), alert_channels(&config));
+        journal.set_silences(state.state().silences.clone());
         let settings = Rc::new(Settings::new(config));
         let records = Rc::new(Records::new(state));
         let cores = Rc::new(Cores::new(cores));
@@ -217,9 +219,10 @@ impl Daemon {
                 }))
             }
             Request::Alerts {} => Ok(Answer::Alerts(self.journal.active())),
-            Request::AlertsTest {} => {
-                self.journal.test_channels(actor.show().as_deref().unwrap_or("an unknown user")).await
-            }
+            Request::AlertAcknowledge { id } => self.acknowledge_alert(actor, &id),
+            Request::AlertSilence { id, seconds, reason } => self.silence_alert(actor, id, seconds, reason),
+            Request::AlertUnsilence { id } => self.unsilence_alert(&id),
+            Request::AlertsTest {} => self.test_alerts(actor).await,
             Request::Configuration {} => Ok(Answer::Configuration(Box::new(self.configuration()))),
             Request::DatastoreList {} => Ok(Answer::Datastores(self.datastores().await)),
             Request::JobList {} => Ok(Answer::Jobs(self.job_list().await)),

@@ -355,3 +355,112 @@ fn refused_login_names_initiator_and_reason() {
                     secret (3 logins refused)";
     assert_eq!(causes, [expected]);
 }
+
+/// A status with a paused volume: one alert, without a delay.
+fn paused() -> StatusReport {
+    let volume = VolumeReport::idle("v", VolumeState::Paused, "write-back", "/x");
+    StatusReport { volumes: vec![volume], ..healthy() }
+}
+
+/// Evaluates `status` at that second and returns the notifications as `raised ID` or `cleared ID`.
+fn told(alerts: &mut Alerts, second: u64, status: &StatusReport) -> Vec<String> {
+    alerts.evaluate(second * 1_000, status, &limits());
+    let changes = alerts.notifications(second * 1_000);
+    changes
+        .iter()
+        .map(|Change { state, alert }| match state {
+            Transition::Raised => format!("raised {}", alert.id),
+            Transition::Cleared => format!("cleared {}", alert.id),
+            Transition::Test => "test".to_owned(),
+        })
+        .collect()
+}
+
+fn silence(alerts: &mut Alerts, until_second: u64) {
+    let reason = Some("maintenance".to_owned());
+    let (id, until_unix_ms) = ("cache-paused:v".to_owned(), until_second * 1_000);
+    let silence = SilenceReport { id, by: "user root".to_owned(), until_unix_ms, reason };
+    let silences = alerts.with_silence(silence).expect("it is valid");
+    alerts.set_silences(silences);
+}
+
+#[test]
+fn channels_are_told_begin_and_end_of_an_alert_once() {
+    let mut alerts = Alerts::default();
+    assert_eq!(told(&mut alerts, 1, &healthy()), [""; 0]);
+    assert_eq!(told(&mut alerts, 2, &paused()), ["raised cache-paused:v"]);
+    assert_eq!(told(&mut alerts, 3, &paused()), [""; 0]);
+    for second in 4..7 {
+        assert_eq!(told(&mut alerts, second, &healthy()), [""; 0]);
+    }
+    assert_eq!(told(&mut alerts, 8, &healthy()), ["cleared cache-paused:v"]);
+    assert_eq!(told(&mut alerts, 9, &healthy()), [""; 0]);
+}
+
+#[test]
+fn silenced_alert_stays_listed_and_is_told_after_the_silence() {
+    let mut alerts = Alerts::default();
+    silence(&mut alerts, 10);
+    for second in 1..10 {
+        assert_eq!(told(&mut alerts, second, &paused()), [""; 0], "{second}");
+    }
+    let listed = alerts.active();
+    let silenced = listed[0].silenced.as_ref().expect("it is silenced");
+    assert_eq!((listed.len(), silenced.by.as_str(), silenced.until_unix_ms), (1, "user root", 10_000));
+    assert_eq!(told(&mut alerts, 10, &paused()), ["raised cache-paused:v"]);
+    assert_eq!((alerts.active()[0].silenced.clone(), alerts.silences()), (None, Vec::new()));
+}
+
+#[test]
+fn end_of_an_alert_during_its_silence_is_told_afterwards() {
+    let mut alerts = Alerts::default();
+    assert_eq!(told(&mut alerts, 1, &paused()), ["raised cache-paused:v"]);
+    silence(&mut alerts, 20);
+    for second in 2..20 {
+        assert_eq!(told(&mut alerts, second, &healthy()), [""; 0], "{second}");
+    }
+    assert_eq!(alerts.active(), []);
+    assert_eq!(told(&mut alerts, 20, &healthy()), ["cleared cache-paused:v"]);
+}
+
+#[test]
+fn alert_that_begins_and_ends_within_a_silence_is_never_told() {
+    let mut alerts = Alerts::default();
+    silence(&mut alerts, 30);
+    assert_eq!(told(&mut alerts, 1, &paused()), [""; 0]);
+    for second in 2..40 {
+        assert_eq!(told(&mut alerts, second, &healthy()), [""; 0], "{second}");
+    }
+}
+
+#[test]
+fn end_of_a_silence_by_command_tells_the_alert() {
+    let mut alerts = Alerts::default();
+    silence(&mut alerts, 1_000);
+    assert_eq!(told(&mut alerts, 1, &paused()), [""; 0]);
+    let silences = alerts.without_silence("cache-paused:v").expect("it is silenced");
+    alerts.set_silences(silences);
+    assert_eq!(told(&mut alerts, 2, &paused()), ["raised cache-paused:v"]);
+    assert!(matches!(alerts.without_silence("cache-paused:v"), Err(SilenceError::NotFound(_))));
+}
+
+#[test]
+fn acknowledgement_is_listed_and_ends_with_the_alert() {
+    let mut alerts = Alerts::default();
+    let unknown = alerts.acknowledge("cache-paused:v", "user root", 1);
+    assert!(matches!(unknown, Err(SilenceError::NotFound(_))));
+    silence(&mut alerts, 5);
+    assert_eq!(told(&mut alerts, 2, &paused()), [""; 0]);
+    let acknowledged = alerts.acknowledge("cache-paused:v", "user root", 2_500).expect("it is active").acknowledged;
+    assert_eq!(acknowledged, Some(AlertAcknowledgement { by: "user root".to_owned(), at_unix_ms: 2_500 }));
+    assert_eq!(alerts.active()[0].acknowledged, acknowledged);
+    // The silence ends, but the alert is known.
+    for second in 5..8 {
+        assert_eq!(told(&mut alerts, second, &paused()), [""; 0], "{second}");
+    }
+    for second in 8..20 {
+        assert_eq!(told(&mut alerts, second, &healthy()), [""; 0], "{second}");
+    }
+    assert_eq!(told(&mut alerts, 20, &paused()), ["raised cache-paused:v"]);
+    assert_eq!(alerts.active()[0].acknowledged, None);
+}

@@ -169,3 +169,31 @@ fn summary(config: &Config, overrides: &[OverrideReport], by_rule: &[ByRule]) ->
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn missing_or_empty_mail_password_is_a_problem() {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let text = "[alerts]\nmail_server = \"m.example\"\nmail_user = \"u\"\nmail_password_file = \"secret\"\n\
+                    mail_from = \"a@b.example\"\nmail_to = [\"c@b.example\"]\n[[volume]]\nname = \"a\"\n\
+                    backing = \"sim://raid5?size=1GiB\"\n";
+        let checked = || {
+            let config = Config::parse(&folder.path().join("hotset.toml"), text).expect("the configuration is valid");
+            check_secrets(config).map(|config| config.exposed_secrets()).map_err(|problems| problems.to_string())
+        };
+        let missing = checked().expect_err("there is no file");
+        assert!(missing.contains("secret cannot be read") && missing.contains("create the file"), "{missing}");
+        std::fs::write(folder.path().join("secret"), "\n").expect("written");
+        assert!(checked().expect_err("it is empty").contains("has 0 bytes"));
+        std::fs::write(folder.path().join("secret"), "s3cret\n").expect("written");
+        let readable = std::fs::Permissions::from_mode(0o644);
+        std::fs::set_permissions(folder.path().join("secret"), readable).expect("the test owns the file");
+        let warnings = checked().expect("it is readable");
+        assert!(warnings.len() == 1 && warnings[0].contains("the mail password in"), "{warnings:?}");
+    }
+}

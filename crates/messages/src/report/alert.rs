@@ -176,9 +176,36 @@ impl fmt::Display for AlertKind {
     }
 }
 
+/// The acknowledgement of an active alert; it ends with the alert.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AlertAcknowledgement {
+    /// The user or the token.
+    pub by: String,
+    /// Time, in milliseconds since 1970.
+    pub at_unix_ms: u64,
+}
+
+/// A silence: until its end, no channel gets messages about an alert of that kind and subject.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SilenceReport {
+    /// The identifier of the alert, active or not.
+    pub id: String,
+    /// The user or the token that silenced it.
+    pub by: String,
+    /// End, in milliseconds since 1970.
+    pub until_unix_ms: u64,
+    /// The reason that was given.
+    #[schema(required)]
+    pub reason: Option<String>,
+}
+
 /// An active alert.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AlertReport {
+    /// Identifier for commands: the kind, and after a colon the subject if there is one.
+    #[serde(default)]
+    #[schema(required)]
+    pub id: String,
     /// Kind.
     pub kind: AlertKind,
     /// Severity.
@@ -194,6 +221,14 @@ pub struct AlertReport {
     pub effect: String,
     /// Remedy.
     pub remedy: String,
+    /// The acknowledgement; null without one.
+    #[serde(default)]
+    #[schema(required)]
+    pub acknowledged: Option<AlertAcknowledgement>,
+    /// The silence in force; null without one.
+    #[serde(default)]
+    #[schema(required)]
+    pub silenced: Option<SilenceReport>,
 }
 
 /// State of the delivery of alerts to one receiver.

@@ -21,7 +21,10 @@ pub use advice::{
     ARRAY_NS, AdvicePage, Assumptions, AssumptionsReport, PurchaseAdvice, SideAdvice, StepAdvice, TodayAdvice,
     VolumeAdvice,
 };
-pub use alert::{AlertChannel, AlertKind, AlertReport, ChannelTestReport, DeliveryHealth, Notice, Severity};
+pub use alert::{
+    AlertAcknowledgement, AlertChannel, AlertKind, AlertReport, ChannelTestReport, DeliveryHealth, Notice, Severity,
+    SilenceReport,
+};
 pub use certificate::CertificateReport;
 pub use configuration::{ConfigurationReport, EntryReport, KeyReport, KeySource, TakesEffect};
 pub use curve::{Curve, MissRatioCurve, Point};

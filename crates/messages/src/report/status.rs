@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::{
     AlertReport, CertificateReport, DatastoreReport, DeliveryHealth, EndedJobReport, EventsHealth, FlashReport,
-    HistoryHealth, IscsiReport, JobReport, VolumeReport,
+    HistoryHealth, IscsiReport, JobReport, SilenceReport, VolumeReport,
 };
 
 /// A change made by command that differs from the file.
@@ -131,6 +131,10 @@ pub struct StatusReport {
     #[serde(default)]
     #[schema(required)]
     pub active_alerts: Vec<AlertReport>,
+    /// Silences in force, also of alerts that are not active.
+    #[serde(default)]
+    #[schema(required)]
+    pub silences: Vec<SilenceReport>,
 }
 
 impl StatusReport {
@@ -165,6 +169,7 @@ impl StatusReport {
             alerts: self.alerts.clone(),
             problems_without_alert: self.problems_without_alert.clone(),
             active_alerts: self.active_alerts.clone(),
+            silences: self.silences.clone(),
         }
     }
 }
