@@ -39,9 +39,9 @@ export async function until(what, check, patienceMs = 20_000) {
   }
 }
 
-/** A daemon with `idle` idle volumes, and a browser. */
-export async function begin(idle = 0) {
-  return skip ? {} : { daemon: await Daemon.start(idle), browser: await launch() };
+/** A daemon with `idle` idle volumes and further `tables` of the configuration, and a browser. */
+export async function begin(idle = 0, tables = '') {
+  return skip ? {} : { daemon: await Daemon.start(idle, tables), browser: await launch() };
 }
 
 export async function end({ daemon, browser }) {
@@ -51,7 +51,7 @@ export async function end({ daemon, browser }) {
 
 export class Daemon {
   /** Serves `idle` volumes besides the three with load. */
-  static async start(idle = 0) {
+  static async start(idle = 0, tables = '') {
     const daemon = new Daemon();
     daemon.binary = process.env.HOTSET_BIN;
     if (!daemon.binary) throw new Error('HOTSET_BIN names no hotset to test');
@@ -79,7 +79,7 @@ export class Daemon {
         `[[datastore]]\nname = "shelf"\n` +
         `[control]\nsocket = "${at('control.sock')}"\n[api]\nlisten = "${listen}"\n` +
         `[iscsi]\nlisten = ["127.0.0.1:${await freePort()}"]\ntarget = "iqn.2026-11.io.hotset:page"\n` +
-        `[nbd]\nlisten = ["unix:${at('nbd.sock')}"]\n${named.join('')}${files.join('')}`,
+        `[nbd]\nlisten = ["unix:${at('nbd.sock')}"]\n${named.join('')}${files.join('')}${tables}`,
     );
     try {
       await daemon.serve();

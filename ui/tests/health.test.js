@@ -47,7 +47,14 @@ test('the badge is on every view, and lists the alerts', { skip }, async (t) => 
 
 test('the highest severity counts; the dialog passes axe in light and dark at 390 pixels', { skip }, async (t) => {
   const status = await daemon.json('status');
-  const alert = { cause: 'A cause.', effect: 'An effect.', remedy: 'A remedy.', since_unix_ms: Date.now() };
+  const alert = {
+    cause: 'A cause.',
+    effect: 'An effect.',
+    remedy: 'A remedy.',
+    since_unix_ms: Date.now(),
+    acknowledged: null,
+    silenced: null,
+  };
   const alerts = [
     { ...alert, kind: 'endurance', subject: '/dev/nvme0n1', severity: 'warning' },
     { ...alert, kind: 'cache-paused', subject: 'mail', severity: 'info' },

@@ -1,32 +1,35 @@
-//! `[alerts]`: thresholds of alerts, and their receiver.
+//! `[alerts]`: thresholds of alerts, and their receivers. The mail keys are in [`super::mail`].
 
 use std::path::Path;
 use std::time::Duration;
 
-use events::{Address, Receiver};
+use events::{Address, MailConfig, Receiver};
 use messages::unix_time;
 use toml::de::DeValue;
 
+use super::mail::read_mail;
 use super::problem::Source;
 use super::read::{Located, Section, Setting, ValueError};
 
 /// Default of `dirty_age`.
 const DIRTY_AGE: Duration = Duration::from_secs(900);
 
-/// Thresholds of alerts, and their receiver.
+/// Thresholds of alerts, and their receivers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AlertsConfig {
     /// Age of dirty data above which an alert is raised.
     pub dirty_age: Duration,
     /// The date until which flash devices have to last, in seconds since 1970.
     pub endurance_until: Option<u64>,
-    /// Receiver of alerts.
+    /// Receiver of alerts over HTTP.
     pub webhook: Option<Receiver>,
+    /// Mail server and recipients of alerts.
+    pub mail: Option<MailConfig>,
 }
 
 impl Default for AlertsConfig {
     fn default() -> Self {
-        AlertsConfig { dirty_age: DIRTY_AGE, endurance_until: None, webhook: None }
+        AlertsConfig { dirty_age: DIRTY_AGE, endurance_until: None, webhook: None, mail: None }
     }
 }
 
@@ -42,7 +45,7 @@ pub(super) fn read_alerts(section: &Section<'_>, folder: &Path, source: &mut Sou
     let authorities = section.get::<String>("webhook_ca", source).map(|text| folder.join(text.value));
     let address = section.get::<Address>("webhook", source);
     let webhook = address.map(|address| Receiver { address: address.value, authorities });
-    AlertsConfig { dirty_age, endurance_until, webhook }
+    AlertsConfig { dirty_age, endurance_until, webhook, mail: read_mail(section, folder, source) }
 }
 
 impl Setting for Address {

@@ -27,6 +27,14 @@ pub struct ApiConfig {
 }
 
 impl ApiConfig {
+    /// Address of the web console for other machines, if it is known: with the first name.
+    pub fn page(&self) -> Option<String> {
+        let (port, name) = (self.listen?.port(), self.names.first()?);
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let host = if name.contains(':') { format!("[{name}]") } else { name.clone() };
+        (port > 0).then(|| format!("{scheme}://{host}:{port}/"))
+    }
+
     /// True when a difference needs a restart. Other TLS files do not, as long as TLS is on before and after.
     pub fn needs_restart(&self, fresh: &ApiConfig) -> bool {
         let without_tls = ApiConfig { tls: None, ..self.clone() };

@@ -337,6 +337,55 @@ pub const KEYS: &[Key] = &[
         "CA certificates, PEM. One of these CAs must have signed the certificate of an `https://` webhook.",
     ),
     key(
+        "alerts",
+        "mail_server",
+        r#""mail.example.com""#,
+        "none",
+        "Mail server for alerts ([alerts.md](alerts.md#mail)): host, and a port unless it is the usual one of \
+         `mail_tls`. Needs `mail_from` and `mail_to`.",
+    ),
+    key(
+        "alerts",
+        "mail_tls",
+        r#""tls", "starttls" or "none""#,
+        r#""tls""#,
+        "Encryption: `tls` from the first byte (port 465), `starttls` after that command, which the server then has to \
+         support (port 587), `none` (port 25), which permits no password.",
+    )
+    .shape(Shape::Choice(&["tls", "starttls", "none"])),
+    key(
+        "alerts",
+        "mail_ca",
+        r#""/etc/hotset/mail-ca.crt""#,
+        "the system's trusted CAs",
+        "CA certificates, PEM. One of these CAs must have signed the certificate of the mail server.",
+    ),
+    key("alerts", "mail_user", r#""hotset""#, "none", "User name at the mail server. Needs `mail_password_file`."),
+    key(
+        "alerts",
+        "mail_password_file",
+        r#""/etc/hotset/mail.secret""#,
+        "none",
+        "File with the user's password, one line. It is read for each message, so a new password needs no restart.",
+    ),
+    key("alerts", "mail_from", r#""hotset@example.com""#, "none", "Sender of mail: an address, or `Name <address>`."),
+    key(
+        "alerts",
+        "mail_to",
+        r#"["admin@example.com", "Storage <storage@example.com>"]"#,
+        "none",
+        "Recipients of mail, one to 16.",
+    )
+    .shape(Shape::Texts),
+    key(
+        "alerts",
+        "mail_severity",
+        r#""critical", "warning" or "info""#,
+        r#""warning""#,
+        "Lowest severity that is sent by mail. The webhook gets all alerts.",
+    )
+    .shape(Shape::Choice(&["critical", "warning", "info"])),
+    key(
         "log",
         "level",
         r#""error", "warn", "info" or "debug""#,

@@ -12,6 +12,7 @@ pub mod keys;
 mod load;
 mod log;
 mod look_up;
+mod mail;
 mod names;
 mod on_disk;
 pub mod problem;

@@ -21,6 +21,8 @@ impl Config {
         // The webhook's address is a secret: knowing it suffices to post there.
         let webhook = self.alerts.webhook.as_ref().map(|_| &self.file);
         let files = secrets.map(|file| ("CHAP secret", file));
+        let mail = self.alerts.mail.as_ref().and_then(|mail| mail.server.login.as_ref());
+        let files = files.chain(mail.map(|login| ("mail password", &login.password_file)));
         let files = files.chain(keys.into_iter().flatten().map(|file| ("TLS key", file)));
         let files = files.chain(webhook.map(|file| ("configuration, with the webhook's address,", file)));
         files.filter_map(|(content, file)| exposed(content, file)).collect()

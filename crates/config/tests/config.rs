@@ -4,7 +4,9 @@ use std::path::Path;
 
 use config::{ApiConfig, BackingSpec, Config, Cores};
 use engine::Threshold;
+use events::{Encryption, Login};
 use insta::assert_snapshot;
+use messages::report::Severity;
 use seam::Nanos;
 
 fn problems_of(text: &str) -> String {
@@ -152,6 +154,50 @@ fn alert_settings_are_validated() {
 }
 
 #[test]
+fn mail_keys_are_validated_together() {
+    for (text, expected) in [
+        ("mail_to = [\"a@b.example\"]", "mail_to has no effect without mail_server"),
+        ("mail_server = \"m.example\"", "[alerts] without \"mail_from\""),
+        ("mail_server = \"m.example\"\nmail_from = \"a@b.example\"", "[alerts] without \"mail_to\""),
+        (
+            "mail_server = \"smtp://m/\"\nmail_from = \"a@b.example\"\nmail_to = [\"a@b.example\"]",
+            "is not a mail server",
+        ),
+        ("mail_server = \"m\"\nmail_from = \"a\"\nmail_to = [\"b\"]", "\"a\" is not a mail address"),
+        ("mail_server = \"m\"\nmail_from = \"a@b.example\"\nmail_to = [\"b\"]", "\"b\" is not a mail address"),
+        ("mail_server = \"m\"\nmail_from = \"a@b.example\"\nmail_to = []", "mail_to has 0 recipients"),
+        ("mail_tls = \"ssl\"", "\"ssl\" is not an encryption of mail"),
+        ("mail_severity = \"high\"", "\"high\" is not a severity"),
+        ("mail_server = \"m\"\nmail_user = \"u\"", "mail_user without mail_password_file"),
+        ("mail_server = \"m\"\nmail_password_file = \"p\"", "mail_password_file without mail_user"),
+        (
+            "mail_server = \"m\"\nmail_tls = \"none\"\nmail_user = \"u\"\nmail_password_file = \"p\"",
+            "the password would be sent unencrypted",
+        ),
+    ] {
+        let problems = problems_of(&format!("[alerts]\n{text}\n"));
+        assert!(problems.contains(expected), "{expected}: {problems}");
+    }
+    let mail = |text: &str| {
+        let addresses = "mail_from = \"Hotset <h@b.example>\"\nmail_to = [\"a@b.example\", \"c@b.example\"]";
+        let text = format!("[alerts]\n{text}\n{addresses}\n{VOLUME}");
+        let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), &text).expect("the configuration is valid");
+        config.alerts.mail.expect("mail is configured")
+    };
+    let plain = mail("mail_server = \"m.example\"");
+    assert_eq!((plain.server.port, plain.server.encryption, plain.to.len()), (465, Encryption::Tls, 2));
+    assert_eq!((plain.min_severity, plain.server.login.clone()), (Severity::Warning, None));
+    let whole = mail(
+        "mail_server = \"m.example\"\nmail_tls = \"starttls\"\nmail_user = \"u\"\nmail_password_file = \"p\"\n\
+         mail_ca = \"ca.crt\"\nmail_severity = \"info\"",
+    );
+    let login = Login { user: "u".to_owned(), password_file: "/etc/hotset/p".into() };
+    assert_eq!((whole.server.port, whole.server.login), (587, Some(login)));
+    assert_eq!((whole.server.authorities, whole.min_severity), (Some("/etc/hotset/ca.crt".into()), Severity::Info));
+    assert_eq!(mail("mail_server = \"[::1]:2525\"\nmail_tls = \"none\"").server.port, 2525);
+}
+
+#[test]
 fn history_size_is_zero_or_large_enough() {
     assert_snapshot!(problems_of("[history]\nsize = \"1 MiB\"\nkeep = 3\n"));
     let size =
@@ -170,6 +216,20 @@ fn http_interface_has_an_address_and_plain_names() {
     let address = ApiConfig::default().listen.map(|address| address.to_string());
     assert_eq!(address.as_deref(), Some("127.0.0.1:7400"));
     assert_eq!(api(&format!("[api]\nlisten = \"none\"\n{VOLUME}")).map(|api| api.listen), Ok(None));
+}
+
+#[test]
+fn page_address_is_known_with_a_name_and_a_port() {
+    let page = |text: &str| {
+        let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), &format!("[api]\n{text}\n{VOLUME}"));
+        config.expect("the configuration is valid").api.page()
+    };
+    assert_eq!(page(""), None);
+    assert_eq!(page("listen = \"0.0.0.0:0\"\nnames = [\"cache.example\"]"), None);
+    assert_eq!(page("listen = \"none\"\nnames = [\"cache.example\"]"), None);
+    let known = page("listen = \"0.0.0.0:7400\"\nnames = [\"cache.example\", \"other\"]");
+    assert_eq!(known.as_deref(), Some("http://cache.example:7400/"));
+    assert_eq!(page("names = [\"fd00::7\"]").as_deref(), Some("http://[fd00::7]:7400/"));
 }
 
 #[test]

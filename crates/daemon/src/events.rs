@@ -3,22 +3,28 @@
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 
-use events::alerts::{Alerts, Change, Limits, Transition, causes_without_notice, problems_without_alert};
-use events::{ChangeScope, EventFilter, Events, NewEvent, Receiver, Tracker, Webhook};
-use messages::report::{AlertReport, DaemonPhase, EventKind, EventReport, Severity};
-use messages::{Answer, StatusReport, VolumeReport};
+use events::alerts::{Alerts, Change, Limits, SilenceError, Transition, causes_without_notice, problems_without_alert};
+use events::{ChangeScope, Channels, ChannelsConfig, EventFilter, Events, NewEvent, Tracker};
+use messages::report::{AlertReport, DaemonPhase, EventKind, EventReport, Severity, SilenceReport};
+use messages::{Answer, ErrorKind, Failure, StatusReport, VolumeReport, unix_time};
 
 use logging::{self as log, EVENTS};
 use units::show_counted;
 
 /// The folder of events in the state directory.
 pub const FOLDER: &str = "events";
-/// The machine's host name.
-const HOST_NAME: &str = "/proc/sys/kernel/hostname";
-
 /// Maximum number of alerts of one sample in the log: the failure of an array concerns all volumes on it. The events
 /// have all of them.
 const LOGGED_ALERTS_MAX: usize = 20;
+
+/// The failure of an action on an alert.
+fn silence_failed(error: SilenceError) -> Failure {
+    match error {
+        SilenceError::Invalid(text) => Failure::new(ErrorKind::Invalid, text),
+        SilenceError::NotFound(text) => Failure::new(ErrorKind::NotFound, text),
+        SilenceError::Conflict(text) => Failure::new(ErrorKind::Conflict, text),
+    }
+}
 
 /// Writes raised and cleared alerts to the log. An alert that flaps has growing delays, which limits its lines, too.
 fn log_changes(changes: &[Change]) {
@@ -43,7 +49,9 @@ pub struct Journal {
     events: Events,
     tracker: RefCell<Tracker>,
     alerts: RefCell<Alerts>,
-    webhook: Option<Webhook>,
+    channels: Channels,
+    /// True while a test of the channels is in progress.
+    is_testing: Cell<bool>,
     /// False while the daemon starts: volumes that come into service during the start are not events.
     is_serving: Cell<bool>,
 }
@@ -62,23 +70,18 @@ impl Drop for ChangeInProgress<'_> {
 
 impl Journal {
     /// Opens the event log in the state directory, and records the start.
-    pub fn open(state: &Path, webhook: Option<Receiver>) -> Journal {
-        let host = std::fs::read_to_string(HOST_NAME).unwrap_or_default().trim().to_owned();
-        let start = |receiver| match Webhook::start(receiver, host) {
-            Ok(webhook) => Some(webhook),
-            Err(error) => {
-                log::error!(target: EVENTS, "[alerts] webhook: its thread cannot be started: {error}");
-                None
-            }
-        };
-        let webhook = webhook.and_then(start);
+    pub fn open(state: &Path, channels: ChannelsConfig) -> Journal {
+        let channels = Channels::start(channels, |key, error| {
+            log::error!(target: EVENTS, "[alerts] {key}: its thread cannot be started: {error}");
+        });
         let events = Events::open(&state.join(FOLDER));
         let before = events.last(EventKind::Daemon);
         let journal = Journal {
             events,
             tracker: RefCell::default(),
             alerts: RefCell::default(),
-            webhook,
+            channels,
+            is_testing: Cell::default(),
             is_serving: Cell::default(),
         };
         // An event without a phase is from an earlier version, which did not record the end of a daemon.
@@ -122,7 +125,7 @@ impl Journal {
         self.tracker.borrow_mut().begin_sample();
     }
 
-    /// Records the changes that a sample shows, updates the alerts, and sends them to the webhook.
+    /// Records the changes that a sample shows, updates the alerts, and sends them to the channels.
     pub fn process_sample(&self, at_unix_ms: u64, status: &StatusReport, limits: &Limits) {
         if self.is_serving.get() {
             let events = self.tracker.borrow_mut().compare_sample(status);
@@ -131,7 +134,8 @@ impl Journal {
         let changes = self.alerts.borrow_mut().evaluate(at_unix_ms, status, limits);
         changes.iter().for_each(|change| self.events.append(change.event()));
         log_changes(&changes);
-        self.webhook.iter().for_each(|webhook| webhook.send(at_unix_ms, &changes));
+        let notifications = self.alerts.borrow_mut().notifications(at_unix_ms);
+        self.channels.send(at_unix_ms, &notifications);
     }
 
     /// Active alerts as of the last sample.
@@ -139,15 +143,57 @@ impl Journal {
         self.alerts.borrow().active()
     }
 
-    /// Adds the health of the event log and of the webhook to the status.
+    /// Adds the health of the event log and of the alert channels to the status.
     pub fn add_health(&self, status: &mut StatusReport) {
         status.events = self.events.health();
-        status.webhook = self.webhook.as_ref().map(Webhook::health);
+        status.webhook = self.channels.webhook_health();
+        status.mail = self.channels.mail_health();
+    }
+
+    /// `alerts ack`.
+    pub fn acknowledge(&self, id: &str, actor: &str) -> Result<Answer, Failure> {
+        let at_unix_ms = unix_time::now().as_millis() as u64;
+        let alert = self.alerts.borrow_mut().acknowledge(id, actor, at_unix_ms).map_err(silence_failed)?;
+        Ok(Answer::Alert(Box::new(alert)))
+    }
+
+    /// The silences in force with `silence` added. They hold after [`Journal::set_silences`].
+    pub fn with_silence(&self, silence: SilenceReport) -> Result<Vec<SilenceReport>, Failure> {
+        self.alerts.borrow().with_silence(silence).map_err(silence_failed)
+    }
+
+    /// The silences in force without that of the alert `id`.
+    pub fn without_silence(&self, id: &str) -> Result<Vec<SilenceReport>, Failure> {
+        self.alerts.borrow().without_silence(id).map_err(silence_failed)
+    }
+
+    /// Puts these silences in force.
+    pub fn set_silences(&self, silences: Vec<SilenceReport>) {
+        self.alerts.borrow_mut().set_silences(silences);
+    }
+
+    /// `alerts test`: sends a test through each channel and waits for the answers.
+    pub async fn test_channels(&self, actor: &str) -> Result<Answer, Failure> {
+        let config = self.channels.config().clone();
+        if config.webhook.is_none() && config.mail.is_none() {
+            let text = "no alert channel is configured; set [alerts] webhook or [alerts] mail_server, and restart";
+            return Err(Failure::new(ErrorKind::Conflict, text));
+        }
+        if self.is_testing.replace(true) {
+            let text = "a test of the alert channels is in progress; repeat this when it has ended";
+            return Err(Failure::new(ErrorKind::Conflict, text));
+        }
+        let actor = actor.to_owned();
+        let at_unix_ms = unix_time::now().as_millis() as u64;
+        let tested = tokio::task::spawn_blocking(move || config.test(at_unix_ms, &actor)).await;
+        self.is_testing.set(false);
+        tested.map(Answer::AlertsTested).map_err(|error| Failure::new(ErrorKind::Failed, error.to_string()))
     }
 
     /// Adds the active alerts to the status, also as text where the status has no text of its own for them.
     pub fn add_alerts(&self, status: &mut StatusReport) {
         status.active_alerts = self.active();
+        status.silences = self.alerts.borrow().silences();
         status.problems_without_alert = problems_without_alert(status, &status.active_alerts);
         status.alerts.extend(causes_without_notice(&status.active_alerts));
     }

@@ -4,9 +4,23 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use events::ChannelsConfig;
 use events::alerts::Limits;
 
 use config::Config;
+
+/// The machine's host name.
+const HOST_NAME: &str = "/proc/sys/kernel/hostname";
+
+/// Channels of alerts of a daemon with that configuration.
+pub fn alert_channels(config: &Config) -> ChannelsConfig {
+    ChannelsConfig {
+        webhook: config.alerts.webhook.clone(),
+        mail: config.alerts.mail.clone(),
+        host: std::fs::read_to_string(HOST_NAME).unwrap_or_default().trim().to_owned(),
+        page: config.api.page(),
+    }
+}
 
 /// The configuration in force.
 pub struct Settings(RefCell<Rc<Config>>);

@@ -21,6 +21,12 @@ fn device_change(device: &str, text: impl Into<String>) -> Option<RequestedChang
     Some(RequestedChange { volume: None, device: Some(device.to_owned()), text: text.into() })
 }
 
+/// A change that concerns the subject of an alert, which may be a volume or a device. The volume itself is unchanged.
+fn alert_change(id: &str, text: String) -> Option<RequestedChange> {
+    let subject = id.split_once(':').map(|(_, subject)| subject.to_owned());
+    Some(RequestedChange { volume: None, device: subject, text })
+}
+
 fn daemon_change(text: impl Into<String>) -> Option<RequestedChange> {
     Some(RequestedChange { volume: None, device: None, text: text.into() })
 }
@@ -80,6 +86,13 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         Request::TokenCreate { name, role } => daemon_change(format!("create the token {name} ({role})")),
         Request::TokenRevoke { name } => daemon_change(format!("revoke the token {name}")),
         Request::TokenLink { role } => daemon_change(format!("create a login link ({role})")),
+        Request::AlertAcknowledge { id } => alert_change(id, format!("acknowledge the alert {id}")),
+        Request::AlertSilence { id, seconds, reason } => {
+            let reason = reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
+            alert_change(id, format!("silence the alert {id} for {seconds} s{reason}"))
+        }
+        Request::AlertUnsilence { id } => alert_change(id, format!("end the silence of the alert {id}")),
+        Request::AlertsTest {} => daemon_change("test the alert channels"),
         Request::Reload {} => daemon_change("reload the configuration"),
         Request::Stop { destage } => daemon_change(if *destage { "stop, and destage everything" } else { "stop" }),
         Request::Status {}
@@ -117,6 +130,8 @@ mod tests {
         assert_eq!(requested_change(&add), device_change("/dev/x", "add to the flash cache, and erase its content"));
         let pin = Request::VolumePin { name: "v".to_owned(), from_bytes: 7, to_bytes: None };
         assert_eq!(requested_change(&pin), volume_change("v", "pin 7.. bytes"));
+        let silence = Request::AlertSilence { id: "endurance:/dev/x".to_owned(), seconds: 7, reason: None };
+        assert_eq!(requested_change(&silence), device_change("/dev/x", "silence the alert endurance:/dev/x for 7 s"));
         assert_eq!(requested_change(&Request::Status {}), None);
     }
 }

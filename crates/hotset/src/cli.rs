@@ -79,6 +79,11 @@ enum Command {
     },
     /// Show events, with their actors
     Events(commands::events::Options),
+    /// Manage alerts, and test how they are delivered
+    Alerts {
+        #[command(subcommand)]
+        action: commands::alerts::Action,
+    },
     /// Manage the flash devices
     Flash {
         #[command(subcommand)]
@@ -184,6 +189,7 @@ impl Cli {
             Command::Status => commands::status::run(socket, json),
             Command::Top { every, times } => commands::top::run(socket, json, every, times),
             Command::Events(options) => commands::events::run(socket, options, json),
+            Command::Alerts { action } => commands::alerts::run(socket, action, json),
             Command::Flash { action } => commands::flash::run(socket, &action, json),
             Command::Datastore { action } => commands::datastore::run(socket, action, json),
             Command::Job { action } => commands::job::run(socket, action, json),

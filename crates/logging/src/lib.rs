@@ -41,7 +41,7 @@ subsystems! {
     CONFIG "config" "the configuration and its reload"
     CONTROL "control" "requests to the daemon, and jobs"
     DAEMON "daemon" "start, stop, signals, file descriptors, the log itself"
-    EVENTS "events" "alerts as they are raised and cleared, with effect and remedy; the webhook of alerts"
+    EVENTS "events" "alerts as they are raised and cleared, with effect and remedy; the channels of alerts"
     FLASH "flash" "flash devices, the flash log, clean pages on flash"
     HISTORY "history" "the history"
     ISCSI "iscsi" "the iSCSI target and its reservations"

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::report::{
-    AdvicePage, AlertReport, ConfigurationReport, DatastoreReport, EventsPage, HeatReport, HistoryReport, JobReport,
-    SlowReport, TraceOpened, Traced,
+    AdvicePage, AlertReport, ChannelTestReport, ConfigurationReport, DatastoreReport, EventsPage, HeatReport,
+    HistoryReport, JobReport, SilenceReport, SlowReport, TraceOpened, Traced,
 };
 use crate::token::{LoginLink, TokenCreated, TokenReport};
 use crate::{FlashReport, StatusReport, VolumeReport};
@@ -59,6 +59,12 @@ pub enum Answer {
     Events(EventsPage),
     /// Of `alerts`, the most severe first.
     Alerts(Vec<AlertReport>),
+    /// Of `alerts ack`: the alert.
+    Alert(Box<AlertReport>),
+    /// Of `alerts silence`: the silence.
+    Silence(SilenceReport),
+    /// Of `alerts test`: the result of each channel.
+    AlertsTested(Vec<ChannelTestReport>),
     /// Of `configuration`: all keys.
     Configuration(Box<ConfigurationReport>),
     /// Of `datastore list`.

@@ -159,6 +159,28 @@ pub enum Request {
     },
     /// Active alerts.
     Alerts {},
+    /// Acknowledge an active alert.
+    AlertAcknowledge {
+        /// Its identifier.
+        id: String,
+    },
+    /// Send no messages about an alert for a time.
+    AlertSilence {
+        /// Its identifier. The alert need not be active.
+        id: String,
+        /// Duration in seconds.
+        seconds: u64,
+        /// The reason.
+        #[serde(default)]
+        reason: Option<String>,
+    },
+    /// End the silence of an alert.
+    AlertUnsilence {
+        /// Its identifier.
+        id: String,
+    },
+    /// Send a test through each alert channel.
+    AlertsTest {},
     /// All keys of the configuration.
     Configuration {},
     /// Datastores: congestion, and the use of each volume.

@@ -77,6 +77,9 @@ pub struct State {
     /// Tokens for the HTTP interface.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tokens: Vec<TokenRecord>,
+    /// Silenced alerts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub silences: Vec<messages::report::SilenceReport>,
     /// Distinguishes this daemon's LUNs from all others, 16 hexadecimal digits; 0 before its first use.
     #[serde(default, with = "hex", skip_serializing_if = "is_zero")]
     pub host: u64,

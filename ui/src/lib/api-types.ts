@@ -13,6 +13,18 @@ export interface components {
       /** @description Advice by volume. */
       volumes: components['schemas']['VolumeAdvice'][];
     };
+    /** @description The acknowledgement of an active alert; it ends with the alert. */
+    AlertAcknowledgement: {
+      /** @description Time, in milliseconds since 1970. */
+      at_unix_ms: number;
+      /** @description The user or the token. */
+      by: string;
+    };
+    /**
+     * @description A channel by which alerts reach administrators.
+     * @enum {string}
+     */
+    AlertChannel: 'webhook' | 'mail';
     /**
      * @description Kinds of alerts.
      * @enum {string}
@@ -44,6 +56,7 @@ export interface components {
       | 'history-disk'
       | 'events-disk'
       | 'webhook-failing'
+      | 'mail-failing'
       | 'other'
       | 'cache-paused'
       | 'volatile-writes'
@@ -51,16 +64,20 @@ export interface components {
       | 'metrics-left-out';
     /** @description An active alert. */
     AlertReport: {
+      acknowledged: components['schemas']['AlertAcknowledgement'] | null;
       /** @description Cause. */
       cause: string;
       /** @description Effect. */
       effect: string;
+      /** @description Identifier for commands: the kind, and after a colon the subject if there is one. */
+      id: string;
       /** @description Kind. */
       kind: components['schemas']['AlertKind'];
       /** @description Remedy. */
       remedy: string;
       /** @description Severity. */
       severity: components['schemas']['Severity'];
+      silenced: components['schemas']['SilenceReport'] | null;
       /** @description Start, in milliseconds since 1970. */
       since_unix_ms: number;
       /** @description The volume, device or part of the daemon concerned; null for the whole daemon. */
@@ -98,6 +115,15 @@ export interface components {
       file: string;
       /** @description Its table in the configuration: `api` or `nbd`. */
       table: string;
+    };
+    /** @description Result of a test of one channel. */
+    ChannelTestReport: {
+      /** @description The channel. */
+      channel: components['schemas']['AlertChannel'];
+      /** @description The receiver's answer, or why there was none; null if the receiver accepted the message. */
+      error: string | null;
+      /** @description Destination, without secrets. */
+      to: string;
     };
     /** @description All keys of this version. */
     ConfigurationReport: {
@@ -191,6 +217,21 @@ export interface components {
       under_way: number;
       /** @description Limit of small accesses in flight during congestion; absent otherwise. */
       window?: number | null;
+    };
+    /** @description State of the delivery of alerts to one receiver. */
+    DeliveryHealth: {
+      /** @description Delivered messages. */
+      delivered: number;
+      /** @description Dropped messages. */
+      dropped: number;
+      /** @description Error of the last attempt; null if it succeeded. */
+      failed: string | null;
+      /** @description Failed attempts. */
+      failures: number;
+      /** @description Destination, without secrets. */
+      to: string;
+      /** @description Waiting messages. */
+      waiting: number;
     };
     /** @description A drive's own health log, read by `smartctl` every five minutes. Values that a drive does not report are absent. */
     DriveReport: {
@@ -719,6 +760,13 @@ export interface components {
       /** @description The device that it replaces: its path or its number. Without it the device is added. */
       replace?: string | null;
     };
+    /** @description A silence to be added. */
+    NewSilence: {
+      /** @description The reason, up to 200 bytes. */
+      reason?: string | null;
+      /** @description Duration in seconds: 1 to 2,592,000 (30 days). */
+      seconds: number;
+    };
     /** @description A volume to add. */
     NewVolume: {
       /** @description A path or a URI, as in the configuration. */
@@ -915,6 +963,17 @@ export interface components {
       steps: components['schemas']['StepAdvice'][];
       today?: components['schemas']['TodayAdvice'] | null;
     };
+    /** @description A silence: until its end, no channel gets messages about an alert of that kind and subject. */
+    SilenceReport: {
+      /** @description The user or the token that silenced it. */
+      by: string;
+      /** @description The identifier of the alert, active or not. */
+      id: string;
+      /** @description The reason that was given. */
+      reason: string | null;
+      /** @description End, in milliseconds since 1970. */
+      until_unix_ms: number;
+    };
     /** @description A slow command of a session. */
     SlowCommandReport: {
       /** @description Since it ended. */
@@ -984,6 +1043,7 @@ export interface components {
       jobs: components['schemas']['JobReport'][];
       /** @description Addresses for clients. */
       listen: string[];
+      mail: components['schemas']['DeliveryHealth'] | null;
       /** @description Configured memory. */
       memory_bytes: number;
       /** @description Reason why configured persisted memory is not in use; null otherwise. */
@@ -994,6 +1054,8 @@ export interface components {
       pid: number;
       /** @description Present problems whose alert is not active yet: it is raised within a second, or after its delay. */
       problems_without_alert: string[];
+      /** @description Silences in force, also of alerts that are not active. */
+      silences: components['schemas']['SilenceReport'][];
       /** @description State directory; absent in reports of older versions. */
       state_directory: string | null;
       /** @description Error of writing the state directory; null without one. */
@@ -1008,7 +1070,7 @@ export interface components {
       version: string;
       /** @description Volumes. */
       volumes: components['schemas']['VolumeReport'][];
-      webhook: components['schemas']['WebhookHealth'] | null;
+      webhook: components['schemas']['DeliveryHealth'] | null;
     };
     /** @description A cache size with its effect. */
     StepAdvice: {
@@ -1266,21 +1328,6 @@ export interface components {
       next: string | null;
       volumes: components['schemas']['VolumeReport'][];
     };
-    /** @description State of the delivery of alerts. */
-    WebhookHealth: {
-      /** @description Delivered messages. */
-      delivered: number;
-      /** @description Dropped messages. */
-      dropped: number;
-      /** @description Error of the last attempt; null if it succeeded. */
-      failed: string | null;
-      /** @description Failed attempts. */
-      failures: number;
-      /** @description Destination, without secrets. */
-      to: string;
-      /** @description Waiting messages. */
-      waiting: number;
-    };
     /** @description Bytes written to a flash device across all restarts, by cause. */
     WrittenReport: {
       /** @description Bytes of the log: dirty data with headers. */
@@ -1300,11 +1347,14 @@ export interface components {
   pathItems: never;
 }
 export type AdvicePage = components['schemas']['AdvicePage'];
+export type AlertAcknowledgement = components['schemas']['AlertAcknowledgement'];
+export type AlertChannel = components['schemas']['AlertChannel'];
 export type AlertKind = components['schemas']['AlertKind'];
 export type AlertReport = components['schemas']['AlertReport'];
 export type AssumptionsReport = components['schemas']['AssumptionsReport'];
 export type BackingRequests = components['schemas']['BackingRequests'];
 export type CertificateReport = components['schemas']['CertificateReport'];
+export type ChannelTestReport = components['schemas']['ChannelTestReport'];
 export type ConfigurationReport = components['schemas']['ConfigurationReport'];
 export type CoreReport = components['schemas']['CoreReport'];
 export type Counts = components['schemas']['Counts'];
@@ -1313,6 +1363,7 @@ export type Curve = components['schemas']['Curve'];
 export type DaemonPhase = components['schemas']['DaemonPhase'];
 export type Datastore = components['schemas']['Datastore'];
 export type DatastoreReport = components['schemas']['DatastoreReport'];
+export type DeliveryHealth = components['schemas']['DeliveryHealth'];
 export type DriveReport = components['schemas']['DriveReport'];
 export type EndedJobReport = components['schemas']['EndedJobReport'];
 export type EntryReport = components['schemas']['EntryReport'];
@@ -1351,6 +1402,7 @@ export type MemberReport = components['schemas']['MemberReport'];
 export type MemoryUse = components['schemas']['MemoryUse'];
 export type MissRatioCurve = components['schemas']['MissRatioCurve'];
 export type NewDevice = components['schemas']['NewDevice'];
+export type NewSilence = components['schemas']['NewSilence'];
 export type NewVolume = components['schemas']['NewVolume'];
 export type OverrideReport = components['schemas']['OverrideReport'];
 export type PagesReport = components['schemas']['PagesReport'];
@@ -1368,6 +1420,7 @@ export type ScrubReport = components['schemas']['ScrubReport'];
 export type Settings = components['schemas']['Settings'];
 export type Severity = components['schemas']['Severity'];
 export type SideAdvice = components['schemas']['SideAdvice'];
+export type SilenceReport = components['schemas']['SilenceReport'];
 export type SlowCommandReport = components['schemas']['SlowCommandReport'];
 export type SlowReport = components['schemas']['SlowReport'];
 export type SourceBytes = components['schemas']['SourceBytes'];
@@ -1382,7 +1435,6 @@ export type VolumeAdvice = components['schemas']['VolumeAdvice'];
 export type VolumeReport = components['schemas']['VolumeReport'];
 export type VolumeState = components['schemas']['VolumeState'];
 export type VolumesPage = components['schemas']['VolumesPage'];
-export type WebhookHealth = components['schemas']['WebhookHealth'];
 export type WrittenReport = components['schemas']['WrittenReport'];
 export type $defs = Record<string, never>;
 export type operations = Record<string, never>;

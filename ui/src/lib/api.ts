@@ -2,6 +2,8 @@
 
 import type {
   AdvicePage,
+  Alert,
+  ChannelTest,
   Configuration,
   Datastore,
   EventsPage,
@@ -13,6 +15,7 @@ import type {
   MissRatioCurve,
   NewVolume,
   Resize,
+  Silence,
   SlowRequest,
   Volume,
   VolumesPage,
@@ -45,6 +48,7 @@ async function request<T>(method: string, path: string, body?: unknown): Promise
 }
 
 const named = (name: string) => `volumes/${encodeURIComponent(name)}`;
+const alert = (id: string) => `alerts/${encodeURIComponent(id)}`;
 
 export const api = {
   /** All volumes, a thousand per request. */
@@ -93,6 +97,12 @@ export const api = {
     request<Flash>('POST', 'flash', { path, force, ...(replace === undefined ? {} : { replace }) }),
   removeDevice: (id: string) => request<Flash>('DELETE', `flash/${encodeURIComponent(id)}`),
   cancelJob: (id: string) => request<null>('DELETE', `jobs/${encodeURIComponent(id)}`),
+  acknowledgeAlert: (id: string) => request<Alert>('POST', `${alert(id)}/acknowledge`),
+  silenceAlert: (id: string, seconds: number, reason: string) =>
+    request<Silence>('POST', `${alert(id)}/silence`, { seconds, reason: reason === '' ? null : reason }),
+  unsilenceAlert: (id: string) => request<null>('DELETE', `${alert(id)}/silence`),
+  /** Sends a test through each alert channel; answers when each has answered. */
+  testAlerts: () => request<ChannelTest[]>('POST', 'alerts/test'),
   login: (token: string) => request<LoggedIn>('POST', 'login', { token }),
   logout: () => request<null>('POST', 'logout'),
 };

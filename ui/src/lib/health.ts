@@ -26,7 +26,10 @@ export function healthOf(connection: Connection, alerts: Alert[] | undefined): H
     if (alerts.some(({ severity }) => severity === level)) {
       // Information is no problem: it is listed, but not counted.
       const count = alerts.filter(({ severity }) => severity !== 'info').length;
-      return { level, mark: MARKS[level], text: `${name}, ${plural(count, 'alert')}` };
+      // A silenced alert is as severe as before, so the badge counts it, and says so.
+      const silenced = alerts.filter(({ severity, silenced }) => severity !== 'info' && silenced !== null).length;
+      const note = silenced === 0 ? '' : ` (${silenced} silenced)`;
+      return { level, mark: MARKS[level], text: `${name}, ${plural(count, 'alert')}${note}` };
     }
   }
   return { level: 'ok', mark: '✔', text: 'OK' };

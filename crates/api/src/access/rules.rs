@@ -70,6 +70,8 @@ pub fn required_role(method: &Method, path: &str) -> Option<Role> {
         ("POST", ["api", "v1", "volumes", _, "flush" | "pause" | "freeze" | "resume" | "pin" | "unpin"]) => {
             Role::Operate
         }
+        ("POST", ["api", "v1", "alerts", _, "acknowledge" | "silence"]) => Role::Operate,
+        ("DELETE", ["api", "v1", "alerts", _, "silence"]) => Role::Operate,
         // The role that may start a flush may cancel it.
         ("DELETE", ["api", "v1", "jobs", id]) if id.starts_with("flush-") => Role::Operate,
         _ => Role::Administer,

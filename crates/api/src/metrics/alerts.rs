@@ -40,4 +40,15 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
         );
         single("hotset_webhook_waiting", "gauge", "Messages to the webhook in the queue.", webhook.waiting);
     }
+    if let Some(mail) = &status.mail {
+        single(
+            "hotset_mail_delivered_total",
+            "counter",
+            "Mails about alerts that the server accepted.",
+            mail.delivered,
+        );
+        single("hotset_mail_failures_total", "counter", "Failed attempts to send a mail about alerts.", mail.failures);
+        single("hotset_mail_dropped_total", "counter", "Mails about alerts that were dropped unsent.", mail.dropped);
+        single("hotset_mail_waiting", "gauge", "Mails about alerts in the queue.", mail.waiting);
+    }
 }

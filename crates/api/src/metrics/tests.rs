@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use messages::report::{
-    AlertKind, AlertReport, BackingRequests, CertificateReport, Counts, CountsBelow, DatastoreReport,
-    FlashDeviceReport, IscsiReport, QosUse, WebhookHealth,
+    AlertKind, AlertReport, BackingRequests, CertificateReport, Counts, CountsBelow, DatastoreReport, DeliveryHealth,
+    FlashDeviceReport, IscsiReport, QosUse,
 };
 use messages::{FlashReport, StatusReport, VolumeReport, VolumeState};
 
@@ -179,7 +179,8 @@ fn text_follows_the_format_and_holds_known_values() {
 #[test]
 fn every_family_is_documented() {
     let mut whole = status(vec![volume("a")]);
-    whole.webhook = Some(WebhookHealth::default());
+    whole.webhook = Some(DeliveryHealth::default());
+    whole.mail = Some(DeliveryHealth::default());
     whole.iscsi = Some(IscsiReport::default());
     let text = text(&whole, 1000);
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/admin/api.md");
@@ -271,11 +272,13 @@ fn every_kind_of_alert_has_a_series_and_none_grows_with_volumes() {
     status.active_alerts = status.volumes.iter().map(alert).collect();
     let ends_unix_seconds = Some(2_000_000_000);
     status.certificates = vec![CertificateReport { table: "nbd".to_owned(), ends_unix_seconds, ..Default::default() }];
-    status.webhook = Some(WebhookHealth { failures: 3, ..WebhookHealth::default() });
+    status.webhook = Some(DeliveryHealth { failures: 3, ..DeliveryHealth::default() });
+    status.mail = Some(DeliveryHealth { failures: 4, ..DeliveryHealth::default() });
     let values = parse(&text(&status, 1000)).expect("the exposition is valid");
     assert_eq!(values["hotset_alerts{kind=\"cache-paused\",severity=\"info\"}"], 50.0);
     assert_eq!(values["hotset_alerts{kind=\"flash-degraded\",severity=\"critical\"}"], 0.0);
     assert_eq!(values.keys().filter(|series| series.starts_with("hotset_alerts{")).count(), AlertKind::ALL.len());
     assert_eq!(values["hotset_certificate_expiry_timestamp_seconds{table=\"nbd\"}"], 2e9);
     assert_eq!((values["hotset_webhook_failures_total"], values["hotset_events_lost_total"]), (3.0, 0.0));
+    assert_eq!(values["hotset_mail_failures_total"], 4.0);
 }

@@ -3,6 +3,7 @@
 mod actions;
 mod add_remove;
 mod advice;
+mod alerts;
 mod audit;
 mod configuration;
 mod flash_monitor;
@@ -40,7 +41,7 @@ use super::listen::Listeners;
 use super::persisted_memory::{MemoryPlan, PersistedMemory};
 use super::records::Records;
 use super::reload_outcome::reload_answer;
-use super::settings::Settings;
+use super::settings::{Settings, alert_channels};
 use super::stop::Stop;
 use super::telemetry::Telemetry;
 use super::volume_settings::VolumeSettings;
@@ -97,7 +98,8 @@ impl Daemon {
         memory: MemoryPlan,
         notifier: Notifier,
     ) -> Daemon {
-        let journal = Journal::open(state.path(), config.alerts.webhook.clone());
+        let journal = Journal::open(state.path(), alert_channels(&config));
+        journal.set_silences(state.state().silences.clone());
         let settings = Rc::new(Settings::new(config));
         let records = Rc::new(Records::new(state));
         let cores = Rc::new(Cores::new(cores));
@@ -217,6 +219,10 @@ impl Daemon {
                 }))
             }
             Request::Alerts {} => Ok(Answer::Alerts(self.journal.active())),
+            Request::AlertAcknowledge { id } => self.acknowledge_alert(actor, &id),
+            Request::AlertSilence { id, seconds, reason } => self.silence_alert(actor, id, seconds, reason),
+            Request::AlertUnsilence { id } => self.unsilence_alert(&id),
+            Request::AlertsTest {} => self.test_alerts(actor).await,
             Request::Configuration {} => Ok(Answer::Configuration(Box::new(self.configuration()))),
             Request::DatastoreList {} => Ok(Answer::Datastores(self.datastores().await)),
             Request::JobList {} => Ok(Answer::Jobs(self.job_list().await)),

@@ -475,6 +475,23 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         },
     },
     Kind {
+        kind: AlertKind::MailFailing,
+        when: "alerts could not be delivered by `[alerts] mail_server` for 30 seconds",
+        effect: "Recipients get no mail about alerts. The newest 256 mails are kept and sent when the server accepts \
+                 them.",
+        remedy: "Check the mail server and the `mail_` keys of `[alerts]`; the cause contains the server's answer or \
+                 the error. `hotset alerts test` repeats the attempt.",
+        delay_ms: 30_000,
+        has_notice: false,
+        find: |context, problems| {
+            if let Some((mail, reason)) =
+                context.status.mail.as_ref().and_then(|mail| Some((mail, mail.failed.as_ref()?)))
+            {
+                problems.push((None, format!("mail cannot be delivered to {}: {reason}", mail.to)));
+            }
+        },
+    },
+    Kind {
         kind: AlertKind::Other,
         when: "the status has a notice about a volume or about flash that no other kind covers",
         effect: "The cause describes it.",

@@ -4,21 +4,25 @@
 //! kinds.rs     the list of kinds: how each is found, its effect, its remedy
 //! context.rs   the input of the kinds: the sample, the limits, and state kept from earlier samples
 //! limits.rs    their thresholds
+//! silences.rs  acknowledged and silenced alerts
 //! ```
 
 mod context;
 pub mod kinds;
 mod limits;
+mod silences;
 
 use std::collections::BTreeMap;
 
 use messages::StatusReport;
-use messages::report::{AlertKind, AlertReport, EventKind};
+use messages::report::{AlertAcknowledgement, AlertKind, AlertReport, EventKind, SilenceReport};
 use serde::Serialize;
 
 use self::context::{AlertContext, Memory};
 use self::kinds::{KINDS, Kind};
 pub use self::limits::Limits;
+pub use self::silences::{SILENCE_SECONDS_MAX, SilenceError};
+use self::silences::{Silences, alert_id, shown};
 
 use super::log::NewEvent;
 
@@ -39,6 +43,8 @@ pub enum Transition {
     Raised,
     /// The alert was cleared.
     Cleared,
+    /// No alert: the message tests a channel.
+    Test,
 }
 
 /// An alert that was raised or cleared.
@@ -73,6 +79,7 @@ impl Change {
                 format!("{kind} raised ({severity}): {cause}. Effect: {effect} Remedy: {remedy}")
             }
             Transition::Cleared => format!("{kind} cleared ({severity}): {cause}"),
+            Transition::Test => cause.clone(),
         }
     }
 }
@@ -95,6 +102,9 @@ pub struct Alerts {
     pending: BTreeMap<Key, u64>,
     /// Cleared alerts, with the time of their clearing and the clear delay that they needed.
     cleared: BTreeMap<Key, (u64, u64)>,
+    silences: Silences,
+    /// Alerts of whose begin the channels know, and not yet of their end. All inactive ones are silenced.
+    notified: BTreeMap<Key, AlertReport>,
 }
 
 impl Alerts {
@@ -125,10 +135,16 @@ impl Alerts {
         }
         self.pending = pending;
         let (active, cleared) = (&mut self.active, &mut self.cleared);
+        let (silences, notified) = (&mut self.silences, &mut self.notified);
         active.retain(|key, active_alert| {
             let is_active = at_unix_ms.saturating_sub(active_alert.last_found_ms) < active_alert.clear_delay_ms;
             if !is_active {
-                changes.push(Change { state: Transition::Cleared, alert: active_alert.alert.clone() });
+                let alert = active_alert.alert.clone();
+                silences.end(&alert.id);
+                if let Some(notified) = notified.get_mut(key) {
+                    notified.clone_from(&alert);
+                }
+                changes.push(Change { state: Transition::Cleared, alert });
                 if cleared.len() < ACTIVE_MAX {
                     cleared.insert(key.clone(), (at_unix_ms, active_alert.clear_delay_ms));
                 }
@@ -144,6 +160,7 @@ impl Alerts {
             .remove(&key)
             .map_or(CLEAR_DELAY_MS, |(_, clear_delay_ms)| (clear_delay_ms * 2).min(CLEAR_DELAY_MAX_MS));
         let alert = AlertReport {
+            id: alert_id(kind.kind, key.1.as_deref()),
             kind: kind.kind,
             severity: kind.kind.severity(),
             subject: key.1.clone(),
@@ -151,14 +168,77 @@ impl Alerts {
             cause,
             effect: kind.effect.to_owned(),
             remedy: kind.remedy.to_owned(),
+            ..AlertReport::default()
         };
         self.active.insert(key, ActiveAlert { alert: alert.clone(), last_found_ms: at_unix_ms, clear_delay_ms });
         Change { state: Transition::Raised, alert }
     }
 
+    /// The changes that the channels have to be told: each alert that is not silenced begins and ends once. An alert
+    /// that is still active when its silence ends begins then, unless it was acknowledged.
+    pub fn notifications(&mut self, at_unix_ms: u64) -> Vec<Change> {
+        self.silences.expire(at_unix_ms);
+        let (silences, notified, active) = (&self.silences, &mut self.notified, &self.active);
+        let mut changes = Vec::new();
+        for (key, ActiveAlert { alert, .. }) in active {
+            let is_told = silences.silence(&alert.id).is_none() && silences.acknowledgement(&alert.id).is_none();
+            if is_told && !notified.contains_key(key) {
+                notified.insert(key.clone(), alert.clone());
+                changes.push(Change { state: Transition::Raised, alert: alert.clone() });
+            }
+        }
+        notified.retain(|key, alert| {
+            let is_kept = active.contains_key(key) || silences.silence(&alert.id).is_some();
+            if !is_kept {
+                changes.push(Change { state: Transition::Cleared, alert: alert.clone() });
+            }
+            is_kept
+        });
+        changes
+    }
+
     /// All active alerts, the most severe first.
     pub fn active(&self) -> Vec<AlertReport> {
-        self.active.values().map(|active_alert| active_alert.alert.clone()).collect()
+        self.active.values().map(|active_alert| self.marked(&active_alert.alert)).collect()
+    }
+
+    /// The alert with its acknowledgement and its silence.
+    fn marked(&self, alert: &AlertReport) -> AlertReport {
+        AlertReport {
+            acknowledged: self.silences.acknowledgement(&alert.id).cloned(),
+            silenced: self.silences.silence(&alert.id).cloned(),
+            ..alert.clone()
+        }
+    }
+
+    /// Marks an active alert as acknowledged until it ends.
+    pub fn acknowledge(&mut self, id: &str, by: &str, at_unix_ms: u64) -> Result<AlertReport, SilenceError> {
+        let Some(found) = self.active.values().find(|active_alert| active_alert.alert.id == id) else {
+            let text = format!("there is no active alert \"{}\"; `hotset alerts list` shows them", shown(id));
+            return Err(SilenceError::NotFound(text));
+        };
+        self.silences.acknowledge(id, AlertAcknowledgement { by: by.to_owned(), at_unix_ms });
+        Ok(self.marked(&found.alert))
+    }
+
+    /// The silences in force.
+    pub fn silences(&self) -> Vec<SilenceReport> {
+        self.silences.all()
+    }
+
+    /// The silences in force with `silence` added, to be recorded before [`Alerts::set_silences`].
+    pub fn with_silence(&self, silence: SilenceReport) -> Result<Vec<SilenceReport>, SilenceError> {
+        self.silences.with(silence)
+    }
+
+    /// The silences in force without that of the alert `id`.
+    pub fn without_silence(&self, id: &str) -> Result<Vec<SilenceReport>, SilenceError> {
+        self.silences.without(id)
+    }
+
+    /// Puts these silences in force.
+    pub fn set_silences(&mut self, silences: Vec<SilenceReport>) {
+        self.silences.set(silences);
     }
 }
 

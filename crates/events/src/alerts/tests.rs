@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use messages::report::{
-    CertificateReport, CoreReport, Counts, CountsBelow, DatastoreReport, DriveReport, EpisodeReport, FlashDeviceReport,
-    HistoryHealth, IscsiReport, Notice, RefusedLoginReport, WebhookHealth,
+    CertificateReport, CoreReport, Counts, CountsBelow, DatastoreReport, DeliveryHealth, DriveReport, EpisodeReport,
+    FlashDeviceReport, HistoryHealth, IscsiReport, Notice, RefusedLoginReport,
 };
 use messages::{FlashReport, VolumeReport, VolumeState};
 
@@ -144,8 +144,10 @@ fn each_kind_is_found_and_a_healthy_daemon_has_none() {
     assert_eq!(found(|status| status.state_failed = Some("no answer for 5 s".to_owned())), ["state-disk -"]);
     assert_eq!(found(|status| status.memory_not_kept = Some("no room".to_owned())), ["memory-not-kept -"]);
     assert_eq!(found(|status| status.events.failed = Some("the disk is full".to_owned())), ["events-disk -"]);
-    let webhook = WebhookHealth { failed: Some("it answered 500".to_owned()), ..WebhookHealth::default() };
+    let webhook = DeliveryHealth { failed: Some("it answered 500".to_owned()), ..DeliveryHealth::default() };
     assert_eq!(found(|status| status.webhook = Some(webhook)), ["webhook-failing -"]);
+    let mail = DeliveryHealth { failed: Some("it answered 535 no".to_owned()), ..DeliveryHealth::default() };
+    assert_eq!(found(|status| status.mail = Some(mail)), ["mail-failing -"]);
     // The last sample is in the hundredth second.
     let certificate = |ends: u64| {
         let file = "/etc/hotset/api.crt".to_owned();
@@ -354,4 +356,113 @@ fn refused_login_names_initiator_and_reason() {
     let expected = "initiator without a name: unknown target name (1 login refused); iqn.a:esx1: wrong CHAP user or \
                     secret (3 logins refused)";
     assert_eq!(causes, [expected]);
+}
+
+/// A status with a paused volume: one alert, without a delay.
+fn paused() -> StatusReport {
+    let volume = VolumeReport::idle("v", VolumeState::Paused, "write-back", "/x");
+    StatusReport { volumes: vec![volume], ..healthy() }
+}
+
+/// Evaluates `status` at that second and returns the notifications as `raised ID` or `cleared ID`.
+fn told(alerts: &mut Alerts, second: u64, status: &StatusReport) -> Vec<String> {
+    alerts.evaluate(second * 1_000, status, &limits());
+    let changes = alerts.notifications(second * 1_000);
+    changes
+        .iter()
+        .map(|Change { state, alert }| match state {
+            Transition::Raised => format!("raised {}", alert.id),
+            Transition::Cleared => format!("cleared {}", alert.id),
+            Transition::Test => "test".to_owned(),
+        })
+        .collect()
+}
+
+fn silence(alerts: &mut Alerts, until_second: u64) {
+    let reason = Some("maintenance".to_owned());
+    let (id, until_unix_ms) = ("cache-paused:v".to_owned(), until_second * 1_000);
+    let silence = SilenceReport { id, by: "user root".to_owned(), until_unix_ms, reason };
+    let silences = alerts.with_silence(silence).expect("it is valid");
+    alerts.set_silences(silences);
+}
+
+#[test]
+fn channels_are_told_begin_and_end_of_an_alert_once() {
+    let mut alerts = Alerts::default();
+    assert_eq!(told(&mut alerts, 1, &healthy()), [""; 0]);
+    assert_eq!(told(&mut alerts, 2, &paused()), ["raised cache-paused:v"]);
+    assert_eq!(told(&mut alerts, 3, &paused()), [""; 0]);
+    for second in 4..7 {
+        assert_eq!(told(&mut alerts, second, &healthy()), [""; 0]);
+    }
+    assert_eq!(told(&mut alerts, 8, &healthy()), ["cleared cache-paused:v"]);
+    assert_eq!(told(&mut alerts, 9, &healthy()), [""; 0]);
+}
+
+#[test]
+fn silenced_alert_stays_listed_and_is_told_after_the_silence() {
+    let mut alerts = Alerts::default();
+    silence(&mut alerts, 10);
+    for second in 1..10 {
+        assert_eq!(told(&mut alerts, second, &paused()), [""; 0], "{second}");
+    }
+    let listed = alerts.active();
+    let silenced = listed[0].silenced.as_ref().expect("it is silenced");
+    assert_eq!((listed.len(), silenced.by.as_str(), silenced.until_unix_ms), (1, "user root", 10_000));
+    assert_eq!(told(&mut alerts, 10, &paused()), ["raised cache-paused:v"]);
+    assert_eq!((alerts.active()[0].silenced.clone(), alerts.silences()), (None, Vec::new()));
+}
+
+#[test]
+fn end_of_an_alert_during_its_silence_is_told_afterwards() {
+    let mut alerts = Alerts::default();
+    assert_eq!(told(&mut alerts, 1, &paused()), ["raised cache-paused:v"]);
+    silence(&mut alerts, 20);
+    for second in 2..20 {
+        assert_eq!(told(&mut alerts, second, &healthy()), [""; 0], "{second}");
+    }
+    assert_eq!(alerts.active(), []);
+    assert_eq!(told(&mut alerts, 20, &healthy()), ["cleared cache-paused:v"]);
+}
+
+#[test]
+fn alert_that_begins_and_ends_within_a_silence_is_never_told() {
+    let mut alerts = Alerts::default();
+    silence(&mut alerts, 30);
+    assert_eq!(told(&mut alerts, 1, &paused()), [""; 0]);
+    for second in 2..40 {
+        assert_eq!(told(&mut alerts, second, &healthy()), [""; 0], "{second}");
+    }
+}
+
+#[test]
+fn end_of_a_silence_by_command_tells_the_alert() {
+    let mut alerts = Alerts::default();
+    silence(&mut alerts, 1_000);
+    assert_eq!(told(&mut alerts, 1, &paused()), [""; 0]);
+    let silences = alerts.without_silence("cache-paused:v").expect("it is silenced");
+    alerts.set_silences(silences);
+    assert_eq!(told(&mut alerts, 2, &paused()), ["raised cache-paused:v"]);
+    assert!(matches!(alerts.without_silence("cache-paused:v"), Err(SilenceError::NotFound(_))));
+}
+
+#[test]
+fn acknowledgement_is_listed_and_ends_with_the_alert() {
+    let mut alerts = Alerts::default();
+    let unknown = alerts.acknowledge("cache-paused:v", "user root", 1);
+    assert!(matches!(unknown, Err(SilenceError::NotFound(_))));
+    silence(&mut alerts, 5);
+    assert_eq!(told(&mut alerts, 2, &paused()), [""; 0]);
+    let acknowledged = alerts.acknowledge("cache-paused:v", "user root", 2_500).expect("it is active").acknowledged;
+    assert_eq!(acknowledged, Some(AlertAcknowledgement { by: "user root".to_owned(), at_unix_ms: 2_500 }));
+    assert_eq!(alerts.active()[0].acknowledged, acknowledged);
+    // The silence ends, but the alert is known.
+    for second in 5..8 {
+        assert_eq!(told(&mut alerts, second, &paused()), [""; 0], "{second}");
+    }
+    for second in 8..20 {
+        assert_eq!(told(&mut alerts, second, &healthy()), [""; 0], "{second}");
+    }
+    assert_eq!(told(&mut alerts, 20, &paused()), ["raised cache-paused:v"]);
+    assert_eq!(alerts.active()[0].acknowledged, None);
 }

@@ -7,16 +7,22 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::{CertificateError, Error as TlsError};
 use ureq::http::Uri;
 use ureq::http::uri::Scheme;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Error};
 
+use crate::authorities::{tls_error_text, trusted_authorities};
+use crate::delivery::{DeliveryError, Transport};
+
 /// Time limit of an attempt, from the look-up of the name to the head of the answer.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of an answer's head at most; the body is not read.
 const HEAD_BYTES_MAX: usize = 16 << 10;
+/// The key of the CAs that are trusted for the receiver.
+const AUTHORITIES_KEY: &str = "webhook_ca";
+/// Remedy for a receiver that does not speak TLS.
+const NO_TLS: &str = "is it an http:// address?";
 
 /// The URL that alerts are sent to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,13 +66,12 @@ pub struct Receiver {
     pub authorities: Option<PathBuf>,
 }
 
-/// Reason why an attempt failed.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum DeliveryError {
-    /// The receiver did not answer, or cannot accept messages at present.
-    Temporary(String),
-    /// The receiver refused this message.
-    Refused(String),
+impl Transport for Receiver {
+    type Message = String;
+
+    fn deliver(&self, message: &mut String) -> Result<(), DeliveryError> {
+        self.post(message)
+    }
 }
 
 impl Receiver {
@@ -108,17 +113,7 @@ impl Receiver {
     }
 
     fn roots(&self) -> Result<Vec<Certificate<'static>>, String> {
-        let certificates = match &self.authorities {
-            Some(path) => tls::certificates(path).map_err(|error| format!("[alerts] webhook_ca: {error}"))?,
-            None => rustls_native_certs::load_native_certs().certs,
-        };
-        if certificates.is_empty() {
-            return Err(
-                "this machine has no trusted CAs; install ca-certificates, or specify the CA certificates of the \
-                        receiver in [alerts] webhook_ca"
-                    .to_owned(),
-            );
-        }
+        let certificates = trusted_authorities(self.authorities.as_deref(), AUTHORITIES_KEY)?;
         Ok(certificates.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect())
     }
 }
@@ -129,8 +124,11 @@ fn explain(error: Error) -> String {
         Error::Timeout(_) => return "it did not answer in time".to_owned(),
         Error::HostNotFound => return "the host has no address".to_owned(),
         Error::Protocol(_) => return format!("it did not answer in HTTP ({error})"),
-        Error::Rustls(error) => tls_text(error),
-        Error::Io(error) => error.get_ref().and_then(|inner| inner.downcast_ref()).and_then(tls_text),
+        Error::Rustls(error) => tls_error_text(error, AUTHORITIES_KEY, NO_TLS),
+        Error::Io(error) => error
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref())
+            .and_then(|error| tls_error_text(error, AUTHORITIES_KEY, NO_TLS)),
         _ => None,
     };
     match error {
@@ -138,19 +136,6 @@ fn explain(error: Error) -> String {
             "it closed the connection without an answer".to_owned()
         }
         error => text.unwrap_or_else(|| error.to_string()),
-    }
-}
-
-fn tls_text(error: &TlsError) -> Option<String> {
-    match error {
-        // `BadSignature`: an authority with the name of a trusted one, and another key.
-        TlsError::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => Some(
-            "its certificate was signed by an authority that is not trusted here; specify it in [alerts] webhook_ca"
-                .to_owned(),
-        ),
-        TlsError::InvalidCertificate(error) => Some(format!("its certificate is refused: {error}")),
-        TlsError::InvalidMessage(_) => Some("it does not speak TLS; is it an http:// address?".to_owned()),
-        _ => None,
     }
 }
 

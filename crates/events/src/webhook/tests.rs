@@ -4,6 +4,8 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::time::Instant;
 
 use messages::report::AlertReport;
 use rcgen::{CertificateParams, DnType, KeyPair};
@@ -12,9 +14,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::super::alerts::Transition;
+use super::super::delivery::{DeliveryError, QUEUE_MAX};
 use super::*;
 
-const QUICK: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(10)];
+static QUICK: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(10)];
 
 /// A request: its head in lower case, and its body.
 type Request = (String, Value);
@@ -105,14 +108,10 @@ fn fast_webhook(address: &str) -> Webhook {
 
 fn fast_webhook_trusting(address: &str, authorities: Option<PathBuf>) -> Webhook {
     let receiver = Receiver { address: address.parse().expect("an address"), authorities };
-    let health = Arc::new(Mutex::new(WebhookHealth::default()));
-    let (messages, received) = sync_channel(QUEUE_MAX);
-    let delivery = Delivery { receiver, health: health.clone(), waiting: VecDeque::new(), failed: 0, refused: 0 };
-    std::thread::spawn(move || delivery.run(&received, &QUICK));
-    Webhook { messages, health, host: "here".to_owned() }
+    Webhook::start_with(receiver, "here".to_owned(), &QUICK).expect("a thread")
 }
 
-fn wait_for(webhook: &Webhook, is_expected: impl Fn(&WebhookHealth) -> bool) -> WebhookHealth {
+fn wait_for(webhook: &Webhook, is_expected: impl Fn(&DeliveryHealth) -> bool) -> DeliveryHealth {
     let end = Instant::now() + Duration::from_secs(30);
     loop {
         let health = webhook.health();

@@ -98,12 +98,18 @@ fn check_flash_minima(config: Config) -> Result<Config, Problems> {
     Err(Problems { file: config.file, problems: vec![problem] })
 }
 
-/// Requires the CHAP secrets to be readable. Without them initiators cannot log in and the daemon does not start.
+/// Requires the CHAP secrets and the mail password to be readable. Without the secrets initiators cannot log in and the
+/// daemon does not start; without the password it starts, but sends no mail.
 fn check_secrets(config: Config) -> Result<Config, Problems> {
-    let Some(Err(error)) = config.iscsi.as_ref().map(|iscsi| read_chap(&iscsi.chap)) else { return Ok(config) };
-    let (fault, remedy) = split_remedy(&error);
-    let problem = Problem { line: 0, column: 0, fault, remedy };
-    Err(Problems { file: config.file, problems: vec![problem] })
+    let chap = config.iscsi.as_ref().and_then(|iscsi| read_chap(&iscsi.chap).err());
+    let login = config.alerts.mail.as_ref().and_then(|mail| mail.server.login.as_ref());
+    let password = login.and_then(|login| login.password().err());
+    let problem = |error: String| {
+        let (fault, remedy) = split_remedy(&error);
+        Problem { line: 0, column: 0, fault, remedy }
+    };
+    let problems: Vec<Problem> = chap.into_iter().chain(password).map(problem).collect();
+    if problems.is_empty() { Ok(config) } else { Err(Problems { file: config.file, problems }) }
 }
 
 /// Fault and remedy of an error.
@@ -162,4 +168,32 @@ fn summary(config: &Config, overrides: &[OverrideReport], by_rule: &[ByRule]) ->
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn missing_or_empty_mail_password_is_a_problem() {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let text = "[alerts]\nmail_server = \"m.example\"\nmail_user = \"u\"\nmail_password_file = \"secret\"\n\
+                    mail_from = \"a@b.example\"\nmail_to = [\"c@b.example\"]\n[[volume]]\nname = \"a\"\n\
+                    backing = \"sim://raid5?size=1GiB\"\n";
+        let checked = || {
+            let config = Config::parse(&folder.path().join("hotset.toml"), text).expect("the configuration is valid");
+            check_secrets(config).map(|config| config.exposed_secrets()).map_err(|problems| problems.to_string())
+        };
+        let missing = checked().expect_err("there is no file");
+        assert!(missing.contains("secret cannot be read") && missing.contains("create the file"), "{missing}");
+        std::fs::write(folder.path().join("secret"), "\n").expect("written");
+        assert!(checked().expect_err("it is empty").contains("has 0 bytes"));
+        std::fs::write(folder.path().join("secret"), "s3cret\n").expect("written");
+        let readable = std::fs::Permissions::from_mode(0o644);
+        std::fs::set_permissions(folder.path().join("secret"), readable).expect("the test owns the file");
+        let warnings = checked().expect("it is readable");
+        assert!(warnings.len() == 1 && warnings[0].contains("the mail password in"), "{warnings:?}");
+    }
 }

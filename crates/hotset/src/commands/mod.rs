@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub mod advise;
+pub mod alerts;
 pub mod attach;
 pub mod check_config;
 mod daemon;

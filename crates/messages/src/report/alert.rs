@@ -153,8 +153,10 @@ alert_kinds! {
     HistoryDisk "history-disk" Warning;
     /// The log of events cannot be written.
     EventsDisk "events-disk" Warning;
-    /// Alerts cannot be delivered.
+    /// Alerts cannot be delivered to the webhook.
     WebhookFailing "webhook-failing" Warning;
+    /// Alerts cannot be delivered by mail.
+    MailFailing "mail-failing" Warning;
     /// A problem without a kind of its own.
     #[default]
     Other "other" Warning;
@@ -174,9 +176,36 @@ impl fmt::Display for AlertKind {
     }
 }
 
+/// The acknowledgement of an active alert; it ends with the alert.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AlertAcknowledgement {
+    /// The user or the token.
+    pub by: String,
+    /// Time, in milliseconds since 1970.
+    pub at_unix_ms: u64,
+}
+
+/// A silence: until its end, no channel gets messages about an alert of that kind and subject.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SilenceReport {
+    /// The identifier of the alert, active or not.
+    pub id: String,
+    /// The user or the token that silenced it.
+    pub by: String,
+    /// End, in milliseconds since 1970.
+    pub until_unix_ms: u64,
+    /// The reason that was given.
+    #[schema(required)]
+    pub reason: Option<String>,
+}
+
 /// An active alert.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AlertReport {
+    /// Identifier for commands: the kind, and after a colon the subject if there is one.
+    #[serde(default)]
+    #[schema(required)]
+    pub id: String,
     /// Kind.
     pub kind: AlertKind,
     /// Severity.
@@ -192,11 +221,19 @@ pub struct AlertReport {
     pub effect: String,
     /// Remedy.
     pub remedy: String,
+    /// The acknowledgement; null without one.
+    #[serde(default)]
+    #[schema(required)]
+    pub acknowledged: Option<AlertAcknowledgement>,
+    /// The silence in force; null without one.
+    #[serde(default)]
+    #[schema(required)]
+    pub silenced: Option<SilenceReport>,
 }
 
-/// State of the delivery of alerts.
+/// State of the delivery of alerts to one receiver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct WebhookHealth {
+pub struct DeliveryHealth {
     /// Destination, without secrets.
     pub to: String,
     /// Delivered messages.
@@ -210,6 +247,38 @@ pub struct WebhookHealth {
     /// Error of the last attempt; null if it succeeded.
     #[schema(required)]
     pub failed: Option<String>,
+}
+
+/// A channel by which alerts reach administrators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum AlertChannel {
+    /// A POST request to a receiver.
+    Webhook,
+    /// Mail.
+    Mail,
+}
+
+impl AlertChannel {
+    /// Its name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            AlertChannel::Webhook => "webhook",
+            AlertChannel::Mail => "mail",
+        }
+    }
+}
+
+/// Result of a test of one channel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ChannelTestReport {
+    /// The channel.
+    pub channel: AlertChannel,
+    /// Destination, without secrets.
+    pub to: String,
+    /// The receiver's answer, or why there was none; null if the receiver accepted the message.
+    #[schema(required)]
+    pub error: Option<String>,
 }
 
 #[cfg(test)]

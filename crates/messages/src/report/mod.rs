@@ -21,7 +21,10 @@ pub use advice::{
     ARRAY_NS, AdvicePage, Assumptions, AssumptionsReport, PurchaseAdvice, SideAdvice, StepAdvice, TodayAdvice,
     VolumeAdvice,
 };
-pub use alert::{AlertKind, AlertReport, Notice, Severity, WebhookHealth};
+pub use alert::{
+    AlertAcknowledgement, AlertChannel, AlertKind, AlertReport, ChannelTestReport, DeliveryHealth, Notice, Severity,
+    SilenceReport,
+};
 pub use certificate::CertificateReport;
 pub use configuration::{ConfigurationReport, EntryReport, KeyReport, KeySource, TakesEffect};
 pub use curve::{Curve, MissRatioCurve, Point};
@@ -68,7 +71,7 @@ mod tests {
         check(SideAdvice::default());
         check(StepAdvice::default());
         check(AlertReport::default());
-        check(WebhookHealth::default());
+        check(DeliveryHealth::default());
         check(CertificateReport::default());
         check(KeyReport::default());
         check(DriveReport::default());

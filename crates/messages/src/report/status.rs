@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    AlertReport, CertificateReport, DatastoreReport, EndedJobReport, EventsHealth, FlashReport, HistoryHealth,
-    IscsiReport, JobReport, VolumeReport, WebhookHealth,
+    AlertReport, CertificateReport, DatastoreReport, DeliveryHealth, EndedJobReport, EventsHealth, FlashReport,
+    HistoryHealth, IscsiReport, JobReport, SilenceReport, VolumeReport,
 };
 
 /// A change made by command that differs from the file.
@@ -113,10 +113,14 @@ pub struct StatusReport {
     #[serde(default)]
     #[schema(required)]
     pub events: EventsHealth,
-    /// State of the delivery of alerts; null without a webhook.
+    /// State of the delivery of alerts to the webhook; null without a webhook.
     #[serde(default)]
     #[schema(required)]
-    pub webhook: Option<WebhookHealth>,
+    pub webhook: Option<DeliveryHealth>,
+    /// State of the delivery of alerts by mail; null without a mail server.
+    #[serde(default)]
+    #[schema(required)]
+    pub mail: Option<DeliveryHealth>,
     /// Present problems.
     pub alerts: Vec<String>,
     /// Present problems whose alert is not active yet: it is raised within a second, or after its delay.
@@ -127,6 +131,10 @@ pub struct StatusReport {
     #[serde(default)]
     #[schema(required)]
     pub active_alerts: Vec<AlertReport>,
+    /// Silences in force, also of alerts that are not active.
+    #[serde(default)]
+    #[schema(required)]
+    pub silences: Vec<SilenceReport>,
 }
 
 impl StatusReport {
@@ -157,9 +165,11 @@ impl StatusReport {
             ended_jobs: self.ended_jobs.clone(),
             events: self.events.clone(),
             webhook: self.webhook.clone(),
+            mail: self.mail.clone(),
             alerts: self.alerts.clone(),
             problems_without_alert: self.problems_without_alert.clone(),
             active_alerts: self.active_alerts.clone(),
+            silences: self.silences.clone(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Reports as text for a terminal: tables, units, optional colours.
 
+pub mod alerts;
 pub mod bars;
 pub mod datastore;
 pub mod events;

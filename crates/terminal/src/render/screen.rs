@@ -5,6 +5,7 @@ use std::time::Duration;
 use messages::report::{LatencyReport, Quantiles, Severity};
 use messages::{FlashReport, StatusReport, VolumeReport};
 
+use super::alerts::marks;
 use super::iscsi;
 use super::style::Style;
 use super::table::{Side, Table};
@@ -68,6 +69,9 @@ fn alerts(now: &StatusReport, style: Style) -> String {
         text += &format!("  {:<8}  {cause}\n", alert.severity.name());
         for (label, sentence) in [("effect:", &alert.effect), ("remedy:", &alert.remedy)] {
             text += &format!("            {} {}\n", style.dim(label), wrapped(sentence, 20));
+        }
+        for mark in marks(alert) {
+            text += &format!("            {}\n", wrapped(&mark, 12));
         }
     }
     // A daemon of an earlier version reports the problems alone.

@@ -2,8 +2,9 @@
 
 use insta::assert_snapshot;
 use messages::report::{
-    AlertKind, AlertReport, CoreReport, CountsBelow, DatastoreReport, EpisodeReport, FigureReport, FlashDeviceReport,
-    HistoryReport, LatencyFigures, LatencyReport, MemberReport, OverrideReport, QosUse, Quantiles, SourceBytes,
+    AlertAcknowledgement, AlertKind, AlertReport, CoreReport, CountsBelow, DatastoreReport, EpisodeReport,
+    FigureReport, FlashDeviceReport, HistoryReport, LatencyFigures, LatencyReport, MemberReport, OverrideReport,
+    QosUse, Quantiles, SourceBytes,
 };
 use messages::{Counts, FlashReport, StatusReport, VolumeReport, VolumeState};
 
@@ -103,6 +104,7 @@ fn active_alert_shows_its_effect_and_remedy() {
         cause: cause.to_owned(),
         effect: "Dirty data stays in the cache.".to_owned(),
         remedy: "Free space on the backing.".to_owned(),
+        acknowledged: Some(AlertAcknowledgement { by: "user root".to_owned(), at_unix_ms: 1_795_326_300_000 }),
         ..AlertReport::default()
     };
     let mut status = report(vec![busy()]);
@@ -113,7 +115,7 @@ fn active_alert_shows_its_effect_and_remedy() {
     let (_, alerts) = text.split_once("\nalerts\n").expect("the screen has alerts");
     let expected = format!(
         "  critical  web01: {cause}\n            effect: Dirty data stays in the cache.\n            remedy: Free space on \
-         the backing.\n  db: not served\n"
+         the backing.\n            acknowledged by user root at 2026-11-22T05:45:00Z\n  db: not served\n"
     );
     assert_eq!(alerts, expected);
 }

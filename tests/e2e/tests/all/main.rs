@@ -48,6 +48,7 @@ mod prometheus;
 mod protocol;
 mod qos;
 mod refusals;
+mod silences;
 mod sockets;
 mod state;
 mod stopped_threads;

@@ -175,3 +175,14 @@ fn unlisted_requests_need_the_administer_role() {
         assert_eq!(required_role(&method, path), Some(Role::Administer), "{method} {path}");
     }
 }
+
+#[test]
+fn operator_may_silence_alerts_but_not_test_the_channels() {
+    let role = |method: Method, path| required_role(&method, path);
+    for path in ["/api/v1/alerts/no-copy/acknowledge", "/api/v1/alerts/flash-hung%3A%2Fdev%2Fx/silence"] {
+        assert_eq!(role(Method::POST, path), Some(Role::Operate), "{path}");
+    }
+    assert_eq!(role(Method::DELETE, "/api/v1/alerts/no-copy/silence"), Some(Role::Operate));
+    assert_eq!(role(Method::POST, "/api/v1/alerts/test"), Some(Role::Administer));
+    assert_eq!(role(Method::GET, "/api/v1/alerts"), Some(Role::Read));
+}
