@@ -99,7 +99,8 @@ impl Fuse {
         lock(&self.hang).is_active = true;
     }
 
-    /// Stops answering requests from the next operation of this kind on.
+    /// Stops answering requests from the next operation of this kind on. A process that waits for this operation cannot
+    /// be killed before the file system answers.
     pub fn hang_at(&self, operation: Operation) {
         lock(&self.hang).begins_at = Some(operation);
     }

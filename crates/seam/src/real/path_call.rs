@@ -6,9 +6,9 @@
 //! call over where a link leads into another domain. A link from a healthy file system into a hung one therefore
 //! occupies a thread of the hung one.
 //!
-//! 1. A domain has at most [`THREADS_PER_DOMAIN`] running calls, and only one while [`ANSWERING_MAX`] calls run that are
-//!    not abandoned. So hung calls leave these threads to the other domains, and a domain always gets its first thread,
-//!    up to [`THREADS_MAX`] threads in total.
+//! 1. A domain has at most [`THREADS_PER_DOMAIN`] running calls, and only one while [`ANSWERING_MAX`] calls run that
+//!    are not abandoned. So hung calls leave these threads to the other domains, and a domain always gets its first
+//!    thread, up to [`THREADS_MAX`] threads in total.
 //! 2. A call fails at once if an abandoned call on the same path is still running, or if all calls that the domain may
 //!    run are abandoned ones.
 //! 3. The limit counts time without progress: while a call is queued, each answer in its domain restarts it.

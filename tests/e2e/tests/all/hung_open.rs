@@ -181,6 +181,8 @@ fn no_file_is_created_after_its_command_has_failed() {
 #[test]
 fn hang_after_identification_refuses_only_its_volume() {
     let Some((mut fixture, fuse)) = fixture(1) else { return };
+    // The content identifies the backing, because its file system has no birth times.
+    fs::write(image(&fuse, 0), vec![5; 4 * MIB as usize]).expect("the file system can be written");
     fixture.add_volume_on("hung", &image(&fuse, 0).display().to_string(), "");
     let daemon = fixture.start();
     // Without a flush the data is in memory alone.
@@ -213,6 +215,8 @@ fn hang_after_identification_refuses_only_its_volume() {
 #[test]
 fn stop_beside_a_hung_attach_keeps_the_volume_s_data() {
     let Some((mut fixture, fuse)) = fixture(1) else { return };
+    // The content identifies the backing, because its file system has no birth times.
+    fs::write(image(&fuse, 0), vec![5; 4 * MIB as usize]).expect("the file system can be written");
     fixture.add_volume_on("hung", &image(&fuse, 0).display().to_string(), "");
     let daemon = fixture.start();
     fuse.hang();
@@ -249,7 +253,8 @@ fn retry_of_a_hung_block_device_is_refused_as_hung() {
         }
     };
     fixture.add_volume_on("hung", &device.path().display().to_string(), "");
-    fuse.hang();
+    // The device is opened, and the reads of its identification hang.
+    fuse.hang_at(Operation::Read);
     let daemon = fixture.start();
     assert!(is_refused_as_hung(&show(&daemon, "hung")), "{}", daemon.log());
     let output = wait_for("an attempt", || {
