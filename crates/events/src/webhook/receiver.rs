@@ -35,11 +35,11 @@ impl FromStr for Address {
         let uri: Uri = text.parse().map_err(|_| wrong())?;
         let is_web = uri.scheme().is_some_and(|scheme| [Scheme::HTTP, Scheme::HTTPS].contains(scheme));
         let authority = uri.authority().filter(|authority| !authority.host().is_empty()).ok_or_else(wrong)?;
-        // The host is followed by a port alone. A user name with a password is refused, for `Display` would show it.
+        // Only a port may follow the host. A user name with a password is refused, because `Display` would show it.
         let port = authority.as_str().strip_prefix(authority.host()).ok_or_else(wrong)?;
         let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
-        let has_port = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
-        if is_web && has_port { Ok(Address(uri)) } else { Err(wrong()) }
+        let is_port_valid = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
+        if is_web && is_port_valid { Ok(Address(uri)) } else { Err(wrong()) }
     }
 }
 
@@ -56,8 +56,8 @@ impl fmt::Display for Address {
 pub struct Receiver {
     /// Its address.
     pub address: Address,
-    /// PEM file of the CAs trusted to sign its certificate; without it the CAs that this machine trusts count.
-    pub authorities: Option<PathBuf>,
+    /// PEM file of the CAs trusted for its certificate. `None`: the CAs that this machine trusts.
+    pub ca_file: Option<PathBuf>,
 }
 
 /// Reason why an attempt failed.
@@ -108,7 +108,7 @@ impl Receiver {
     }
 
     fn roots(&self) -> Result<Vec<Certificate<'static>>, String> {
-        let certificates = match &self.authorities {
+        let certificates = match &self.ca_file {
             Some(path) => tls::certificates(path).map_err(|error| format!("[alerts] webhook_ca: {error}"))?,
             None => rustls_native_certs::load_native_certs().certs,
         };
@@ -143,10 +143,9 @@ fn explain(error: Error) -> String {
 
 fn tls_text(error: &TlsError) -> Option<String> {
     match error {
-        // `BadSignature`: an authority with the name of a trusted one, and another key.
+        // `BadSignature`: a CA with the name of a trusted CA but another key.
         TlsError::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => Some(
-            "its certificate was signed by an authority that is not trusted here; specify it in [alerts] webhook_ca"
-                .to_owned(),
+            "its certificate was signed by a CA that is not trusted here; specify it in [alerts] webhook_ca".to_owned(),
         ),
         TlsError::InvalidCertificate(error) => Some(format!("its certificate is refused: {error}")),
         TlsError::InvalidMessage(_) => Some("it does not speak TLS; is it an http:// address?".to_owned()),
@@ -172,6 +171,7 @@ mod tests {
             whole("https://mail.example/…", "https://mail.example/s3cret")
         );
         assert_eq!(shown("http://[::1]:90/x"), whole("http://[::1]:90/…", "http://[::1]:90/x"));
+        assert_eq!(shown("http://[::1]/x"), whole("http://[::1]/…", "http://[::1]/x"), "the port may be left out");
         assert_eq!(shown("http://a?b"), whole("http://a/…", "http://a/?b"));
         for wrong in [
             "ftp://a/",
@@ -182,6 +182,8 @@ mod tests {
             "http://a:port/",
             "http://a:70000/",
             "http://a:/",
+            "http://[::1]:/",
+            "http://[::1]90/",
             "http://a b/",
             "http://a/x\r\ny",
             "http://u@a/",
