@@ -125,10 +125,10 @@ mod tests {
             (0.015 * (sum - 6.0)).exp()
         }
 
-        /// Pairs whose second value has `part` of the first one's rate, on a machine whose speed varies meanwhile.
-        fn pairs(&mut self, count: usize, part: f64) -> Vec<(f64, f64)> {
+        /// Pairs whose second value has `ratio` times the first one's rate, on a machine whose speed varies meanwhile.
+        fn pairs(&mut self, count: usize, ratio: f64) -> Vec<(f64, f64)> {
             let machine = |round: usize| 40_000.0 * (1.0 + 0.2 * (round as f64 / 8.0).sin());
-            (0..count).map(|round| (machine(round) * self.next(), machine(round) * part * self.next())).collect()
+            (0..count).map(|round| (machine(round) * self.next(), machine(round) * ratio * self.next())).collect()
         }
     }
 

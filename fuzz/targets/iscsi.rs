@@ -111,7 +111,8 @@ fn decode_pdus(framing: Framing, mut bytes: &[u8]) {
 
 /// Checks that data sent with digests is decoded, and that damaged data is rejected.
 fn check_digests(mut bytes: &[u8]) {
-    let (plain, at) = (Framing { data_bytes_max: 2048, ..Framing::default() }, take(&mut bytes, 2).to_vec());
+    let position_bytes = take(&mut bytes, 2).to_vec();
+    let plain = Framing { data_bytes_max: 2048, ..Framing::default() };
     let Ok(Step::Got(frame, _)) = plain.decode(bytes) else { return };
     for (header_digest, data_digest) in [(true, false), (false, true), (true, true)] {
         let (framing, mut wire) = (Framing { header_digest, data_digest, ..plain }, Vec::new());
@@ -120,7 +121,7 @@ fn check_digests(mut bytes: &[u8]) {
             panic!("{framing:?} does not decode its own PDU")
         };
         assert!(used == wire.len() && arrived == frame);
-        let bit = usize::from(u16::from_be_bytes([at[0], at[1]])) % (8 * wire.len());
+        let bit = usize::from(u16::from_be_bytes([position_bytes[0], position_bytes[1]])) % (8 * wire.len());
         wire[bit / 8] ^= 1 << (bit % 8);
         let is_in_header = bit / 8 < HEADER_BYTES + frame.ahs.len() + 4;
         if if is_in_header { header_digest } else { data_digest } {

@@ -183,10 +183,10 @@ async fn sessions(world: &World, mode: u8, input: &[u8], usages: &'static [Vec<u
     let hostile = Rc::new(Hostile::new(seam.clone(), login.clone(), usages));
     let memory_check = check_memory(seam.clone(), server.clone(), Rc::clone(&hostile), before);
     seam.spawn(memory_check);
-    let (working, healthy_seam) = (Rc::clone(&hostile), seam.clone());
+    let (hostile_clone, healthy_seam) = (Rc::clone(&hostile), seam.clone());
     // Logs in before the hostile initiators, whose many logins may displace others.
     let session = Session::log_in(&seam, &healthy).await.expect("the healthy initiator is admitted");
-    let work = async move { healthy::run(healthy_seam, session, &|| working.is_over()).await };
+    let work = async move { healthy::run(healthy_seam, session, &|| hostile_clone.is_over()).await };
     let healthy_done = Rc::new(std::cell::Cell::new(false));
     let is_over = Rc::clone(&healthy_done);
     seam.spawn(async move {

@@ -42,9 +42,9 @@ pub(super) fn read_alerts(section: &Section<'_>, folder: &Path, source: &mut Sou
         }
         date
     });
-    let authorities = section.get::<String>("webhook_ca", source).map(|text| folder.join(text.value));
+    let ca_file = section.get::<String>("webhook_ca", source).map(|text| folder.join(text.value));
     let address = section.get::<Address>("webhook", source);
-    let webhook = address.map(|address| Receiver { address: address.value, authorities });
+    let webhook = address.map(|address| Receiver { address: address.value, ca_file });
     AlertsConfig { dirty_age, endurance_until, webhook, mail: read_mail(section, folder, source) }
 }
 

@@ -35,10 +35,10 @@ impl BackingSpec {
         }
     }
 
-    /// True when the backing has no size of its own; `exists` finds whether a path does.
-    pub(super) fn needs_size(&self, exists: impl FnOnce(&Path) -> bool) -> bool {
+    /// True when the backing has no size of its own. `path_exists` reports whether a path exists.
+    pub(super) fn needs_size(&self, path_exists: impl FnOnce(&Path) -> bool) -> bool {
         match self {
-            BackingSpec::Path(path) => !exists(path),
+            BackingSpec::Path(path) => !path_exists(path),
             BackingSpec::Nbd(_) => false,
             BackingSpec::Sim(_, size) => size.is_none(),
             BackingSpec::SimArray(_) => true,
@@ -73,8 +73,7 @@ fn path(text: &str, folder: &Path) -> Result<BackingSpec, String> {
 }
 
 fn nbd(uri: &str) -> Result<BackingSpec, String> {
-    // Errors of this crate separate fault and remedy by a semicolon.
-    let target = uri.parse().map_err(|error: NbdTargetError| error.to_string().replacen(": write ", "; write ", 1));
+    let target = uri.parse().map_err(|error: NbdTargetError| error.to_string());
     target.map(BackingSpec::Nbd)
 }
 
@@ -199,6 +198,8 @@ mod tests {
             "http://x",
             "nbd+unix:///vm",
             "nbd://",
+            "nbd://san:http/a",
+            "nbd://san/%zz",
             "nbds://san/a",
             "sim://",
             "sim://raid5?disks=2",

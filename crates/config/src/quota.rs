@@ -1,4 +1,4 @@
-//! Quotas of memory and flash as people write them: a size, or percent of the whole; and pinned pages.
+//! Text form of memory and flash quotas (a size or a percentage) and of pinned ranges.
 
 use std::fmt;
 use std::ops::Range;
@@ -100,8 +100,8 @@ const RANGES_MAX: usize = 1_000;
 pub struct PinnedRanges(Vec<Range<u64>>);
 
 impl PinnedRanges {
-    /// The pages.
-    pub fn pages(&self) -> Vec<Range<u64>> {
+    /// The pinned ranges, in page numbers.
+    pub fn page_ranges(&self) -> Vec<Range<u64>> {
         self.0.clone()
     }
 
@@ -171,11 +171,11 @@ pub fn flash_quota(enabled: bool, min: SizeOrPercent, max: Ceiling) -> FlashQuot
     FlashQuota { enabled, min: min.pages(true), max: max.0.map(|max| max.pages(false)), ..FlashQuota::default() }
 }
 
-/// The memory quota for the engine, for a memory of `memory_bytes` bytes. It counts blocks, each with its part of the
-/// index.
+/// The memory quota for the engine, in bytes of cached blocks. `memory_bytes` and the quota's sizes also cover the
+/// blocks' part of the index, which is subtracted.
 pub fn memory_quota(memory_bytes: u64, min: SizeOrPercent, max: Ceiling) -> MemoryQuota {
-    let blocks = |part: SizeOrPercent| pool_bytes_for(part.bytes_of(memory_bytes).min(memory_bytes));
-    MemoryQuota { min_bytes: blocks(min), max_bytes: max.0.map(blocks) }
+    let block_bytes = |part: SizeOrPercent| pool_bytes_for(part.bytes_of(memory_bytes).min(memory_bytes));
+    MemoryQuota { min_bytes: block_bytes(min), max_bytes: max.0.map(block_bytes) }
 }
 
 #[cfg(test)]
@@ -187,9 +187,9 @@ mod tests {
         let page = PAGE_BYTES;
         let pinned = PinnedRanges::default().with(1..page).expect("few");
         let pinned = pinned.with(3 * page..5 * page).expect("few").with(page..2 * page).expect("few");
-        assert_eq!(pinned.pages(), [0..2, 3..5]);
+        assert_eq!(pinned.page_ranges(), [0..2, 3..5]);
         assert_eq!(pinned.to_string().parse(), Ok(pinned.clone()));
-        assert_eq!(pinned.without(page..4 * page).expect("few").pages(), [0..1, 4..5]);
+        assert_eq!(pinned.without(page..4 * page).expect("few").page_ranges(), [0..1, 4..5]);
         assert_eq!(pinned.without(0..u64::MAX).expect("none"), PinnedRanges::default());
         assert_eq!("".parse(), Ok(PinnedRanges::default()));
         "5..3".parse::<PinnedRanges>().expect_err("backwards");

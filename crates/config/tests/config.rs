@@ -148,7 +148,7 @@ fn alert_settings_are_validated() {
                  webhook_ca = \"ca.crt\"\n";
     let alerts = parsed(&format!("{whole}{VOLUME}"));
     assert_eq!((alerts.dirty_age.as_secs(), alerts.endurance_until), (3_600, Some(1_924_905_600)));
-    let webhook = alerts.webhook.map(|webhook| (webhook.address.to_string(), webhook.authorities));
+    let webhook = alerts.webhook.map(|webhook| (webhook.address.to_string(), webhook.ca_file));
     assert_eq!(webhook, Some(("https://h:9/…".to_owned(), Some("/etc/hotset/ca.crt".into()))));
     assert_eq!(parsed(VOLUME), config::AlertsConfig::default());
 }

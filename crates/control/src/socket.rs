@@ -10,20 +10,20 @@ use crate::ServerError;
 
 /// Listens at `path`, readable and writable by the owner and the group.
 pub(crate) fn listen(path: &Path) -> Result<UnixListener, ServerError> {
-    let listen = |error| ServerError::Listen { path: path.to_owned(), error };
+    let to_error = |error| ServerError::Listen { path: path.to_owned(), error };
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        std::fs::create_dir_all(folder).map_err(listen)?;
+        std::fs::create_dir_all(folder).map_err(to_error)?;
     }
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
     if is_socket {
         if UnixStream::connect(path).is_ok() {
             return Err(ServerError::Answered { path: path.to_owned() });
         }
-        std::fs::remove_file(path).map_err(listen)?;
+        std::fs::remove_file(path).map_err(to_error)?;
     }
-    let listener = UnixListener::bind(path).map_err(listen)?;
-    std::fs::set_permissions(path, Permissions::from_mode(0o660)).map_err(listen)?;
-    listener.set_nonblocking(true).map_err(listen)?;
+    let listener = UnixListener::bind(path).map_err(to_error)?;
+    std::fs::set_permissions(path, Permissions::from_mode(0o660)).map_err(to_error)?;
+    listener.set_nonblocking(true).map_err(to_error)?;
     Ok(listener)
 }
 

@@ -5,20 +5,20 @@ use rustix::process::{Resource, getrlimit};
 use super::events::Journal;
 use logging::{self as log, DAEMON};
 
-/// Consecutive checks, one per second, without a rejected client after which the shortage is over.
+/// Consecutive checks, one per second, without a failed accept after which the shortage is over.
 const QUIET_CHECKS: u32 = 10;
 
 /// State of the detection.
 #[derive(Default)]
 pub struct DescriptorShortage {
-    /// Rejected clients as of the last check.
+    /// Failed accepts as of the last check.
     seen: u64,
     /// Checks left until the shortage is over; 0 if there is none.
     left: u32,
 }
 
 impl DescriptorShortage {
-    /// Compares the number of rejected clients with the last check: true if a shortage begins, false if it ends.
+    /// Compares the number of failed accepts with the last check: true if a shortage begins, false if it ends.
     fn update(&mut self, so_far: u64) -> Option<bool> {
         let before = self.left;
         let is_new = std::mem::replace(&mut self.seen, so_far) != so_far;
@@ -32,7 +32,7 @@ impl DescriptorShortage {
 
     /// Reports the begin and the end of a shortage. To be called every second.
     pub fn report(&mut self, journal: &Journal) {
-        let Some(begins) = self.update(seam::real::shortages()) else { return };
+        let Some(begins) = self.update(seam::real::descriptor_shortages()) else { return };
         let text = match begins {
             true => {
                 let limit = getrlimit(Resource::Nofile).current;

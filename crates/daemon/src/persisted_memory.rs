@@ -1,10 +1,10 @@
-//! Persisted memory: the file of this daemon, and the files of earlier daemons.
+//! Persisted memory: the memory image of this daemon, and the images of earlier daemons. A memory image is a file.
 //!
-//! Each start creates a new file, after it has recorded it in the state directory; a clean stop deletes both. A
-//! recorded file that still exists was left by a killed daemon. Each volume is recovered before a client can reach it,
-//! from the oldest file that contains it. Newer files may hold only a part, left by a start that was killed during its
-//! own recovery. The volume's content is therefore erased from the newest file first. A file without needed content is
-//! deleted.
+//! Each start creates a new image, after it has recorded it in the state directory; a clean stop deletes both. A
+//! recorded image that still exists was left by a killed daemon. Each volume is recovered before a client can reach it,
+//! from the oldest image that contains it. Newer images may hold only a part, left by a start that was killed during
+//! its own recovery. The volume's content is therefore erased from the newest image first. An image without needed
+//! content is deleted.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -23,35 +23,35 @@ use logging::{self as log, MEMORY};
 use state::{MemoryImageRecord, Refusal, StateDir, VolumeRecord, draw_number};
 use units::show_bytes;
 
-/// Default directory of the file.
+/// Default directory of the memory image.
 const DIRECTORY: &str = "/dev/shm";
-/// Minimum of free space for a new file, in bytes.
+/// Minimum of free space for a new memory image, in bytes.
 const FREE_BYTES_MIN: u64 = 32 << 20;
 
-/// The location of this daemon's memory.
+/// Where this daemon's memory image is, or why there is none.
 #[derive(Default)]
 pub struct MemoryPlan {
-    /// The file; `None` if memory does not survive the daemon.
-    pub file: Option<PersistFile>,
+    /// The memory image; `None` if memory does not survive the daemon.
+    pub image: Option<PersistFile>,
     /// The reason why memory is not persisted although it should be; raises an alert.
     pub unavailable_reason: Option<String>,
 }
 
-/// Chooses this daemon's file, recorded in the state directory. A file system without room is no error if an earlier
-/// daemon's file has to be recovered from it: the daemon then starts without a file of its own.
+/// Chooses this daemon's memory image, recorded in the state directory. An unusable directory is an error only if it is
+/// configured and no earlier daemon's image has to be recovered; otherwise the daemon starts without an image.
 pub fn plan(config: &Config, state: &mut StateDir) -> Result<MemoryPlan, String> {
-    // Earlier files occupy space only until they are recovered, which happens before the new file fills.
-    let former_file_bytes =
+    // Earlier images occupy space only until they are recovered, which happens before the new image fills.
+    let former_image_bytes =
         state.state().memory_images.iter().filter_map(|record| std::fs::metadata(&record.path).ok());
-    let former_file_bytes: Vec<u64> = former_file_bytes.map(|file| file.blocks() * 512).collect();
-    let needed_bytes = config.memory_bytes.saturating_sub(former_file_bytes.iter().sum()).max(FREE_BYTES_MIN);
+    let former_image_bytes: Vec<u64> = former_image_bytes.map(|file| file.blocks() * 512).collect();
+    let needed_bytes = config.memory_bytes.saturating_sub(former_image_bytes.iter().sum()).max(FREE_BYTES_MIN);
     let (directory, is_configured) = match &config.keep_in {
         KeepIn::Nowhere => return Ok(MemoryPlan::default()),
         KeepIn::Auto => (Path::new(DIRECTORY), false),
         KeepIn::Directory(directory) => (directory.as_path(), true),
     };
     if let Err(error) = check_free_space(directory, needed_bytes).and_then(|()| check_writable(directory)) {
-        if is_configured && former_file_bytes.is_empty() {
+        if is_configured && former_image_bytes.is_empty() {
             return Err(format!("[memory] keep_in: {error}"));
         }
         log::warn!(
@@ -59,15 +59,15 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<MemoryPlan, String>
             "{error}: if this daemon is killed, unflushed writes are lost, and the next flush of each client fails \
              once; free space there, name another tmpfs in [memory] keep_in, or accept this with keep_in = \"none\""
         );
-        let unavailable_reason = (!former_file_bytes.is_empty())
+        let unavailable_reason = (!former_image_bytes.is_empty())
             .then(|| format!("{error}. The memory image of an earlier daemon is recovered"));
-        return Ok(MemoryPlan { file: None, unavailable_reason });
+        return Ok(MemoryPlan { image: None, unavailable_reason });
     }
     let id = draw_number().map_err(|error| format!("[memory] keep_in: {error}"))?;
     let path = directory.join(format!("hotset-{id:016x}"));
     let record = MemoryImageRecord { path: path.clone(), id, generation: state.state().generation };
     state.change(|state| state.memory_images.push(record)).map_err(|error| error.to_string())?;
-    Ok(MemoryPlan { file: Some(PersistFile { path, id }), unavailable_reason: None })
+    Ok(MemoryPlan { image: Some(PersistFile { path, id }), unavailable_reason: None })
 }
 
 /// Checks that the directory is writable, with a temporary file.
@@ -89,34 +89,34 @@ fn check_free_space(directory: &Path, bytes: u64) -> Result<(), String> {
     }
 }
 
-/// A file of an earlier daemon that cannot be read. Its content and its volumes are unknown.
+/// A memory image of an earlier daemon that cannot be read. Its content and its volumes are unknown.
 #[derive(Clone, Debug)]
 pub struct UnreadableImage {
     record: MemoryImageRecord,
     reason: Rc<PersistedPoolError>,
 }
 
-/// Persisted memory: the file of this daemon, and the files that earlier daemons left.
+/// Persisted memory: the memory image of this daemon, and the images that earlier daemons left.
 pub struct PersistedMemory {
     cores: Rc<Cores>,
     records: Rc<Records>,
-    /// This daemon's file, and the reason why it has none although it should.
+    /// This daemon's memory image, and the reason why it has none although it should.
     plan: MemoryPlan,
     /// Generations of earlier daemons of which no acknowledged write is lost.
     intact_generations: RefCell<Vec<u64>>,
-    /// Files of earlier daemons that cannot be read.
+    /// Memory images of earlier daemons that cannot be read.
     unreadable: RefCell<Vec<UnreadableImage>>,
 }
 
 impl PersistedMemory {
-    /// The memory that `plan` gives this daemon; earlier files are not open yet.
+    /// The memory that `plan` gives this daemon; earlier images are not open yet.
     pub fn new(plan: MemoryPlan, cores: Rc<Cores>, records: Rc<Records>) -> PersistedMemory {
         PersistedMemory { cores, records, plan, intact_generations: RefCell::default(), unreadable: RefCell::default() }
     }
 
     /// True when memory survives this daemon.
     pub fn survives_restart(&self) -> bool {
-        self.plan.file.is_some()
+        self.plan.image.is_some()
     }
 
     /// The reason why memory is not persisted although it should be.
@@ -129,39 +129,39 @@ impl PersistedMemory {
         self.intact_generations.borrow().contains(&generation)
     }
 
-    /// The files with content of a volume that was not recovered.
+    /// Paths of the memory images that hold unrecovered content of the volume, and of an unreadable image that may.
     pub async fn persisted_images_of(&self, name: &str) -> Result<Vec<String>, Failure> {
-        let Some(owner) = self.records.view().by_name(name).map(|record| record.volume_id) else {
+        let Some(volume_id) = self.records.view().by_name(name).map(|record| record.volume_id) else {
             return Ok(Vec::new());
         };
-        let list_files = async move |local: Rc<CoreLocal>| {
-            let files = local.images_with_content_of(owner);
-            files.iter().map(|file| file.file().path.display().to_string()).collect::<Vec<_>>()
+        let list_images = async move |local: Rc<CoreLocal>| {
+            let images = local.images_with_content_of(volume_id);
+            images.iter().map(|image| image.file().path.display().to_string()).collect::<Vec<_>>()
         };
-        let mut files = self.cores.first().call(list_files).await.map_err(core_ended)?;
+        let mut images = self.cores.first().call(list_images).await.map_err(core_ended)?;
         let state = self.records.view();
         // This daemon has lost nothing, however often it attached the volume.
         let is_intact = |generation: u64| generation == state.generation || self.is_intact(generation);
         let record = state.by_name(name).filter(|record| !record.clean && !is_intact(record.generation));
         let unreadable = record.and_then(|record| self.unreadable_of(record));
-        files.extend(unreadable.map(|file| file.record.path.display().to_string()));
-        Ok(files)
+        images.extend(unreadable.map(|image| image.record.path.display().to_string()));
+        Ok(images)
     }
 
-    /// An unreadable file that may hold content of a volume: the file of the daemon that served it last, or of an
-    /// earlier one.
+    /// An unreadable memory image that may hold content of a volume: the image of the daemon that served it last, or of
+    /// an earlier one.
     fn unreadable_of(&self, record: &VolumeRecord) -> Option<UnreadableImage> {
-        self.unreadable.borrow().iter().find(|file| file.record.generation <= record.generation).cloned()
+        self.unreadable.borrow().iter().find(|image| image.record.generation <= record.generation).cloned()
     }
 
     /// The refusal of a volume that was not cleanly stopped, if its persisted memory cannot be read.
     pub fn unreadable_image_refusal(&self, record: &VolumeRecord) -> Option<Failure> {
-        let UnreadableImage { record: file, reason } = self.unreadable_of(record)?;
+        let UnreadableImage { record: image, reason } = self.unreadable_of(record)?;
         if let PersistedPoolError::Newer(newer) = *reason {
-            let refusal = Refusal::MemoryNewer { name: record.name.clone(), file: file.path, newer };
+            let refusal = Refusal::MemoryNewer { name: record.name.clone(), file: image.path, newer };
             return Some(Failure::refused(refusal.code(), refusal.to_string()));
         }
-        let (name, path) = (&record.name, file.path.display());
+        let (name, path) = (&record.name, image.path.display());
         let text = format!(
             "it was not cleanly stopped, and {path}, which may hold acknowledged writes of it, cannot be read: \
              {reason}. To accept the loss of these writes: hotset volume adopt {name}"
@@ -169,32 +169,32 @@ impl PersistedMemory {
         Some(Failure::new(ErrorKind::Conflict, text))
     }
 
-    /// Opens the files of earlier daemons. An unreadable file stays in place, and volumes of which it may hold content
-    /// are not served.
+    /// Opens the memory images of earlier daemons. An unreadable image stays in place, and volumes of which it may hold
+    /// content are not served.
     pub async fn open(&self) -> Result<(), Failure> {
         let records = self.records.view().memory_images.clone();
-        let files: Vec<_> =
+        let images: Vec<_> =
             records.iter().map(|record| PersistFile { path: record.path.clone(), id: record.id }).collect();
-        let files: Vec<_> = files.into_iter().filter(|file| self.plan.file.as_ref() != Some(file)).collect();
+        let images: Vec<_> = images.into_iter().filter(|image| self.plan.image.as_ref() != Some(image)).collect();
         let known: Vec<VolumeId> = self.records.view().volumes.iter().map(|record| record.volume_id).collect();
         let open = async move |local: Rc<CoreLocal>| {
             let (mut intact, mut unreadable) = (Vec::new(), Vec::new());
-            for file in files {
-                let opened = match PersistedPool::open(&file) {
+            for image in images {
+                let opened = match PersistedPool::open(&image) {
                     Ok(Some(opened)) => opened,
                     Ok(None) => continue,
                     Err(error) => {
-                        unreadable.push((file.id, error));
+                        unreadable.push((image.id, error));
                         continue;
                     }
                 };
                 opened
                     .owners()
                     .into_iter()
-                    .filter(|owner| !known.contains(&VolumeId(*owner)))
-                    .for_each(|owner| opened.remove_tags_of(owner));
+                    .filter(|volume_id| !known.contains(&VolumeId(*volume_id)))
+                    .for_each(|volume_id| opened.remove_tags_of(volume_id));
                 if opened.is_complete() {
-                    intact.push(file.id);
+                    intact.push(image.id);
                 }
                 local.memory_images.borrow_mut().push(Rc::new(opened));
             }
@@ -202,7 +202,7 @@ impl PersistedMemory {
         };
         let (intact, unreadable) = self.cores.first().call(open).await.map_err(core_ended)?;
         for (id, reason) in unreadable {
-            let record = records.iter().find(|record| record.id == id).expect("each opened file has a record").clone();
+            let record = records.iter().find(|record| record.id == id).expect("each opened image has a record").clone();
             log::error!(
                 target: MEMORY,
                 "{}, which holds acknowledged writes of a killed daemon, cannot be read: {reason}. The file is kept, \
@@ -217,32 +217,32 @@ impl PersistedMemory {
         Ok(())
     }
 
-    /// Deletes files without needed content, and removes the records of files that no longer exist.
-    pub async fn delete_unneeded_files(&self) -> Result<(), Failure> {
+    /// Deletes memory images without needed content, and removes the records of images that no longer exist.
+    pub async fn delete_unneeded_images(&self) -> Result<(), Failure> {
         let retain = async |local: Rc<CoreLocal>| {
-            local.memory_images.borrow_mut().retain(|file| !file.owners().is_empty());
-            local.memory_images.borrow().iter().map(|file| file.file().id).collect::<Vec<_>>()
+            local.memory_images.borrow_mut().retain(|image| !image.owners().is_empty());
+            local.memory_images.borrow().iter().map(|image| image.file().id).collect::<Vec<_>>()
         };
         let remaining = self.cores.first().call(retain).await.map_err(core_ended)?;
-        let own = self.plan.file.as_ref().map(|kept| kept.id);
-        let unreadable: Vec<u64> = self.unreadable.borrow().iter().map(|file| file.record.id).collect();
+        let own = self.plan.image.as_ref().map(|image| image.id);
+        let unreadable: Vec<u64> = self.unreadable.borrow().iter().map(|image| image.record.id).collect();
         let is_obsolete = |id: u64| Some(id) != own && !remaining.contains(&id) && !unreadable.contains(&id);
-        self.delete_files(|record| is_obsolete(record.id))
+        self.delete_images(|record| is_obsolete(record.id))
     }
 
-    /// Deletes this daemon's own file: the backings or the flash log hold everything.
-    pub fn delete_own_file(&self) {
-        let own = self.plan.file.as_ref().map(|kept| kept.id);
-        if let Err(failure) = self.delete_files(|record| Some(record.id) == own) {
+    /// Deletes this daemon's own memory image: the backings or the flash log hold everything.
+    pub fn delete_own_image(&self) {
+        let own = self.plan.image.as_ref().map(|image| image.id);
+        if let Err(failure) = self.delete_images(|record| Some(record.id) == own) {
             log::error!(target: MEMORY, "{}", failure.message);
         }
     }
 
-    fn delete_files(&self, is_obsolete: impl Fn(&MemoryImageRecord) -> bool) -> Result<(), Failure> {
+    fn delete_images(&self, is_obsolete: impl Fn(&MemoryImageRecord) -> bool) -> Result<(), Failure> {
         let obsolete: Vec<_> =
             self.records.view().memory_images.iter().filter(|record| is_obsolete(record)).cloned().collect();
-        // Delete the file before its record: a file without a record would never be found again. A reboot deletes
-        // the file.
+        // Delete the image before its record: an image without a record would never be found again. A reboot deletes
+        // the image.
         for record in &obsolete {
             if let Err(error) = std::fs::remove_file(&record.path)
                 && error.kind() != std::io::ErrorKind::NotFound
@@ -253,7 +253,7 @@ impl PersistedMemory {
         let intact = self.intact_generations.borrow();
         self.records.change(|state| {
             state.memory_images.retain(|record| !obsolete.contains(record));
-            // An intact file without content of a volume proves that no write of the volume is lost. Deleting it
+            // An intact image without content of a volume proves that no write of the volume is lost. Deleting it
             // deletes the only proof, so the volume is marked clean.
             let proving =
                 obsolete.iter().filter(|record| intact.contains(&record.generation)).map(|record| record.generation);

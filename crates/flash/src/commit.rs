@@ -166,7 +166,7 @@ async fn commit<S: Seam>(inner: &Inner<S>, requests: Vec<Request<S>>) {
 /// The header of a batch of these requests at the open position.
 fn assemble<S: Seam>(state: &State<S>, requests: &[Request<S>]) -> (BatchHeader, u64) {
     let open = state.segments.open.expect("a segment was opened for the batch");
-    let first = state.segments.get(open.segment).first;
+    let first = state.segments.get(open.segment).first_sequence;
     let boot = state.superblock.boot;
     let entry = |record: &crate::Record<S>| {
         let (blocks, kind) = match &record.content {
@@ -258,7 +258,7 @@ fn apply_commit<S: Seam>(inner: &Inner<S>, header: &BatchHeader, checksum: u32) 
         // before it follows the log, so a tail in a later batch would be found too late.
         segments.durable_tail = segments.durable_tail.max(header.tail);
     }
-    segments.get_mut(header.segment).last = header.sequence;
+    segments.get_mut(header.segment).last_sequence = header.sequence;
     let open = segments.open.as_mut().expect("the segment stays open while a batch is written");
     open.offset += header.blocks();
 }

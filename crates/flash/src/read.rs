@@ -39,7 +39,7 @@ type IndexedResult<S> = (usize, Result<<S as Seam>::Block, StoreError>);
 fn seed<S: Seam>(inner: &Inner<S>, address: BlockAddress, position: &Position) -> u32 {
     let state = inner.state.borrow();
     let segment = state.segments.get(position.segment);
-    data_seed(address.volume_id, address.block, segment.boot, segment.first)
+    data_seed(address.volume_id, address.block, segment.boot, segment.first_sequence)
 }
 
 /// The byte offset of a record on its device.

@@ -82,7 +82,7 @@ async fn round<S: Seam>(inner: &Rc<Inner<S>>) {
     let blocks = (inner.state.borrow().superblock.segment_bytes / BLOCK_BYTES as u64) as u32;
     let parts: Vec<_> = inner.state.borrow().segments.chain().collect();
     for (number, segment, used) in parts {
-        if !inner.state.borrow().segments.is_live(number, segment.first) {
+        if !inner.state.borrow().segments.is_in_log(number, segment.first_sequence) {
             continue;
         }
         let pin = Pin::new(inner, number);
@@ -92,7 +92,7 @@ async fn round<S: Seam>(inner: &Rc<Inner<S>>) {
             let rate = {
                 let state = inner.state.borrow();
                 // Stop at a segment that has died meanwhile: the pin would delay its reuse.
-                let continues = state.failed.is_none() && state.segments.is_live(number, segment.first);
+                let continues = state.failed.is_none() && state.segments.is_in_log(number, segment.first_sequence);
                 state.scrub.bytes_per_second.filter(|_| continues)
             };
             let Some(rate) = rate else { break };
@@ -147,10 +147,10 @@ async fn run_of_blocks<S: Seam>(
             None if verdict.is_none() && copies.iter().any(|(read, _)| *read) => {}
             None => {
                 verifier.skip(index);
-                let is_still_live = inner.state.borrow().segments.is_live(number, segment.first);
+                let is_still_in_log = inner.state.borrow().segments.is_in_log(number, segment.first_sequence);
                 let stats = &mut inner.state.borrow_mut().scrub.stats;
-                stats.found += u64::from(is_still_live);
-                stats.lost += u64::from(is_still_live);
+                stats.found += u64::from(is_still_in_log);
+                stats.lost += u64::from(is_still_in_log);
             }
         }
     }

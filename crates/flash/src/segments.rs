@@ -1,5 +1,5 @@
 //! The state of each segment (R7, docs/rules.md). The log is a chain of segments in the order of their batches. The
-//! front segment is dead once it has no live record. It is reused when a tail behind it is durable on every member. A
+//! front segment is dead once it has no live record. It may be reused once a tail past it is durable on every member. A
 //! recovery from an older tail would miss overwritten batches; a recovery from a newer tail never looks for them.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -19,9 +19,9 @@ pub struct Segment {
     /// The boot epoch in which its batches were written.
     pub boot: BootEpoch,
     /// Sequence number of its first batch, which serves as the segment's generation.
-    pub first: Sequence,
+    pub first_sequence: Sequence,
     /// Sequence number of its last batch.
-    pub last: Sequence,
+    pub last_sequence: Sequence,
     /// Live records: neither retired nor superseded when recovery ran.
     pub live: u32,
     /// Reads in flight. A pinned segment is not overwritten.
@@ -53,7 +53,7 @@ pub struct Segments {
     /// Recovery starts at this sequence number or later.
     pub durable_tail: Sequence,
     /// The first segment number.
-    first: u32,
+    first_number: u32,
     /// Segments from this number on are not written again: a device that will carry the log is too small for them.
     pub limit: u32,
     /// Violates R7, for tests of the checker.
@@ -64,7 +64,7 @@ impl Segments {
     /// The segments of these numbers. `chain` lists the log's segments (number, content), oldest first; `lent` lists
     /// the segments that hold pages.
     pub fn new(numbers: Range<u32>, chain: &[(u32, Segment)], lent: BTreeSet<u32>, durable_tail: Sequence) -> Segments {
-        let (first, count) = (numbers.start, numbers.end);
+        let (first_number, count) = (numbers.start, numbers.end);
         let mut table = vec![Segment::default(); count as usize];
         let mut used = vec![false; count as usize];
         lent.iter().for_each(|number| used[*number as usize] = true);
@@ -73,8 +73,8 @@ impl Segments {
             used[*number as usize] = true;
         }
         // Start after the newest segment, so that wear is even across restarts, too.
-        let start = chain.last().map_or(first, |(number, _)| number + 1);
-        let free = (start..count).chain(first..start).filter(|number| !used[*number as usize]).collect();
+        let start = chain.last().map_or(first_number, |(number, _)| number + 1);
+        let free = (start..count).chain(first_number..start).filter(|number| !used[*number as usize]).collect();
         let chain = chain.iter().map(|(number, _)| *number).collect();
         Segments {
             table,
@@ -84,7 +84,7 @@ impl Segments {
             lent,
             open: None,
             durable_tail,
-            first,
+            first_number,
             limit: count,
             sabotage_reuse: false,
         }
@@ -110,18 +110,18 @@ impl Segments {
             self.chain.pop_front();
             self.dead.push_back(front);
         }
-        self.chain.front().map_or(next, |front| self.get(*front).first)
+        self.chain.front().map_or(next, |front| self.get(*front).first_sequence)
     }
 
     /// Number of segments reserved for tombstones of whole volumes.
     pub fn tombstone_reserve(&self) -> usize {
-        if self.limit - self.first < RESERVING_SEGMENTS_MIN { 0 } else { TOMBSTONE_RESERVE }
+        if self.limit - self.first_number < RESERVING_SEGMENTS_MIN { 0 } else { TOMBSTONE_RESERVE }
     }
 
-    /// Opens a free segment for a batch of sequence number `first`, if more than `reserve` are free. Otherwise the open
-    /// segment stays open.
-    pub fn open_next(&mut self, boot: BootEpoch, first: Sequence, reserve: usize) -> bool {
-        self.free_dead(first);
+    /// Opens a free segment for a batch of sequence number `first_sequence`, if more than `reserve` are free. Otherwise
+    /// the open segment stays open.
+    pub fn open_next(&mut self, boot: BootEpoch, first_sequence: Sequence, reserve: usize) -> bool {
+        self.free_dead(first_sequence);
         if !self.has_more_free_than(reserve) {
             return false;
         }
@@ -129,7 +129,7 @@ impl Segments {
         let next = self.free.iter().position(|number| *number < limit).and_then(|at| self.free.remove(at));
         let Some(number) = next else { return false };
         assert!(self.get(number).pins == 0, "a free segment is not pinned");
-        *self.get_mut(number) = Segment { boot, first, last: first, live: 0, pins: 0 };
+        *self.get_mut(number) = Segment { boot, first_sequence, last_sequence: first_sequence, live: 0, pins: 0 };
         self.chain.push_back(number);
         self.open = Some(OpenSegment { segment: number, offset: 0 });
         true
@@ -143,7 +143,7 @@ impl Segments {
         let mut waiting = VecDeque::new();
         while let Some(number) = self.dead.pop_front() {
             let segment = self.get(number);
-            let tail_has_passed = segment.last < durable_tail || violates_r7;
+            let tail_has_passed = segment.last_sequence < durable_tail || violates_r7;
             if tail_has_passed && segment.pins == 0 { self.free.push_back(number) } else { waiting.push_back(number) }
         }
         self.dead = waiting;
@@ -213,8 +213,8 @@ impl Segments {
     }
 
     /// True when the segment belongs to the log and still has this generation.
-    pub fn is_live(&self, number: u32, first: Sequence) -> bool {
-        self.get(number).first == first && self.chain.contains(&number)
+    pub fn is_in_log(&self, number: u32, first_sequence: Sequence) -> bool {
+        self.get(number).first_sequence == first_sequence && self.chain.contains(&number)
     }
 
     /// Sets the limit, unless a segment at or past it belongs to the log or may still be read by a recovery. Returns
@@ -222,7 +222,7 @@ impl Segments {
     pub fn try_set_limit(&mut self, limit: u32) -> bool {
         let used = self.chain.iter().any(|number| *number >= limit);
         let may_be_recovered =
-            self.dead.iter().any(|number| *number >= limit && self.get(*number).last >= self.durable_tail);
+            self.dead.iter().any(|number| *number >= limit && self.get(*number).last_sequence >= self.durable_tail);
         if !used && !may_be_recovered {
             self.limit = limit;
         }
@@ -243,7 +243,7 @@ mod tests {
     fn dead_segment_is_reused_only_behind_a_durable_tail() {
         let mut segments = Segments::new(0..2, &[], BTreeSet::new(), Sequence(1));
         assert!(open_segment(&mut segments, 1, 0));
-        segments.get_mut(0).last = Sequence(4);
+        segments.get_mut(0).last_sequence = Sequence(4);
         assert!(open_segment(&mut segments, 5, 0));
         assert_eq!(segments.tail(Sequence(6)), Sequence(5));
         assert!(!open_segment(&mut segments, 6, 0), "the first segment is dead, but no durable tail has passed it");

@@ -73,7 +73,7 @@ enum Command {
         /// Interval between samples
         #[arg(long, default_value = "1s", value_parser = parse_time)]
         every: Duration,
-        /// Print this number of samples one after the other, also on a terminal
+        /// Print this many samples and exit, also on a terminal (no interactive screen)
         #[arg(long)]
         times: Option<u64>,
     },

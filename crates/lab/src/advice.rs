@@ -10,7 +10,7 @@ use crate::replay::{Layer, LayerSize, Pages, Plan, Recording, Replacement, Repor
 
 use purchase::hit_ratio_at;
 
-pub use purchase::{Confidence, Kind, Present, Purchase};
+pub use purchase::{Confidence, Kind, PresentLoad, Purchase};
 
 /// Cache sizes to evaluate, in thousandths of a percent of the footprint.
 const SIZES_MILLIPERCENT: [u64; 13] =
@@ -51,8 +51,8 @@ pub struct Step {
     pub lru_miss_ratio: f64,
     /// Mean latency of a request in nanoseconds.
     pub latency_ns: f64,
-    /// Disks that the hits make unnecessary, of a volume those beyond the hits of its present memory and flash; `None`
-    /// when the trace has no times.
+    /// Disks saved by the hits. For a live volume only hits beyond those of its present caches count. `None` when the
+    /// trace has no times.
     pub saved_spindles: Option<f64>,
 }
 
@@ -67,13 +67,13 @@ pub struct PresentCache {
 
 /// Advice for one kind of cache.
 #[derive(Clone, Debug)]
-pub struct Side {
+pub struct CacheAdvice {
     /// Evaluated sizes, smallest first.
     pub steps: Vec<Step>,
     /// Index of the step after which a further step gains less than the average step.
     pub knee: Option<usize>,
     /// The present cache of a live volume.
-    pub today: Option<PresentCache>,
+    pub present: Option<PresentCache>,
     /// The purchase worth making.
     pub purchase: Option<Purchase>,
 }
@@ -84,11 +84,11 @@ pub struct Advice {
     /// Mean requests per second; `None` when the trace has no times.
     pub rate: Option<f64>,
     /// Memory alone.
-    pub memory: Side,
+    pub memory: CacheAdvice,
     /// Flash alone. For a trace the size includes the staging memory.
-    pub flash: Side,
-    /// Hit ratios of the load at present; none of a trace.
-    pub present: Present,
+    pub flash: CacheAdvice,
+    /// Hit ratios and resources of the load at present; the default for a trace.
+    pub present: PresentLoad,
     /// Reliability of the purchases.
     pub confidence: Confidence,
 }
@@ -103,7 +103,7 @@ pub struct LiveMeasurements {
     /// Mean requests per second; `None` without requests.
     pub rate: Option<f64>,
     /// Hit ratios and resources at present.
-    pub present: Present,
+    pub present: PresentLoad,
 }
 
 /// Result for one cache size.
@@ -114,7 +114,7 @@ struct SizeResult {
     lru_miss_ratio: f64,
 }
 
-/// Simulates a trace with every size of memory and of flash.
+/// Derives advice from a trace by simulating it with each size of memory and of flash.
 pub fn of_trace(recording: &Recording, assumptions: &Assumptions) -> Advice {
     let seconds = recording.span_ns as f64 / 1e9;
     let rate = (recording.span_ns > 0).then(|| recording.requests.len() as f64 / seconds);
@@ -145,7 +145,7 @@ pub fn of_trace(recording: &Recording, assumptions: &Assumptions) -> Advice {
         rate,
         seconds,
         accesses: recording.requests.len() as u64,
-        present: Present { reads: reads as u64, reads_per_s, ..Present::default() },
+        present: PresentLoad { reads: reads as u64, reads_per_s, ..PresentLoad::default() },
     };
     advise(observation, (memory, None), (flash, None), assumptions)
 }
@@ -164,10 +164,11 @@ pub fn of_volume(live: &LiveMeasurements, assumptions: &Assumptions) -> Advice {
     };
     let (memory, flash) = (results_of(&live.curves.memory), results_of(&live.curves.flash));
     let present = live.present;
-    let today = |tier: usize, hit_ratio| Some(PresentCache { size_bytes: present.used_bytes[tier], hit_ratio });
+    let present_cache = |tier: usize, hit_ratio| Some(PresentCache { size_bytes: present.used_bytes[tier], hit_ratio });
     let accesses = live.curves.memory.accesses;
     let observation = Observation { rate: live.rate, seconds: live.seconds, accesses, present };
-    let (memory, flash) = ((memory, today(0, present.memory_hits)), (flash, today(1, present.flash_hits)));
+    let (memory, flash) =
+        ((memory, present_cache(0, present.memory_hits)), (flash, present_cache(1, present.flash_hits)));
     advise(observation, memory, flash, assumptions)
 }
 
@@ -178,12 +179,12 @@ struct Observation {
     rate: Option<f64>,
     seconds: f64,
     accesses: u64,
-    present: Present,
+    present: PresentLoad,
 }
 
 fn advise(observation: Observation, memory: Measured, flash: Measured, assumptions: &Assumptions) -> Advice {
     let Observation { rate, seconds, accesses, present } = observation;
-    let side = |(mut results, today): Measured, hit_ns: u64| {
+    let cache_advice = |(mut results, present_cache): Measured, hit_ns: u64| {
         results.dedup_by_key(|result| result.size_bytes);
         let step = |result: &SizeResult| Step {
             size_bytes: result.size_bytes,
@@ -194,11 +195,18 @@ fn advise(observation: Observation, memory: Measured, flash: Measured, assumptio
             saved_spindles: None,
         };
         let points: Vec<_> = results.iter().map(|result| (result.size_bytes as f64, result.hit_ratio)).collect();
-        Side { knee: knee(&points), steps: results.iter().map(step).collect(), today, purchase: None }
+        CacheAdvice {
+            knee: knee(&points),
+            steps: results.iter().map(step).collect(),
+            present: present_cache,
+            purchase: None,
+        }
     };
-    let (mut memory, mut flash) = (side(memory, assumptions.memory_ns), side(flash, assumptions.flash_ns));
+    let (mut memory, mut flash) =
+        (cache_advice(memory, assumptions.memory_ns), cache_advice(flash, assumptions.flash_ns));
     // Hits that the other kind of cache serves already save no disk.
-    let at_present = |side: &Side| side.today.map_or(0.0, |today| hit_ratio_at(&side.steps, today.size_bytes));
+    let at_present =
+        |cache: &CacheAdvice| cache.present.map_or(0.0, |present| hit_ratio_at(&cache.steps, present.size_bytes));
     let hits_at_present = at_present(&memory).max(at_present(&flash));
     for step in memory.steps.iter_mut().chain(&mut flash.steps) {
         let gain = (step.hit_ratio - hits_at_present).max(0.0);
@@ -230,9 +238,9 @@ mod tests {
             Ok::<_, ()>(Request { time_ns, op: Op::Read, at, len: BLOCK_BYTES, device: 0 })
         });
         let advice = of_trace(&Recording::of(requests).0, &Assumptions::default());
-        for side in [&advice.memory, &advice.flash] {
-            let knee = side.steps[side.knee.expect("a load with a hot set has a knee")];
-            let footprint = side.steps.last().expect("every side has steps").size_bytes;
+        for cache in [&advice.memory, &advice.flash] {
+            let knee = cache.steps[cache.knee.expect("a load with a hot set has a knee")];
+            let footprint = cache.steps.last().expect("advice for a cache has steps").size_bytes;
             assert!((9..=20).contains(&(knee.size_bytes * 100 / footprint)), "{knee:?}");
             assert!(knee.hit_ratio > 0.75 && knee.latency_ns < 2_500_000.0, "{knee:?}");
             assert!((0.4..0.56).contains(&knee.saved_spindles.expect("a trace with times has a rate")), "{knee:?}");
@@ -251,7 +259,7 @@ mod tests {
             let access = stream.draw();
             curves.record_use(access.at, u64::from(access.len));
         }
-        let present = Present { reads: 3_000_000, reads_per_s: Some(1_500.0), ..Present::default() };
+        let present = PresentLoad { reads: 3_000_000, reads_per_s: Some(1_500.0), ..PresentLoad::default() };
         let live = LiveMeasurements { curves: curves.stats(), seconds: 2_000.0, rate: Some(1_500.0), present };
         let advice = of_volume(&live, &Assumptions::default());
         let knee = advice.flash.steps[advice.flash.knee.expect("a load with a hot set has a knee")];

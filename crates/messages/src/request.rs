@@ -1,4 +1,4 @@
-//! Requests to a daemon, one message an action.
+//! Requests to a daemon, one message per action.
 
 use std::collections::BTreeMap;
 
@@ -38,11 +38,11 @@ pub enum Request {
         #[serde(default)]
         force: bool,
     },
-    /// Pause the change of the flash devices.
+    /// Pause the running add, remove or replace of a flash device.
     FlashPause {},
-    /// Resume it.
+    /// Resume the paused change of a flash device.
     FlashResume {},
-    /// Cancel it.
+    /// Cancel the running change of a flash device.
     FlashCancel {},
     /// Every volume.
     VolumeList {},
@@ -118,7 +118,8 @@ pub enum Request {
         /// The volume.
         #[serde(default)]
         volume: Option<String>,
-        /// The datastore, empty for volumes without one. Default, without a volume either: all volumes together.
+        /// The datastore; an empty name means the volumes without a datastore. With neither volume nor datastore: all
+        /// volumes together.
         #[serde(default)]
         datastore: Option<String>,
         /// Start in seconds since 1970; default: an hour before the end.
@@ -136,7 +137,7 @@ pub enum Request {
     },
     /// Events, the newest first.
     Events {
-        /// Most events in the answer.
+        /// Maximum number of events in the reply.
         limit: u32,
         /// Events with smaller numbers.
         #[serde(default)]
@@ -192,9 +193,9 @@ pub enum Request {
         /// Its identifier in `job list`.
         id: String,
     },
-    /// Gain of the volumes by more memory and flash, by name.
+    /// Estimated gain of each volume from more memory and flash, sorted by volume name.
     Advice {
-        /// Most volumes in the answer.
+        /// Maximum number of volumes in the reply.
         limit: u32,
         /// Volumes with names after this one.
         #[serde(default)]

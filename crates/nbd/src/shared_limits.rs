@@ -22,14 +22,14 @@ impl SharedLimits {
         SharedLimits { options, clients: Rc::new(Clients::new(limits, pool_bytes)) }
     }
 
-    /// Limit of a connection's requests and replies in bytes; beyond it the socket is not read. Waiting requests hold
-    /// no buffers.
-    pub(crate) fn held_bytes(&self) -> usize {
+    /// Limit in bytes of the requests and replies that a connection holds. At the limit its socket is not read. Waiting
+    /// requests hold no buffers.
+    pub(crate) fn held_quota_bytes(&self) -> usize {
         self.clients.client_quota_bytes().max(READ_PIECE_BYTES)
     }
 
-    /// Limit of a connection's waiting write data, in bytes.
-    pub(crate) fn payload_bytes(&self) -> usize {
+    /// A connection's part of the limit on waiting write data, in bytes.
+    pub(crate) fn payload_quota_bytes(&self) -> usize {
         (self.options.payload_bytes_max / self.clients.count().max(1)).max(WRITE_PIECE_BYTES)
     }
 }

@@ -35,25 +35,25 @@ pub enum UnitError {
         /// Its owner.
         other: String,
     },
-    /// All LUNs have been assigned.
-    #[error("all LUNs have been assigned before; configure one for this volume: lun = N")]
+    /// Every LUN is or was in use.
+    #[error("every LUN is or was in use; configure one for this volume: lun = N")]
     Full,
 }
 
 impl State {
     /// Assigns LUNs. Each entry of `requests` has a volume ID, the LUN fixed in the configuration file, and a serial
     /// number for a volume without one. Volumes without a LUN get one, and volumes whose fixed LUN has changed get the
-    /// new one. LUNs in `fixed` are assigned to no other volume, and LUNs that volumes have had are not assigned. A
-    /// volume whose name is not `known` any more loses its LUN to a volume for which the file fixes it; if it returns,
-    /// it is a new unit to initiators.
+    /// new one. A LUN in `fixed`, or one that any volume has had, is never assigned automatically. A volume whose name
+    /// is not in `known_names` any more loses its LUN to a volume for which the file fixes it; if it returns, it is a
+    /// new unit to initiators.
     pub fn assign_luns(
         &mut self,
         requests: &[(VolumeId, Option<u16>, u64)],
         fixed: &BTreeSet<u16>,
-        known: &BTreeSet<&str>,
+        known_names: &BTreeSet<&str>,
     ) -> Vec<Result<(), UnitError>> {
-        for record in self.volumes.iter_mut().filter(|record| !known.contains(record.name.as_str())) {
-            let is_wanted = |lun: u16| requests.iter().any(|(_, to, _)| *to == Some(lun));
+        for record in self.volumes.iter_mut().filter(|record| !known_names.contains(record.name.as_str())) {
+            let is_wanted = |lun: u16| requests.iter().any(|(_, fixed_lun, _)| *fixed_lun == Some(lun));
             record.unit = record.unit.take().filter(|unit| !is_wanted(unit.lun));
         }
         let current = |state: &State, volume_id: VolumeId| {
@@ -61,8 +61,9 @@ impl State {
             record.and_then(|record| record.unit.as_ref()).map(|unit| unit.lun)
         };
         let mut moves: BTreeMap<VolumeId, u16> = BTreeMap::new();
-        for (volume_id, to, _) in requests {
-            moves.extend(to.filter(|to| current(self, *volume_id) != Some(*to)).map(|to| (*volume_id, to)));
+        for (volume_id, fixed_lun, _) in requests {
+            let new_lun = fixed_lun.filter(|lun| current(self, *volume_id) != Some(*lun));
+            moves.extend(new_lun.map(|lun| (*volume_id, lun)));
         }
         // Volumes may exchange LUNs: a LUN given up is free for the next volume. A volume that cannot move keeps its
         // LUN, and may block another one.
@@ -75,7 +76,8 @@ impl State {
                 .filter(keeps_lun)
                 .filter_map(|record| Some((record.unit.as_ref()?.lun, &record.name)));
             let in_use: BTreeMap<u16, &String> = in_use.collect();
-            let blocked = moves.iter().find_map(|(volume_id, to)| Some((*volume_id, *to, (*in_use.get(to)?).clone())));
+            let blocked =
+                moves.iter().find_map(|(volume_id, lun)| Some((*volume_id, *lun, (*in_use.get(lun)?).clone())));
             let Some((volume_id, lun, other)) = blocked else { break };
             moves.remove(&volume_id);
             refused.insert(volume_id, UnitError::Taken { lun, other });
@@ -88,7 +90,7 @@ impl State {
                 continue;
             }
             let lun = match (moves.get(volume_id), current(self, *volume_id)) {
-                (Some(to), _) => Some(*to),
+                (Some(fixed_lun), _) => Some(*fixed_lun),
                 (None, Some(lun)) => Some(lun),
                 (None, None) => self.free_lun(fixed, &released),
             };
@@ -109,8 +111,8 @@ impl State {
     fn free_lun(&self, fixed: &BTreeSet<u16>, released: &[u16]) -> Option<u16> {
         let used =
             |lun: &u16| self.volumes.iter().any(|record| record.unit.as_ref().is_some_and(|unit| unit.lun == *lun));
-        let known = |lun: &u16| fixed.contains(lun) || self.retired_luns.contains(lun) || released.contains(lun);
-        (0..=scsi::Lun::MAX).find(|lun| !known(lun) && !used(lun))
+        let is_excluded = |lun: &u16| fixed.contains(lun) || self.retired_luns.contains(lun) || released.contains(lun);
+        (0..=scsi::Lun::MAX).find(|lun| !is_excluded(lun) && !used(lun))
     }
 
     /// Records a volume's persistent reservations; false if there is no such volume.

@@ -16,14 +16,14 @@ export interface Change {
 }
 
 /** Concurrent history requests: the daemon has other work. */
-const AT_ONCE = 4;
+const CONCURRENT_REQUESTS_MAX = 4;
 const NOTHING: Counts = { below: [], all: 0, sum_us: 0 };
 
 interface Figure {
   label: string;
   unit: (value: number) => string;
-  /** Smaller differences count as none. */
-  least: number;
+  /** Added to both values before the ratio, so that changes near zero do not dominate. */
+  offset: number;
   of: (report: History, steps: number[]) => number | null;
 }
 
@@ -53,23 +53,23 @@ function p99(op: 'read' | 'write'): Figure['of'] {
 }
 
 const KIB = 1024;
-const KNOWN: Figure[] = [
-  { label: 'Reads', unit: rate, least: 1, of: mean(['reads']) },
-  { label: 'Writes', unit: rate, least: 1, of: mean(['writes']) },
-  { label: 'Read throughput', unit: bytesRate, least: 64 * KIB, of: mean(['read_bytes']) },
-  { label: 'Write throughput', unit: bytesRate, least: 64 * KIB, of: mean(['write_bytes']) },
-  { label: 'Reads from memory', unit: rate, least: 1, of: mean(['memory_hits']) },
-  { label: 'Reads from flash', unit: rate, least: 1, of: mean(['flash_hits']) },
-  { label: 'Prefetched reads', unit: rate, least: 1, of: mean(['prefetched_hits']) },
-  { label: 'Reads from the array', unit: rate, least: 1, of: mean(['misses', 'partial_hits']) },
-  { label: 'Array requests', unit: rate, least: 1, of: mean(['backing_reads', 'backing_writes']) },
-  { label: 'Dirty data', unit: bytes, least: 1024 * KIB, of: mean(['dirty_bytes']) },
-  { label: 'Read latency, p99', unit: latency, least: 100, of: p99('read') },
-  { label: 'Write latency, p99', unit: latency, least: 100, of: p99('write') },
+const COMPARED_FIGURES: Figure[] = [
+  { label: 'Reads', unit: rate, offset: 1, of: mean(['reads']) },
+  { label: 'Writes', unit: rate, offset: 1, of: mean(['writes']) },
+  { label: 'Read throughput', unit: bytesRate, offset: 64 * KIB, of: mean(['read_bytes']) },
+  { label: 'Write throughput', unit: bytesRate, offset: 64 * KIB, of: mean(['write_bytes']) },
+  { label: 'Reads from memory', unit: rate, offset: 1, of: mean(['memory_hits']) },
+  { label: 'Reads from flash', unit: rate, offset: 1, of: mean(['flash_hits']) },
+  { label: 'Prefetched reads', unit: rate, offset: 1, of: mean(['prefetched_hits']) },
+  { label: 'Reads from the array', unit: rate, offset: 1, of: mean(['misses', 'partial_hits']) },
+  { label: 'Array requests', unit: rate, offset: 1, of: mean(['backing_reads', 'backing_writes']) },
+  { label: 'Dirty data', unit: bytes, offset: 1024 * KIB, of: mean(['dirty_bytes']) },
+  { label: 'Read latency, p99', unit: latency, offset: 100, of: p99('read') },
+  { label: 'Write latency, p99', unit: latency, offset: 100, of: p99('write') },
 ];
 
 /** History of the range and of the range before it, with the indices of the steps of each. */
-async function halves(scope: Scope, { from, to }: Interval, names: string[]) {
+async function historyOfBothRanges(scope: Scope, { from, to }: Interval, names: string[]) {
   const length = to - from;
   const query = {
     from: String(from - length),
@@ -86,38 +86,38 @@ async function halves(scope: Scope, { from, to }: Interval, names: string[]) {
   };
 }
 
-/** Size of a change in doublings or halvings; differences near zero do not count. */
-function doublings({ before, after, least }: Change & { least: number }): number {
-  return Math.abs(Math.log2(((after ?? 0) + least) / ((before ?? 0) + least)));
+/** Size of a change in doublings or halvings, damped near zero by `offset`. */
+function doublings({ before, after, offset }: Change & { offset: number }): number {
+  return Math.abs(Math.log2(((after ?? 0) + offset) / ((before ?? 0) + offset)));
 }
 
 /** The figures of a scope, the largest relative change first. */
-export async function figuresThatChanged(scope: Scope, part: Interval): Promise<Change[]> {
-  const { report, before, after } = await halves(scope, part, FIGURES);
-  return KNOWN.map(({ label, unit, least, of }) => ({
+export async function figuresThatChanged(scope: Scope, range: Interval): Promise<Change[]> {
+  const { report, before, after } = await historyOfBothRanges(scope, range, FIGURES);
+  return COMPARED_FIGURES.map(({ label, unit, offset, of }) => ({
     label,
     unit,
-    least,
+    offset,
     before: of(report, before),
     after: of(report, after),
   })).toSorted((a, b) => doublings(b) - doublings(a));
 }
 
 /** Request rates of volumes, the largest absolute change first. */
-export async function volumesThatChanged(names: string[], part: Interval): Promise<Change[]> {
+export async function volumesThatChanged(names: string[], range: Interval): Promise<Change[]> {
   const waiting = [...names];
   const changes: Change[] = [];
   const of = mean(['reads', 'writes']);
-  const ask = async () => {
+  const loadWaiting = async () => {
     for (let name = waiting.pop(); name !== undefined; name = waiting.pop()) {
       // Volumes without history are left out.
-      const found = await halves({ volume: name }, part, ['reads', 'writes']).catch(() => null);
+      const found = await historyOfBothRanges({ volume: name }, range, ['reads', 'writes']).catch(() => null);
       if (found === null) continue;
       const [before, after] = [of(found.report, found.before), of(found.report, found.after)];
       changes.push({ label: name, unit: rate, before, after });
     }
   };
-  await Promise.all(Array.from({ length: AT_ONCE }, ask));
+  await Promise.all(Array.from({ length: CONCURRENT_REQUESTS_MAX }, loadWaiting));
   const difference = ({ before, after }: Change) => Math.abs((after ?? 0) - (before ?? 0));
   return changes.toSorted((a, b) => difference(b) - difference(a));
 }

@@ -44,7 +44,7 @@ impl Attachments {
             target: VOLUME, volume = name,
             "volume {name}: its backing is available again; the volume is in service"
         );
-        if let Err(failure) = self.memory.delete_unneeded_files().await {
+        if let Err(failure) = self.memory.delete_unneeded_images().await {
             log::error!(target: VOLUME, "{}", failure.message);
         }
     }

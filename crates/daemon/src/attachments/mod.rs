@@ -76,7 +76,7 @@ impl Attachments {
         // Before any volume relies on its new record.
         self.flash.save_manifest().await;
         let (placement, late) = self.serve_all(&requested, opened, identified, request_limit).await;
-        if let Err(failure) = self.memory.delete_unneeded_files().await {
+        if let Err(failure) = self.memory.delete_unneeded_images().await {
             log::error!(target: VOLUME, "{}", failure.message);
         }
         let refused =

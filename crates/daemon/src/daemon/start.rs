@@ -77,7 +77,7 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
     let (target, reservations) = iscsi::plan(config.iscsi.as_ref())?;
     let vhost_user = vhost_user::plan(config.vhost_user.as_ref(), state.state().generation).map_err(Failure::failed)?;
     let plan = persisted_memory::plan(&config, &mut state).map_err(Failure::failed)?;
-    let cores = start_cores(&config, tls, (target, vhost_user), plan.file.clone(), ended).await?;
+    let cores = start_cores(&config, tls, (target, vhost_user), plan.image.clone(), ended).await?;
     let socket = config.control_socket.clone();
     let daemon = Rc::new(Daemon::new(config, state, cores, plan, Notifier::from_environment()));
     // Before the control socket listens: a volume added earlier would be attached without its persisted memory.

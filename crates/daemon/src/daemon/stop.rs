@@ -67,7 +67,7 @@ impl Daemon {
                 // If the records could not be saved, the persisted memory stays: it proves to the next start that
                 // nothing was lost.
                 if is_recorded {
-                    self.memory.delete_own_file();
+                    self.memory.delete_own_image();
                 }
                 store_clients(&self.notifier, stored).await;
             }

@@ -30,7 +30,7 @@ pub fn flash_quota_of(record: Option<&VolumeRecord>, config: &VolumeConfig) -> F
     let min = effective(record, FLASH_MIN, config.flash_min);
     let max = effective(record, FLASH_MAX, config.flash_max);
     let pinned = effective(record, PINNED, PinnedRanges::default());
-    let pinned = pinned.pages().into_iter().map(|range| PageNo(range.start)..PageNo(range.end));
+    let pinned = pinned.page_ranges().into_iter().map(|range| PageNo(range.start)..PageNo(range.end));
     FlashQuota { pinned: pinned.collect(), ..flash_quota(config.flash, min, max) }
 }
 

@@ -6,14 +6,13 @@
 
 use std::cell::Cell;
 
+use flash::format::page::PAIR_BYTES;
 use seam::Nanos;
 
 use super::counters::RejectReason;
-use crate::policy::promotion::Price;
+use crate::policy::promotion::PromotionCondition;
 
 const DAY_NS: u128 = 86_400_000_000_000;
-/// Bytes written to flash for a page with one block, and for each further pair of blocks.
-const PAIR_BYTES: u64 = 8_704;
 /// Promotions in one measurement of the gain.
 const ROUND_PROMOTIONS: u64 = 256;
 /// Upper bound of `Budget::rate_shift`: at least one promotion in 64 is carried out.
@@ -52,13 +51,13 @@ impl Budget {
         (self.bytes_a_day.get() > 0).then(|| self.bytes_left.get())
     }
 
-    /// Price of a promotion: it rises as the day's bytes run out.
-    pub fn price(&self) -> Price {
+    /// Condition for a promotion: more returns of a page are required as the day's bytes run out.
+    pub fn promotion_condition(&self) -> PromotionCondition {
         let day = self.bytes_a_day.get();
         match self.bytes_left.get() {
-            bytes if bytes >= day / 2 => Price::One,
-            bytes if bytes >= day / 4 => Price::Two,
-            _ => Price::Three,
+            bytes if bytes >= day / 2 => PromotionCondition::OnceInOneGhost,
+            bytes if bytes >= day / 4 => PromotionCondition::TwiceInTwoGhosts,
+            _ => PromotionCondition::ThriceInThreeGhosts,
         }
     }
 
@@ -72,13 +71,13 @@ impl Budget {
     pub fn request_write(&self, now: Nanos, is_new: bool, evictions: u64) -> Result<(), RejectReason> {
         let bytes_a_day = self.bytes_a_day.get();
         if bytes_a_day > 0 {
-            let since = now.since(self.refilled_at.replace(Some(now)).unwrap_or(now));
-            let refill = u128::from(since.0) * u128::from(bytes_a_day) / DAY_NS;
-            let full = u128::from(self.bytes_left.get()) + refill;
-            self.bytes_left.set(full.min(u128::from(bytes_a_day)) as u64);
-            if refill == 0 && since > Nanos::ZERO {
+            let elapsed = now.since(self.refilled_at.replace(Some(now)).unwrap_or(now));
+            let refill = u128::from(elapsed.0) * u128::from(bytes_a_day) / DAY_NS;
+            let refilled = u128::from(self.bytes_left.get()) + refill;
+            self.bytes_left.set(refilled.min(u128::from(bytes_a_day)) as u64);
+            if refill == 0 && elapsed > Nanos::ZERO {
                 // The time was too short for a whole byte; it counts next time.
-                self.refilled_at.set(Some(Nanos(now.0 - since.0)));
+                self.refilled_at.set(Some(Nanos(now.0 - elapsed.0)));
             }
             if self.bytes_left.get() < PAIR_BYTES {
                 return Err(RejectReason::Endurance);
@@ -95,7 +94,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Records that blocks of a page were written.
+    /// Records that blocks of a page were written. A single block counts as a pair.
     pub fn record_write(&self, is_new: bool, blocks: u64, evictions: u64) {
         self.bytes_left.set(self.bytes_left.get().saturating_sub(blocks.div_ceil(2) * PAIR_BYTES));
         self.promotions.set(self.promotions.get() + u64::from(is_new));
@@ -114,8 +113,8 @@ impl Budget {
         let (hits, promotions) = (self.hits.replace(0), self.promotions.replace(0));
         self.eligible.set(0);
         let rate_shift = self.rate_shift.get();
-        let crowded = self.evictions.replace(evictions) != evictions;
-        self.rate_shift.set(match hits < promotions && crowded {
+        let has_evicted = self.evictions.replace(evictions) != evictions;
+        self.rate_shift.set(match hits < promotions && has_evicted {
             true => (rate_shift + 1).min(RATE_SHIFT_MAX),
             false => rate_shift.saturating_sub(1),
         });

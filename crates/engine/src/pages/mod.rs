@@ -185,7 +185,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// The pages, if pages may be added to them.
-    fn growing_pages(&self) -> Option<&VolumePages<S>> {
+    fn fillable_pages(&self) -> Option<&VolumePages<S>> {
         self.readable_pages().filter(|_| self.admits_reads() && !self.stopping.get())
     }
 

@@ -66,7 +66,7 @@ impl<S: Seam> Shard<S> {
     pub fn page_to_fill(self: &ShardRef<S>, run: &Range<BlockNo>, to_promote: &[PageNo]) -> Option<PageNo> {
         let (page, index) = run.start.page();
         let is_inside = to_promote.contains(&page) && run.end <= page.next().first_block();
-        let pages = self.growing_pages().filter(|_| is_inside)?;
+        let pages = self.fillable_pages().filter(|_| is_inside)?;
         let mask = pages.valid(page) >> index;
         let is_absent = mask & ((1_u32 << BlockNo::count(run)) - 1) as u16 == 0;
         let room = (self.seam().blocks_total() / BLOCKS_PER_PAGE / WAITING_MEMORY_DIVISOR).min(WAITING_PAGES_MAX);

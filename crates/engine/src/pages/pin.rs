@@ -107,7 +107,7 @@ impl<S: Seam> Shard<S> {
         let (mut pass, changes) = (PassResult { whole_pages: 0, filled_pages: 0 }, self.flash_tier.pins.changes.get());
         let mut checked_pages = 0;
         for page in ranges.iter().flat_map(PageNo::each) {
-            let pages: VolumePages<S> = self.growing_pages().cloned()?;
+            let pages: VolumePages<S> = self.fillable_pages().cloned()?;
             checked_pages += 1;
             if checked_pages % PAGES_BEFORE_YIELD == 0 {
                 self.seam().sleep(Nanos::from_micros(100)).await;

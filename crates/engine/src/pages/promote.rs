@@ -26,8 +26,9 @@ use crate::shard::core_state::CoreState;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::AdmissionRule;
 
-/// Pages written to flash concurrently, besides the first: a device needs several requests in its queue for full speed.
-const HELPERS: usize = 7;
+/// Limit of helper tasks: each writes one page at a time, and a device needs several requests in its queue for full
+/// speed.
+const HELPERS_MAX: usize = 7;
 /// Limit of each queue.
 const QUEUE_MAX: usize = 1_024;
 /// A backing without client requests for this long counts as idle and may be read in the background.
@@ -186,7 +187,7 @@ impl<S: Seam> Shard<S> {
         if self.flash_tier.pages.is_none() {
             return chosen;
         }
-        let Some(pages) = self.growing_pages() else {
+        let Some(pages) = self.fillable_pages() else {
             counters.count_rejection(RejectReason::Off);
             return chosen;
         };
@@ -225,10 +226,10 @@ impl<S: Seam> Shard<S> {
 
     /// Records a client's write that missed memory: a use of the page, but not one that needs its content.
     pub fn record_write_miss(&self, block: BlockNo) {
-        if let Some(pages) = self.growing_pages() {
+        if let Some(pages) = self.fillable_pages() {
             let (page, _) = page_and_index(block);
             if pages.valid(page) == 0 {
-                self.core.promoter().rule.borrow_mut().prepare(self.page_key(page));
+                self.core.promoter().rule.borrow_mut().record_first_use(self.page_key(page));
             }
         }
     }
@@ -236,7 +237,7 @@ impl<S: Seam> Shard<S> {
     /// Queues new flash copies of `blocks`, which a write invalidated and which are durable on the backing now. Only
     /// pages in use get new copies; without them, each write would cost a read of the backing later.
     pub(super) fn queue_refresh(&self, blocks: &[BlockNo]) {
-        let Some(pages) = self.growing_pages() else { return };
+        let Some(pages) = self.fillable_pages() else { return };
         for blocks in blocks.chunk_by(|block, next| page_and_index(*block).0 == page_and_index(*next).0) {
             let page = page_and_index(blocks[0]).0;
             let written = blocks.iter().fold(0, |mask, block| mask | 1 << page_and_index(*block).1);
@@ -271,7 +272,7 @@ impl<S: Seam> Shard<S> {
         }
         if !promoter.running.replace(true) {
             self.seam().spawn(run_jobs(Rc::clone(&self.core), true));
-        } else if matches!(task, Task::Promote | Task::Refresh) && promoter.helpers.get() < HELPERS {
+        } else if matches!(task, Task::Promote | Task::Refresh) && promoter.helpers.get() < HELPERS_MAX {
             promoter.helpers.set(promoter.helpers.get() + 1);
             self.seam().spawn(run_jobs(Rc::clone(&self.core), false));
         }
@@ -291,7 +292,7 @@ impl<S: Seam> Shard<S> {
         {
             rule.resize(pages.slots_max());
         }
-        rule.set_price(promoter.budget.price());
+        rule.set_condition(promoter.budget.promotion_condition());
         rule.record_use(self.page_key(page))
     }
 
@@ -312,7 +313,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Clean whole blocks of a page that are in memory and not on flash.
-    fn clean_in_memory(&self, page: PageNo, valid: u16) -> Vec<(u32, S::Block)> {
+    fn clean_blocks_in_memory(&self, page: PageNo, valid: u16) -> Vec<(u32, S::Block)> {
         self.with(|_, memory| {
             let slots = memory.page_slots(self.number, page).unwrap_or_default();
             let absent = (0..).zip(slots).filter(|(index, _)| valid >> index & 1 == 0);
@@ -329,14 +330,14 @@ impl<S: Seam> Shard<S> {
     /// Puts the content of a page fill on flash, or the page's clean blocks in memory.
     async fn promote_page(&self, page: PageNo, read: Option<PageRead<S>>) {
         let counters = &self.flash_tier.counters;
-        let Some(pages) = self.growing_pages().cloned() else {
+        let Some(pages) = self.fillable_pages().cloned() else {
             return self.release_fill_guards(read.iter().map(|read| &read.guard));
         };
         let blocks = self.page_blocks(page);
         let known = pages.valid(page);
         let content = match read {
             Some(read) => self.blocks_to_promote(read, known),
-            None => self.clean_in_memory(page, known),
+            None => self.clean_blocks_in_memory(page, known),
         };
         if content.is_empty() {
             if known == 0 {
@@ -357,14 +358,14 @@ impl<S: Seam> Shard<S> {
     /// Puts the missing blocks of a page on flash, if the page is pinned or partly on flash. A pinned page does not
     /// wait for a quiet backing.
     pub(super) async fn complete_page(self: &ShardRef<S>, page: PageNo, pinned: bool) {
-        let Some(pages) = self.growing_pages().cloned() else { return };
+        let Some(pages) = self.fillable_pages().cloned() else { return };
         let valid = pages.valid(page);
         let blocks = self.page_blocks(page);
         if (valid == 0 && !pinned) || blocks.is_empty() || !self.flush_if_unsettled().await {
             return;
         }
         let guard = self.with(|state, memory| state.issue_fill_guard(memory, self.number, blocks.clone(), false));
-        let in_memory = self.clean_in_memory(page, valid);
+        let in_memory = self.clean_blocks_in_memory(page, valid);
         let absent = |block: &BlockNo| {
             let (_, index) = page_and_index(*block);
             valid >> index & 1 == 0 && !in_memory.iter().any(|(other, _)| *other == index)
@@ -377,7 +378,7 @@ impl<S: Seam> Shard<S> {
             Some(missing) => self.read_backing(missing).await,
             None => Ok(Vec::new()),
         };
-        let mut content = self.clean_in_memory(page, valid);
+        let mut content = self.clean_blocks_in_memory(page, valid);
         if let (Some(missing), Ok(read)) = (missing, read) {
             for (block, data) in BlockNo::each(&missing).zip(read) {
                 let (_, index) = page_and_index(block);
@@ -435,12 +436,12 @@ impl<S: Seam> Shard<S> {
         Ok(self.read_blocks(blocks.start, buffers, Cause::Promotion).await?.0)
     }
 
-    /// Puts blocks on flash. The caller takes `content` without awaiting afterwards: the store registers the page in
-    /// the first step of its `put`, and later writes invalidate it from then on (R2, docs/rules.md). `by_use`: the page
-    /// is promoted because of its uses, not because it is pinned.
+    /// Puts blocks on flash. The caller must not await between reading `content` and this call: `put` registers the
+    /// page before its first await, and from then on a write invalidates it (R2, docs/rules.md). `by_use`: the page is
+    /// promoted because of its uses, not because it is pinned.
     async fn put_page(&self, page: PageNo, content: Vec<(u32, S::Block)>, by_use: bool) {
         let counters = &self.flash_tier.counters;
-        let Some(pages) = self.growing_pages().cloned() else { return };
+        let Some(pages) = self.fillable_pages().cloned() else { return };
         let new = pages.valid(page) == 0;
         let blocks = content.len() as u64;
         match pages.put(page, content).await {
@@ -461,7 +462,7 @@ impl<S: Seam> Shard<S> {
                 counters.count_rejection(reason);
                 if new {
                     // The page keeps part of its credit: its second use from now promotes it.
-                    self.core.promoter().rule.borrow_mut().prepare(self.page_key(page));
+                    self.core.promoter().rule.borrow_mut().record_first_use(self.page_key(page));
                 }
             }
         }

@@ -11,9 +11,9 @@
 //! left memory in between. Repeated misses within bursts also advance the clock. Otherwise the last few pages of a hot
 //! set would stay in each other's burst for ever and never be promoted.
 //!
-//! A promotion has a *price*, which follows the devices' endurance (`pages/budget.rs`). At a high price a page
-//! must return two or three times, each time late, within two or three ghosts. At a low price it may return after
-//! several ghosts. `docs/user/simulate.md` shows the misses and writes of each price.
+//! The condition of a promotion follows the devices' endurance (`pages/budget.rs`). Under a strict condition a page
+//! must return two or three times, each time late, within two or three ghosts. Under a lax one it may return after
+//! several ghosts. `docs/user/simulate.md` shows the misses and writes of each condition, which it calls the price.
 //!
 //! [`ThirdTouch`], the literal third touch of FAST Cache, is here for comparison.
 
@@ -46,50 +46,58 @@ pub enum Verdict {
 
 /// Condition under which a page is promoted to flash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Price {
+pub enum PromotionCondition {
     /// Return once within four ghosts.
-    Quarter,
+    OnceInFourGhosts,
     /// Return once within two ghosts.
-    Half,
+    OnceInTwoGhosts,
     /// Return once within one ghost.
     #[default]
-    One,
+    OnceInOneGhost,
     /// Return twice, each time within two ghosts.
-    Two,
+    TwiceInTwoGhosts,
     /// Return three times, each time within three ghosts.
-    Three,
+    ThriceInThreeGhosts,
 }
 
-impl Price {
-    /// All prices, the cheapest first.
-    pub const ALL: [Price; 5] = [Price::Quarter, Price::Half, Price::One, Price::Two, Price::Three];
+impl PromotionCondition {
+    /// All conditions, the laxest first.
+    pub const ALL: [PromotionCondition; 5] = [
+        PromotionCondition::OnceInFourGhosts,
+        PromotionCondition::OnceInTwoGhosts,
+        PromotionCondition::OnceInOneGhost,
+        PromotionCondition::TwiceInTwoGhosts,
+        PromotionCondition::ThriceInThreeGhosts,
+    ];
 
-    /// The price as a number.
-    pub fn value(self) -> f64 {
+    /// The price of a promotion under this condition, as `hotset simulate --frontier` shows it.
+    pub fn price(self) -> f64 {
         match self {
-            Price::Quarter => 0.25,
-            Price::Half => 0.5,
-            Price::One => 1.0,
-            Price::Two => 2.0,
-            Price::Three => 3.0,
+            PromotionCondition::OnceInFourGhosts => 0.25,
+            PromotionCondition::OnceInTwoGhosts => 0.5,
+            PromotionCondition::OnceInOneGhost => 1.0,
+            PromotionCondition::TwiceInTwoGhosts => 2.0,
+            PromotionCondition::ThriceInThreeGhosts => 3.0,
         }
     }
 
     fn returns(self) -> u32 {
         match self {
-            Price::Quarter | Price::Half | Price::One => 1,
-            Price::Two => 2,
-            Price::Three => 3,
+            PromotionCondition::OnceInFourGhosts
+            | PromotionCondition::OnceInTwoGhosts
+            | PromotionCondition::OnceInOneGhost => 1,
+            PromotionCondition::TwiceInTwoGhosts => 2,
+            PromotionCondition::ThriceInThreeGhosts => 3,
         }
     }
 
     fn ghosts(self) -> u64 {
         match self {
-            Price::Quarter => 4,
-            Price::Half => 2,
-            Price::One => 1,
-            Price::Two => 2,
-            Price::Three => 3,
+            PromotionCondition::OnceInFourGhosts => 4,
+            PromotionCondition::OnceInTwoGhosts => 2,
+            PromotionCondition::OnceInOneGhost => 1,
+            PromotionCondition::TwiceInTwoGhosts => 2,
+            PromotionCondition::ThriceInThreeGhosts => 3,
         }
     }
 }
@@ -101,13 +109,13 @@ pub trait Admission {
     fn record_use(&mut self, key: u64) -> Verdict;
 
     /// Records a use that needs no content: it counts as a first use, but never promotes.
-    fn prepare(&mut self, key: u64);
+    fn record_first_use(&mut self, key: u64);
 
     /// Sets the capacity of flash to `slots` pages.
     fn resize(&mut self, slots: u64);
 
-    /// Sets the price of a promotion.
-    fn set_price(&mut self, _price: Price) {}
+    /// Sets the condition of later promotions.
+    fn set_condition(&mut self, _condition: PromotionCondition) {}
 
     /// Memory of the history in bytes.
     fn bytes(&self) -> u64;
@@ -118,7 +126,7 @@ pub struct LateReturn {
     history: History,
     memory_pages: u64,
     slots: u64,
-    price: Price,
+    condition: PromotionCondition,
     /// Entries recorded so far, in steps of [`STAMP_STEP`].
     clock: u32,
     /// Uses in bursts since they last advanced the clock.
@@ -133,8 +141,8 @@ impl LateReturn {
     /// A policy for flash with `slots` pages behind memory with `memory_pages` pages.
     pub fn new(slots: u64, memory_pages: u64) -> Self {
         let (clock, bursts, burst, horizon) = Default::default();
-        let (history, price) = (History::new(0), Price::default());
-        let mut policy = LateReturn { history, memory_pages, slots, price, clock, bursts, burst, horizon };
+        let (history, condition) = (History::new(0), PromotionCondition::default());
+        let mut policy = LateReturn { history, memory_pages, slots, condition, clock, bursts, burst, horizon };
         policy.resize(slots);
         policy
     }
@@ -176,7 +184,7 @@ impl Admission for LateReturn {
             return Verdict::First;
         }
         let returns = (stamp & (STAMP_STEP - 1)) + 1;
-        if returns < self.price.returns() {
+        if returns < self.condition.returns() {
             self.record(key, returns);
             return Verdict::First;
         }
@@ -184,7 +192,7 @@ impl Admission for LateReturn {
         Verdict::Promote
     }
 
-    fn prepare(&mut self, key: u64) {
+    fn record_first_use(&mut self, key: u64) {
         let stamp = self.history.find(key).map(|entry| entry.stamp);
         if stamp.is_none_or(|stamp| self.age(stamp) > self.horizon) {
             self.record(key, 0);
@@ -194,16 +202,16 @@ impl Admission for LateReturn {
     fn resize(&mut self, slots: u64) {
         self.slots = slots;
         let stage = LateReturn::stage(slots);
-        let horizon = stage + (slots * GHOST_PERCENT * self.price.ghosts() / 100).max(4);
+        let horizon = stage + (slots * GHOST_PERCENT * self.condition.ghosts() / 100).max(4);
         let burst = (stage.min(self.memory_pages) * BURST_PERCENT / 100).max(1);
         self.burst = u32::try_from(burst).unwrap_or(u32::MAX / (4 * STAMP_STEP));
         self.horizon = u32::try_from(horizon).unwrap_or(u32::MAX / (2 * STAMP_STEP));
         self.history.grow(u64::from(self.horizon));
     }
 
-    fn set_price(&mut self, price: Price) {
-        if price != self.price {
-            self.price = price;
+    fn set_condition(&mut self, condition: PromotionCondition) {
+        if condition != self.condition {
+            self.condition = condition;
             self.resize(self.slots);
         }
     }
@@ -247,7 +255,7 @@ impl Admission for ThirdTouch {
         Verdict::First
     }
 
-    fn prepare(&mut self, key: u64) {
+    fn record_first_use(&mut self, key: u64) {
         if self.history.find(key).is_none() {
             self.record_use(key);
         }
@@ -300,16 +308,21 @@ mod tests {
     }
 
     #[test]
-    fn higher_price_requires_more_returns() {
-        for (price, returns) in [(Price::Half, 1), (Price::One, 1), (Price::Two, 2), (Price::Three, 3)] {
+    fn stricter_condition_requires_more_returns() {
+        for (condition, returns) in [
+            (PromotionCondition::OnceInTwoGhosts, 1),
+            (PromotionCondition::OnceInOneGhost, 1),
+            (PromotionCondition::TwiceInTwoGhosts, 2),
+            (PromotionCondition::ThriceInThreeGhosts, 3),
+        ] {
             let mut policy = LateReturn::new(1_000, 1_000);
-            policy.set_price(price);
+            policy.set_condition(condition);
             let mut verdicts = (0..8).map(|round| {
                 let others = (0..100).map(|other| policy.record_use(key(1_000 * (round + 1) + other)));
                 assert_eq!(others.filter(|verdict| *verdict == Verdict::First).count(), 100);
                 policy.record_use(key(7))
             });
-            assert_eq!(verdicts.position(|verdict| verdict == Verdict::Promote), Some(returns), "{price:?}");
+            assert_eq!(verdicts.position(|verdict| verdict == Verdict::Promote), Some(returns), "{condition:?}");
         }
     }
 

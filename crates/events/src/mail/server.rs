@@ -110,7 +110,7 @@ pub struct MailServer {
     /// Encryption.
     pub encryption: Encryption,
     /// PEM file of the CAs trusted to sign its certificate; without it the CAs that this machine trusts count.
-    pub authorities: Option<PathBuf>,
+    pub ca_file: Option<PathBuf>,
     /// User and password, if the server wants them.
     pub login: Option<Login>,
 }
@@ -183,7 +183,7 @@ impl MailServer {
     }
 
     fn tls(&self) -> Result<TlsParameters, String> {
-        let mut certificates = trusted_authorities(self.authorities.as_deref(), AUTHORITIES_KEY)?;
+        let mut certificates = trusted_authorities(self.ca_file.as_deref(), AUTHORITIES_KEY)?;
         // One certificate of the system that cannot be used would make all unusable.
         let mut usable = RootCertStore::empty();
         certificates.retain(|certificate| usable.add(certificate.clone()).is_ok());

@@ -147,7 +147,7 @@ impl Certificate {
 fn mail_config(port: u16, encryption: Encryption) -> MailConfig {
     let mailbox = |text: &str| parse_mailbox(text).expect("an address");
     MailConfig {
-        server: MailServer { host: "localhost".to_owned(), port, encryption, authorities: None, login: None },
+        server: MailServer { host: "localhost".to_owned(), port, encryption, ca_file: None, login: None },
         from: mailbox("Hotset <hotset@example.com>"),
         to: vec![mailbox("a@example.com"), mailbox("b@example.com")],
         min_severity: Severity::Warning,
@@ -287,7 +287,7 @@ fn password_is_sent_over_tls_only_and_both_kinds_of_tls_work() {
     for (encryption, script) in scripts {
         let (port, accepted) = serve(script);
         let mut config = mail_config(port, encryption);
-        config.server.authorities = Some(certificate.path());
+        config.server.ca_file = Some(certificate.path());
         config.server.login = Some(Login { user: "me".to_owned(), password_file: password_file.clone() });
         let mailer = fast_mailer(config);
         mailer.send(1, &[raised(AlertKind::NoCopy, None)]);
@@ -322,7 +322,7 @@ fn reason_of_a_failure_is_reported_with_its_remedy() {
     for (script, encryption, login, expected) in cases {
         let (port, accepted) = serve(script);
         let mut config = mail_config(port, encryption);
-        (config.server.authorities, config.server.login) = (Some(trusted.path()), login);
+        (config.server.ca_file, config.server.login) = (Some(trusted.path()), login);
         let test = change(Transition::Test, AlertKind::Other, None);
         let error = config.test("cache01", None, &test).expect_err("it is refused");
         assert!(error.contains(expected) && !error.contains("wrong"), "{expected} is not in: {error}");

@@ -41,11 +41,11 @@ impl FromStr for Address {
         let uri: Uri = text.parse().map_err(|_| wrong())?;
         let is_web = uri.scheme().is_some_and(|scheme| [Scheme::HTTP, Scheme::HTTPS].contains(scheme));
         let authority = uri.authority().filter(|authority| !authority.host().is_empty()).ok_or_else(wrong)?;
-        // The host is followed by a port alone. A user name with a password is refused, for `Display` would show it.
+        // Only a port may follow the host. A user name with a password is refused, because `Display` would show it.
         let port = authority.as_str().strip_prefix(authority.host()).ok_or_else(wrong)?;
         let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
-        let has_port = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
-        if is_web && has_port { Ok(Address(uri)) } else { Err(wrong()) }
+        let is_port_valid = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
+        if is_web && is_port_valid { Ok(Address(uri)) } else { Err(wrong()) }
     }
 }
 
@@ -62,8 +62,8 @@ impl fmt::Display for Address {
 pub struct Receiver {
     /// Its address.
     pub address: Address,
-    /// PEM file of the CAs trusted to sign its certificate; without it the CAs that this machine trusts count.
-    pub authorities: Option<PathBuf>,
+    /// PEM file of the CAs trusted for its certificate. `None`: the CAs that this machine trusts.
+    pub ca_file: Option<PathBuf>,
 }
 
 impl Transport for Receiver {
@@ -113,7 +113,7 @@ impl Receiver {
     }
 
     fn roots(&self) -> Result<Vec<Certificate<'static>>, String> {
-        let certificates = trusted_authorities(self.authorities.as_deref(), AUTHORITIES_KEY)?;
+        let certificates = trusted_authorities(self.ca_file.as_deref(), AUTHORITIES_KEY)?;
         Ok(certificates.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect())
     }
 }
@@ -157,6 +157,7 @@ mod tests {
             whole("https://mail.example/…", "https://mail.example/s3cret")
         );
         assert_eq!(shown("http://[::1]:90/x"), whole("http://[::1]:90/…", "http://[::1]:90/x"));
+        assert_eq!(shown("http://[::1]/x"), whole("http://[::1]/…", "http://[::1]/x"), "the port may be left out");
         assert_eq!(shown("http://a?b"), whole("http://a/…", "http://a/?b"));
         for wrong in [
             "ftp://a/",
@@ -167,6 +168,8 @@ mod tests {
             "http://a:port/",
             "http://a:70000/",
             "http://a:/",
+            "http://[::1]:/",
+            "http://[::1]90/",
             "http://a b/",
             "http://a/x\r\ny",
             "http://u@a/",

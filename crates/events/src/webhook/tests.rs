@@ -106,8 +106,8 @@ fn fast_webhook(address: &str) -> Webhook {
     fast_webhook_trusting(address, None)
 }
 
-fn fast_webhook_trusting(address: &str, authorities: Option<PathBuf>) -> Webhook {
-    let receiver = Receiver { address: address.parse().expect("an address"), authorities };
+fn fast_webhook_trusting(address: &str, ca_file: Option<PathBuf>) -> Webhook {
+    let receiver = Receiver { address: address.parse().expect("an address"), ca_file };
     Webhook::start_with(receiver, "here".to_owned(), &QUICK).expect("a thread")
 }
 
@@ -182,7 +182,7 @@ fn newest_messages_are_kept_without_an_answer_and_no_caller_waits() {
 }
 
 #[test]
-fn receiver_with_tls_gets_alerts_if_its_authority_is_trusted() {
+fn receiver_with_tls_gets_alerts_if_its_ca_is_trusted() {
     let certificate = Certificate::new("localhost");
     let (port, requests) = certificate.server(&["HTTP/1.1 200 Yes\r\n\r\n"]);
     let webhook = fast_webhook_trusting(&format!("https://localhost:{port}/hook?key=s3cret"), Some(certificate.path()));
@@ -199,16 +199,16 @@ fn untrusted_certificate_gets_no_alerts_and_the_reason_is_reported() {
     let (trusted, strange, elsewhere) =
         (Certificate::new("localhost"), Certificate::new("localhost"), Certificate::new("mail.example"));
     let missing = trusted.folder.path().join("none.crt");
-    let authority = "by an authority that is not trusted here; specify it in [alerts] webhook_ca";
+    let untrusted = "by a CA that is not trusted here; specify it in [alerts] webhook_ca";
     let cases = [
-        (&strange, trusted.path(), authority),
-        (&elsewhere, trusted.path(), authority),
+        (&strange, trusted.path(), untrusted),
+        (&elsewhere, trusted.path(), untrusted),
         (&elsewhere, elsewhere.path(), "its certificate is refused: "),
         (&trusted, missing, "none.crt cannot be read: No such file"),
     ];
-    for (shown, authorities, expected) in cases {
+    for (shown, ca_file, expected) in cases {
         let (port, requests) = shown.server(&["HTTP/1.1 200 Yes\r\n\r\n"]);
-        let webhook = fast_webhook_trusting(&format!("https://localhost:{port}/s3cret"), Some(authorities));
+        let webhook = fast_webhook_trusting(&format!("https://localhost:{port}/s3cret"), Some(ca_file));
         webhook.send(1, &[change("one")]);
         let health = wait_for(&webhook, |health| health.failures > 2);
         let reason = health.failed.expect("the delivery failed");
@@ -243,7 +243,7 @@ fn receiver_without_tls_or_with_a_redirect_gets_no_alerts() {
 fn attempt_without_an_answer_ends_after_the_time_limit() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let address = format!("http://{}/", listener.local_addr().expect("the socket has an address"));
-    let receiver = Receiver { address: address.parse().expect("an address"), authorities: None };
+    let receiver = Receiver { address: address.parse().expect("an address"), ca_file: None };
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("the client connects");
         stream.write_all(b"HTTP/1.1 200 Yes\r\nX: ").expect("the client reads");

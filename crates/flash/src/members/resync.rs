@@ -74,8 +74,8 @@ pub async fn fill<S: Seam>(running: &RunningJob<S>, device: &Device<S>) -> Resul
     let skip = inner.sabotage.is(Sabotage::SkipResync);
     for segment in segments.iter().filter(|_| !skip) {
         running.wait_if_paused(&name).await?;
-        let live = inner.state.borrow().segments.is_live(segment.number, segment.content.first);
-        match live {
+        let is_in_log = inner.state.borrow().segments.is_in_log(segment.number, segment.content.first_sequence);
+        match is_in_log {
             true => copy_segment(running, device, segment).await?,
             false => running.add_done_bytes(bytes(segment)),
         }

@@ -27,7 +27,14 @@ pub struct SegmentVerifier {
 impl SegmentVerifier {
     /// Begins at the first block.
     pub fn new(store: Uuid, number: u32, segment: Segment) -> SegmentVerifier {
-        SegmentVerifier { store, number, segment, sequence: segment.first, header_at: 0, data: VecDeque::new() }
+        SegmentVerifier {
+            store,
+            number,
+            segment,
+            sequence: segment.first_sequence,
+            header_at: 0,
+            data: VecDeque::new(),
+        }
     }
 
     /// Whether the block is intact; `None` if no header determines its content. After a bad block, another copy of it
@@ -40,14 +47,14 @@ impl SegmentVerifier {
             }
             return Some(good);
         }
-        if index != self.header_at || self.sequence > self.segment.last {
+        if index != self.header_at || self.sequence > self.segment.last_sequence {
             return None;
         }
         let header = BatchHeader::decode(&raw(block)).map(|(header, _)| header).filter(|header| {
             header.store == self.store
                 && (header.segment, header.offset) == (self.number, index)
                 && (header.boot, header.first, header.sequence)
-                    == (self.segment.boot, self.segment.first, self.sequence)
+                    == (self.segment.boot, self.segment.first_sequence, self.sequence)
         });
         let Some(header) = header else { return Some(false) };
         let seed = |volume_id, block| data_seed(volume_id, block, header.boot, header.first);

@@ -170,11 +170,11 @@ fn new_inner<S: Seam>(
     for batch in &chain.batches {
         let header = &batch.header;
         match table.last_mut() {
-            Some((number, segment)) if *number == header.segment => segment.last = header.sequence,
+            Some((number, segment)) if *number == header.segment => segment.last_sequence = header.sequence,
             _ => {
                 let live = live[header.segment as usize];
-                let (boot, first, last) = (header.boot, header.first, header.sequence);
-                table.push((header.segment, Segment { boot, first, last, live, pins: 0 }));
+                let (boot, first_sequence, last_sequence) = (header.boot, header.first, header.sequence);
+                table.push((header.segment, Segment { boot, first_sequence, last_sequence, live, pins: 0 }));
             }
         }
     }

@@ -48,8 +48,8 @@ fn recover(world: &World, model: &LogModel, options: OpenOptions) -> Result<Vec<
     members.map_err(|stop| stop.to_string())?
 }
 
-/// Checks that every copy of the log holds all of it alone, or is refused.
-fn each_copy_alone(
+/// Opens the store on each log member alone, and checks that it recovers the whole log or is refused.
+fn check_each_copy_alone(
     images: impl Fn() -> DiskImages,
     members: &[MemberReport],
     model: &LogModel,
@@ -102,14 +102,14 @@ impl Scenario {
 
     /// Runs clients while the members change.
     async fn run_during<T>(&self, store: &Store<SimSeam>, number: u64, change: impl Future<Output = T>) -> T {
-        let (workload, change_ended) = (self.workload(store), Rc::new(Cell::new(false)));
-        let (flag, seed) = (Rc::clone(&change_ended), self.seed + number);
+        let (workload, workload_ended) = (self.workload(store), Rc::new(Cell::new(false)));
+        let (flag, seed) = (Rc::clone(&workload_ended), self.seed + number);
         self.seam.spawn(async move {
             workload.run(seed, 2, 5).await;
             flag.set(true);
         });
         let result = change.await;
-        while !change_ended.get() {
+        while !workload_ended.get() {
             self.seam.sleep(Nanos::from_micros(50)).await;
         }
         result
@@ -125,7 +125,8 @@ impl Scenario {
         let store = self.open().await;
         self.workload(&store).run(self.seed, 1, 4).await;
         let fourth = self.disk(3).await;
-        let new = self.run_during(&store, 1, store.replace(1, fourth, false)).await.expect("the member is replaced");
+        let new_member =
+            self.run_during(&store, 1, store.replace(1, fourth, false)).await.expect("the member is replaced");
         let second = self.disk(1).await;
         self.run_during(&store, 2, store.add(second, false)).await.expect("the device is added again");
         assert_eq!(store.copies(), 2);
@@ -134,7 +135,7 @@ impl Scenario {
         while store.copies() < 2 || store.job().is_some() {
             self.workload(&store).run(self.seed + 4, 1, 1).await;
         }
-        self.run_during(&store, 5, store.remove(new, false)).await.expect("another one carries the log");
+        self.run_during(&store, 5, store.remove(new_member, false)).await.expect("another one carries the log");
         assert_eq!(store.copies(), 2);
         store.close().await.expect("the store closes");
         let store = self.open().await;
@@ -175,7 +176,7 @@ pub fn crash_at_every_io(seed: u64, sabotage: Sabotage) -> Result<CrashCounts, S
             let members = recover(&after(rng.next(), images()), &model.borrow(), options)
                 .map_err(|error| format!("{crash}: {error}"))?;
             if counts.crashes.is_multiple_of(4) {
-                each_copy_alone(images, &members, &model.borrow(), options)
+                check_each_copy_alone(images, &members, &model.borrow(), options)
                     .map_err(|error| format!("{crash}: {error}"))?;
             }
         }
@@ -295,7 +296,7 @@ fn second_loss_during_a_resync_is_reported_and_fails_appends() {
     world.block_on(async {
         let (scenario, store) = store_with_records(&world, &seam).await;
         store.remove(1, true).await.expect("a member for pages takes its place");
-        let third = scenario.disk(1).await;
+        let removed = scenario.disk(1).await;
         let fail = |number: usize| {
             let rule = Rule::new(Fault::Error, Ops::WRITE | Ops::FLUSH, When::Always);
             world.disk(ALL[number]).unwrap().add_fault(rule);
@@ -304,7 +305,7 @@ fn second_loss_during_a_resync_is_reported_and_fails_appends() {
             store.clone(),
             spawn_change(&seam, {
                 let store = store.clone();
-                async move { store.replace(2, third, false).await }
+                async move { store.replace(2, removed, false).await }
             }),
         );
         while store.job().is_none_or(|job| job.total_bytes == 0) {

@@ -93,7 +93,7 @@ pub(crate) struct Session<S: Seam> {
     /// When the last data was received.
     last_received_at: Cell<Nanos>,
     /// When the session began, and when the last reply was sent.
-    started: Nanos,
+    started_at: Nanos,
     last_sent_at: Cell<Nanos>,
     /// True if a ping was sent since the last data was received.
     ping_sent: Cell<bool>,
@@ -128,7 +128,7 @@ impl<S: Seam> Session<S> {
             slowest: SlowestCommands::default(),
             announced_max_cmd_sn: Cell::new(window.max()),
             last_received_at: Cell::new(spec.shared.seam.now()),
-            started: spec.shared.seam.now(),
+            started_at: spec.shared.seam.now(),
             last_sent_at: Cell::new(spec.shared.seam.now()),
             ping_sent: Cell::new(false),
             spec,
@@ -209,7 +209,7 @@ impl<S: Seam> Session<S> {
 
     /// True if the reply queue is full and the socket is not read.
     fn is_full(&self) -> bool {
-        self.duplex.queued_bytes() >= self.spec.shared.held_bytes()
+        self.duplex.queued_bytes() >= self.spec.shared.held_quota_bytes()
     }
 
     /// Requests a logout of the initiator within `seconds`.
@@ -232,23 +232,24 @@ impl<S: Seam> Session<S> {
     /// Pings a silent initiator, and ends the session of one that does not answer.
     pub(crate) fn check_alive(&self) {
         let now = self.spec.shared.seam.now();
-        let after = self.spec.shared.options.ping_after;
-        // While the socket is not read, progress is that the initiator receives replies.
+        let ping_after = self.spec.shared.options.ping_after;
+        let dead_after = ping_after + ping_after;
+        // While the socket is not read, sent replies are the only sign that the initiator is alive.
         let is_stuck =
-            self.is_full() && now.since(self.last_received_at.get().max(self.last_sent_at.get())) >= after + after;
-        let is_done = self.nexus().is_none() && now.since(self.started) >= DISCOVERY_TIME;
+            self.is_full() && now.since(self.last_received_at.get().max(self.last_sent_at.get())) >= dead_after;
+        let is_done = self.nexus().is_none() && now.since(self.started_at) >= DISCOVERY_TIME;
         if is_stuck || is_done {
             return self.control().request_stop(Stop::Now);
         }
         let idle_time = now.since(self.last_received_at.get());
-        if idle_time < after || self.is_full() || self.duplex.is_draining() {
+        if idle_time < ping_after || self.is_full() || self.duplex.is_draining() {
             return;
         }
         if !self.ping_sent.replace(true) {
             let target_tag = self.draw_target_tag();
             self.queue(NO_TAG, ResponseBody::NopIn { lun: [0; 8], target_tag }, &[]);
             self.control().wake();
-        } else if idle_time >= after + after {
+        } else if idle_time >= dead_after {
             self.control().request_stop(Stop::Now);
         }
     }

@@ -39,7 +39,7 @@ impl<S: Seam> Shared<S> {
     }
 
     /// Limit of queued reply bytes of a session.
-    pub(crate) fn held_bytes(&self) -> usize {
+    pub(crate) fn held_quota_bytes(&self) -> usize {
         self.clients.client_quota_bytes().max(HELD_BYTES_MIN)
     }
 

@@ -1,6 +1,6 @@
 //! Purchases worth making: for each kind of cache the smallest size on sale that achieves most of the possible gain.
 
-use super::{Assumptions, Side, Step};
+use super::{Assumptions, CacheAdvice, Step};
 
 const GB: u64 = 1_000_000_000;
 const GIB: u64 = 1 << 30;
@@ -10,15 +10,15 @@ const SSD_BYTES: [u64; 9] =
 /// Sizes of memory to add.
 const MEMORY_BYTES: [u64; 10] =
     [GIB, 2 * GIB, 4 * GIB, 8 * GIB, 16 * GIB, 32 * GIB, 64 * GIB, 128 * GIB, 256 * GIB, 512 * GIB];
-/// Part of the largest possible gain that a purchase has to achieve.
-const GAIN_PART: f64 = 0.9;
-/// Rise of the hit ratio, and fall of the mean latency as a part of it, below which nothing is worth buying.
+/// Fraction of the largest possible gain that a purchase must achieve.
+const GAIN_FRACTION_MIN: f64 = 0.9;
+/// Minimum gain of a purchase: in hit ratio (absolute), and in mean latency (relative).
 const HIT_RATIO_GAIN_MIN: f64 = 0.02;
 const LATENCY_GAIN_MIN: f64 = 0.05;
-/// Accesses to blocks, and reads, below which a curve and a measured hit ratio say nothing.
+/// Minimum accesses for a reliable curve, and minimum reads for a reliable hit ratio.
 const ACCESSES_MIN: u64 = 10_000;
 const READS_MIN: u64 = 1_000;
-/// Difference of the measured hit ratio from the curve's after which the curve does not describe the load.
+/// Maximum difference between the measured hit ratio and the curve's; above it the curve does not describe the load.
 const DEVIATION_MAX: f64 = 0.15;
 const HOUR_S: f64 = 3_600.0;
 const DAY_S: f64 = 24.0 * HOUR_S;
@@ -32,21 +32,21 @@ pub enum Kind {
     Flash,
 }
 
-/// Hit ratios and resources of a load at present. A load without a cache has the default.
+/// Hit ratios and resources of a load at present. The default describes a load without a cache.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Present {
+pub struct PresentLoad {
     /// Reads served whole from memory, as a fraction of all reads.
     pub memory_hits: f64,
-    /// Reads served whole from memory and flash, and not from memory alone, as a fraction of all reads.
+    /// Reads served completely by the caches with at least one block from flash, as a fraction of all reads.
     pub flash_hits: f64,
-    /// Reads served from memory that the array was read ahead for, as a fraction of all reads: fast, but no array read
-    /// is saved.
+    /// Reads served from memory only because of readahead, as a fraction of all reads. They are fast but save no array
+    /// reads.
     pub prefetched: f64,
     /// Reads.
     pub reads: u64,
     /// Reads per second; `None` if unknown.
     pub reads_per_s: Option<f64>,
-    /// Reads per second that the array gets; `None` if unknown: then one for each read that is not a hit.
+    /// Reads per second sent to the array. `None` if unknown; one per missed read is then assumed.
     pub array_reads_per_s: Option<f64>,
     /// Bytes of memory and of flash that the load uses.
     pub used_bytes: [u64; 2],
@@ -65,11 +65,11 @@ pub struct Purchase {
     pub size_bytes: u64,
     /// Reads served by the present cache once it is filled, as a fraction of all reads.
     pub hit_ratio_before: f64,
-    /// Mean latency of a read then.
+    /// Mean latency of a read before the purchase, with the present cache filled.
     pub latency_before_ns: f64,
     /// Reads served by the cache with the purchase, as a fraction of all reads.
     pub hit_ratio: f64,
-    /// Mean latency of a read with it.
+    /// Mean latency of a read with the purchase.
     pub latency_ns: f64,
     /// Array reads saved per second; `None` without a known rate. Never more than the array's reads.
     pub saved_reads_per_s: Option<f64>,
@@ -94,7 +94,7 @@ pub enum Confidence {
 }
 
 impl Confidence {
-    /// Whether there can be a verdict: a recommendation, or that nothing is worth buying.
+    /// True if a verdict is possible: a recommendation, or that no purchase is worthwhile.
     pub fn is_sufficient(self) -> bool {
         matches!(self, Confidence::High | Confidence::Medium | Confidence::Low)
     }
@@ -110,7 +110,7 @@ pub(super) fn hit_ratio_at(steps: &[Step], size_bytes: u64) -> f64 {
     ratio_below + part * (above.hit_ratio - ratio_below)
 }
 
-impl Present {
+impl PresentLoad {
     /// Measured hit ratio of memory and flash together.
     pub fn hit_ratio(&self) -> f64 {
         (self.memory_hits + self.flash_hits).min(1.0)
@@ -130,7 +130,7 @@ impl Present {
     }
 
     /// Reliability of advice after `seconds` in service with `accesses` in the curves.
-    pub fn confidence(&self, memory: &Side, flash: &Side, accesses: u64, seconds: f64) -> Confidence {
+    pub fn confidence(&self, memory: &CacheAdvice, flash: &CacheAdvice, accesses: u64, seconds: f64) -> Confidence {
         // Flash holds what memory holds and more: its curve includes memory's hits.
         let expected =
             hit_ratio_at(&memory.steps, self.used_bytes[0]).max(hit_ratio_at(&flash.steps, self.used_bytes[1]));
@@ -148,39 +148,47 @@ impl Present {
     }
 
     /// The purchase of `kind` that is worth making; `None` if there is none.
-    pub fn purchase(&self, kind: Kind, memory: &Side, flash: &Side, assumptions: &Assumptions) -> Option<Purchase> {
-        let sides = [memory, flash];
-        let reached = |sizes: [u64; 2]| {
-            let [memory, flash] = [0, 1].map(|tier| hit_ratio_at(&sides[tier].steps, sizes[tier]));
+    pub fn purchase(
+        &self,
+        kind: Kind,
+        memory: &CacheAdvice,
+        flash: &CacheAdvice,
+        assumptions: &Assumptions,
+    ) -> Option<Purchase> {
+        let caches = [memory, flash];
+        let hit_ratio_with = |sizes: [u64; 2]| {
+            let [memory, flash] = [0, 1].map(|tier| hit_ratio_at(&caches[tier].steps, sizes[tier]));
             memory.max(flash)
         };
-        // Part of the array's reads that hits take away when the caches grow from one hit ratio to the other.
-        let part = |before: f64, then: f64| ((then - before) / (1.0 - before).max(f64::EPSILON)).clamp(0.0, 1.0);
+        // Fraction of the misses at hit ratio `before` that become hits at `after`.
+        let misses_removed =
+            |before: f64, after: f64| ((after - before) / (1.0 - before).max(f64::EPSILON)).clamp(0.0, 1.0);
         let filled = [0, 1].map(|tier| self.used_bytes[tier] + self.free_bytes[tier]);
         // The caches fill by themselves: the purchase is compared with the filled ones.
-        let fill = part(reached(self.used_bytes), reached(filled)) * (1.0 - self.hit_ratio());
-        let hits_filled = self.hit_ratio() + fill;
+        let fill_gain =
+            misses_removed(hit_ratio_with(self.used_bytes), hit_ratio_with(filled)) * (1.0 - self.hit_ratio());
+        let hits_filled = self.hit_ratio() + fill_gain;
         let fill_ns = if self.flash_bytes > 0 { assumptions.flash_ns } else { assumptions.memory_ns };
-        let latency_filled = self.latency_ns(assumptions) - fill * (self.miss_ns(assumptions) - fill_ns as f64);
+        let latency_filled = self.latency_ns(assumptions) - fill_gain * (self.miss_ns(assumptions) - fill_ns as f64);
         // The part of a new SSD that holds pages is taken to be that of the present devices.
         let usable = if self.flash_bytes > 0 { self.flash_page_bytes as f64 / self.flash_bytes as f64 } else { 1.0 };
-        let added = |size: u64| ((size - self.flash_bytes) as f64 * usable) as u64;
+        let usable_growth = |size: u64| ((size - self.flash_bytes) as f64 * usable) as u64;
         let sizes: Vec<(u64, u64)> = match kind {
             Kind::Memory => MEMORY_BYTES.iter().map(|added| (*added, filled[0] + added)).collect(),
             // An SSD that is not larger than the present devices is no purchase.
             Kind::Flash => SSD_BYTES
                 .iter()
                 .filter(|size| **size > self.flash_bytes)
-                .map(|size| (*size, filled[1] + added(*size)))
+                .map(|size| (*size, filled[1] + usable_growth(*size)))
                 .collect(),
         };
         let hit_ns = if kind == Kind::Memory { assumptions.memory_ns } else { assumptions.flash_ns } as f64;
         let effect = |(size_bytes, total): (u64, u64)| {
-            let mut then = filled;
-            then[kind as usize] = total;
-            let gained = part(reached(filled), reached(then));
+            let mut grown = filled;
+            grown[kind as usize] = total;
+            let gained = misses_removed(hit_ratio_with(filled), hit_ratio_with(grown));
             let hits = gained * (1.0 - hits_filled);
-            // Reads ahead are fewer than the reads that they serve, so the array's own count is taken if it is known.
+            // One readahead serves several reads, so the array's own count is used if known.
             let misses_per_s = self.reads_per_s.map(|rate| rate * (1.0 - self.hit_ratio()));
             let array_reads_per_s = self.array_reads_per_s.or(misses_per_s);
             let saved_reads_per_s = array_reads_per_s.zip(misses_per_s).map(|(array, misses)| {
@@ -199,7 +207,7 @@ impl Present {
         let effects: Vec<Purchase> = sizes.into_iter().map(effect).collect();
         let gain = |purchase: &Purchase| purchase.hit_ratio - hits_filled;
         let gain_max = gain(effects.last()?);
-        effects.into_iter().find(|purchase| gain(purchase) >= GAIN_PART * gain_max).filter(|purchase| {
+        effects.into_iter().find(|purchase| gain(purchase) >= GAIN_FRACTION_MIN * gain_max).filter(|purchase| {
             gain(purchase) >= HIT_RATIO_GAIN_MIN && purchase.latency_ns < (1.0 - LATENCY_GAIN_MIN) * latency_filled
         })
     }
@@ -209,7 +217,7 @@ impl Present {
 mod tests {
     use super::*;
 
-    fn side(points: &[(u64, f64)]) -> Side {
+    fn cache_advice(points: &[(u64, f64)]) -> CacheAdvice {
         let step = |(size_bytes, hit_ratio): &(u64, f64)| Step {
             size_bytes: *size_bytes,
             hit_ratio: *hit_ratio,
@@ -218,20 +226,20 @@ mod tests {
             latency_ns: 0.0,
             saved_spindles: None,
         };
-        Side { steps: points.iter().map(step).collect(), knee: None, today: None, purchase: None }
+        CacheAdvice { steps: points.iter().map(step).collect(), knee: None, present: None, purchase: None }
     }
 
     /// A load with 400 GiB of hot data and 8 GiB of memory for it.
-    fn hot_data() -> (Present, Side, Side) {
-        let present = Present {
+    fn hot_data() -> (PresentLoad, CacheAdvice, CacheAdvice) {
+        let present = PresentLoad {
             memory_hits: 0.5,
             reads: 50_000,
             reads_per_s: Some(1_000.0),
             used_bytes: [8 * GIB, 0],
-            ..Present::default()
+            ..PresentLoad::default()
         };
         let points = [(8 * GIB, 0.5), (100 * GIB, 0.7), (400 * GIB, 0.9), (800 * GIB, 0.91)];
-        (present, side(&points), side(&points))
+        (present, cache_advice(&points), cache_advice(&points))
     }
 
     #[test]
@@ -266,7 +274,7 @@ mod tests {
     #[test]
     fn recommended_flash_is_larger_than_the_present_one() {
         let (mut present, memory, flash) = hot_data();
-        // Of a device a part is map and reserve.
+        // Part of a device holds the map and the reserve.
         (present.flash_bytes, present.flash_page_bytes) = (240 * GB, 230 * GB);
         (present.used_bytes[1], present.flash_hits) = (230 * GB, 0.25);
         let purchase = present.purchase(Kind::Flash, &memory, &flash, &Assumptions::default());
@@ -302,11 +310,11 @@ mod tests {
     #[test]
     fn reads_that_were_prefetched_are_fast_and_save_no_array_reads() {
         let (mut present, memory, flash) = hot_data();
-        // All other reads are read ahead, 32 at a time.
+        // All misses are prefetched, 32 at a time.
         (present.prefetched, present.array_reads_per_s) = (0.5, Some(500.0 / 32.0));
         assert_eq!(present.latency_ns(&Assumptions::default()), 20_000.0);
         assert_eq!(present.purchase(Kind::Flash, &memory, &flash, &Assumptions::default()), None);
-        // Half of them are.
+        // Half of the misses are prefetched.
         (present.prefetched, present.array_reads_per_s) = (0.25, Some(250.0 + 250.0 / 32.0));
         let purchase = present.purchase(Kind::Flash, &memory, &flash, &Assumptions::default()).expect("flash helps");
         assert!(purchase.saved_reads_per_s.is_some_and(|saved| saved > 150.0 && saved < 258.0), "{purchase:?}");
@@ -330,12 +338,13 @@ mod tests {
     #[test]
     fn confidence_needs_accesses_time_and_a_curve_that_describes_the_load() {
         let (mut present, memory, flash) = hot_data();
-        let confidence = |present: &Present, accesses, seconds| present.confidence(&memory, &flash, accesses, seconds);
+        let confidence =
+            |present: &PresentLoad, accesses, seconds| present.confidence(&memory, &flash, accesses, seconds);
         assert_eq!(confidence(&present, ACCESSES_MIN - 1, DAY_S), Confidence::FewAccesses);
         assert_eq!(confidence(&present, ACCESSES_MIN, 60.0), Confidence::Low);
         assert_eq!(confidence(&present, ACCESSES_MIN, HOUR_S), Confidence::Medium);
         assert_eq!(confidence(&present, ACCESSES_MIN, DAY_S), Confidence::High);
-        let writes_alone = Present { reads: READS_MIN - 1, ..present };
+        let writes_alone = PresentLoad { reads: READS_MIN - 1, ..present };
         assert_eq!(confidence(&writes_alone, ACCESSES_MIN, DAY_S), Confidence::FewAccesses);
         // The curve expects 0.5.
         present.memory_hits = 0.1;

@@ -3,7 +3,7 @@
 //! A policy is a variant of [`Replacement`], an entry of [`Replacement::ALL`] and an arm of [`Replacement::cache`].
 
 use engine::policy::Clock2Q;
-use engine::policy::promotion::{Admission, LateReturn, Price, ThirdTouch};
+use engine::policy::promotion::{Admission, LateReturn, PromotionCondition, ThirdTouch};
 
 use super::admission_lru::AdmissionLru;
 use super::arc::Arc;
@@ -23,8 +23,8 @@ use super::{Cache, Outcome, Pages, run_accesses};
 pub enum Replacement {
     /// The engine's own policy.
     Default,
-    /// The engine's own policy with this price of a promotion to flash.
-    DefaultAt(Price),
+    /// The engine's own policy with this condition of a promotion to flash.
+    DefaultAt(PromotionCondition),
     /// Least recently used.
     Lru,
     /// ARC.
@@ -60,11 +60,11 @@ impl Replacement {
         ("belady", Replacement::Belady),
     ];
 
-    /// Policies whose misses and writes are compared, with their names: the default at each price, cheapest first, then
-    /// others.
+    /// Policies whose misses and writes are compared, with their names: the default under each condition, laxest first,
+    /// then others.
     pub fn frontier() -> Vec<(String, Replacement)> {
-        let default =
-            Price::ALL.map(|price| (format!("default, price {}", price.value()), Replacement::DefaultAt(price)));
+        let default = PromotionCondition::ALL
+            .map(|condition| (format!("default, price {}", condition.price()), Replacement::DefaultAt(condition)));
         let others = [Replacement::Lru, Replacement::S3Fifo, Replacement::ThirdTouch];
         let name = |policy| {
             Replacement::ALL.iter().find(|known| known.1 == policy).expect("every policy of the frontier is in ALL").0
@@ -100,12 +100,14 @@ impl Replacement {
     /// cache in front has room for `memory` pages. The other policies have no stage: all their pages are on flash.
     pub fn flash(self, slots: usize, stage: usize, memory: usize, pages: &Pages) -> Box<dyn Cache> {
         match self {
-            Replacement::Default => Replacement::DefaultAt(Price::default()).flash(slots, stage, memory, pages),
-            Replacement::DefaultAt(price) => {
+            Replacement::Default => {
+                Replacement::DefaultAt(PromotionCondition::default()).flash(slots, stage, memory, pages)
+            }
+            Replacement::DefaultAt(condition) => {
                 let slots = slots.max(1);
                 let memory = if stage > 0 { stage } else { memory };
                 let mut admission = LateReturn::new(slots as u64, memory as u64);
-                admission.set_price(price);
+                admission.set_condition(condition);
                 Box::new(Staged::new(admission, stage.min(slots), slots, pages.distinct))
             }
             other => other.cache(slots, pages),

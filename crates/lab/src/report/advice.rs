@@ -1,6 +1,6 @@
 //! Presentation of advice: for a volume in service (command and HTTP interface alike), and for a trace.
 
-use crate::advice::{Advice, Confidence, LiveMeasurements, Present, PresentCache, Purchase, Side, Step};
+use crate::advice::{Advice, CacheAdvice, Confidence, LiveMeasurements, PresentCache, PresentLoad, Purchase, Step};
 use engine::policy::curve::{CurvePoint, CurveStats, VolumeCurves};
 use messages::report::{
     ARRAY_NS, Assumptions, BackingRequests, Counts, Curve, MissRatioCurve, PurchaseAdvice, SideAdvice, StepAdvice,
@@ -62,7 +62,7 @@ pub fn of_volume(
         curves: VolumeCurves { memory: curve_stats(&curve.memory), flash: curve_stats(&curve.flash) },
         seconds,
         rate: per_second(requests),
-        present: Present {
+        present: PresentLoad {
             memory_hits: ratio(report.memory_hits),
             flash_hits: ratio(report.flash_hits),
             prefetched: ratio(report.prefetched_hits),
@@ -125,7 +125,7 @@ fn empty_advice(report: &VolumeReport) -> VolumeAdvice {
 }
 
 /// Advice for one kind of cache.
-fn side(side: &Side) -> SideAdvice {
+fn side(cache: &CacheAdvice) -> SideAdvice {
     let step = |step: &Step| StepAdvice {
         size_bytes: step.size_bytes,
         hit_ratio: step.hit_ratio,
@@ -135,9 +135,9 @@ fn side(side: &Side) -> SideAdvice {
         saved_spindles: step.saved_spindles,
     };
     SideAdvice {
-        today: side.today.map(|PresentCache { size_bytes, hit_ratio }| TodayAdvice { size_bytes, hit_ratio }),
-        knee_bytes: side.knee.map(|at| side.steps[at].size_bytes),
-        purchase: side.purchase.map(|purchase: Purchase| PurchaseAdvice {
+        today: cache.present.map(|PresentCache { size_bytes, hit_ratio }| TodayAdvice { size_bytes, hit_ratio }),
+        knee_bytes: cache.knee.map(|at| cache.steps[at].size_bytes),
+        purchase: cache.purchase.map(|purchase: Purchase| PurchaseAdvice {
             size_bytes: purchase.size_bytes,
             hit_ratio_before: purchase.hit_ratio_before,
             latency_before_us: purchase.latency_before_ns / 1e3,
@@ -146,7 +146,7 @@ fn side(side: &Side) -> SideAdvice {
             saved_reads_per_s: purchase.saved_reads_per_s,
             saved_spindles: purchase.saved_spindles,
         }),
-        steps: side.steps.iter().map(step).collect(),
+        steps: cache.steps.iter().map(step).collect(),
     }
 }
 

@@ -22,7 +22,7 @@ const MIB: u64 = 1 << 20;
 /// Longest wait of a healthy volume's request: the time-out that drops a hung mirror, plus a second.
 const WAIT_MAX: Nanos = Nanos::from_secs(3);
 /// Longest wait while both mirrors hang.
-const WAIT_MAX_LAST: Nanos = Nanos::from_secs(33);
+const WAIT_MAX_BOTH_MIRRORS: Nanos = Nanos::from_secs(33);
 /// Clients per volume.
 const CLIENTS: u64 = 4;
 /// Blocks per client, `CLIENTS` blocks apart.
@@ -135,7 +135,7 @@ pub type ViolationText = String;
 /// Runs the options.
 pub fn run(options: &HangOptions) -> Result<(), ViolationText> {
     let fail = |message: String| Err(format!("{options}: {message}"));
-    let (fixture, test_volumes) = first_session(options);
+    let (fixture, test_volumes) = set_up(options);
     let stop = Rc::<Cell<bool>>::default();
     let violation = Rc::<RefCell<Option<ViolationText>>>::default();
     for (index, test_volume) in test_volumes.iter().enumerate() {
@@ -167,7 +167,7 @@ pub fn run(options: &HangOptions) -> Result<(), ViolationText> {
     if let Some(message) = violation.take() {
         return fail(message);
     }
-    let wait_max = if options.hung == HungDevice::BothMirrors { WAIT_MAX_LAST } else { WAIT_MAX };
+    let wait_max = if options.hung == HungDevice::BothMirrors { WAIT_MAX_BOTH_MIRRORS } else { WAIT_MAX };
     for (index, test_volume) in test_volumes.iter().enumerate() {
         if index == 0 && options.hung == HungDevice::Backing {
             continue;
@@ -212,7 +212,7 @@ pub fn run(options: &HangOptions) -> Result<(), ViolationText> {
 }
 
 /// Creates a world with volumes and, if drawn, newly formatted flash devices.
-fn first_session(options: &HangOptions) -> (Fixture, Vec<Rc<TestVolume>>) {
+fn set_up(options: &HangOptions) -> (Fixture, Vec<Rc<TestVolume>>) {
     let fixture = fixture(options.seed);
     for index in 0..options.volumes {
         fixture.add_disk(&name(index), out_of_order_disk(32 * MIB));

@@ -101,7 +101,7 @@ pub struct Stream {
     random: Random,
     next: u64,
     accesses_drawn: u64,
-    weights: u64,
+    weight_sum: u64,
     zipf: Option<Zipf>,
 }
 
@@ -120,9 +120,9 @@ impl Stream {
             Skew::Zipf(exponent) => Some(Zipf::new(positions, exponent)),
             _ => None,
         };
-        let weights = pattern.mix.iter().map(|part| u64::from(part.weight)).sum();
-        assert!(weights > 0, "a mix has a positive total weight");
-        Stream { pattern, random: Random::new(seed, client), next: 0, accesses_drawn: 0, weights, zipf }
+        let weight_sum = pattern.mix.iter().map(|part| u64::from(part.weight)).sum();
+        assert!(weight_sum > 0, "a mix has a positive total weight");
+        Stream { pattern, random: Random::new(seed, client), next: 0, accesses_drawn: 0, weight_sum, zipf }
     }
 
     /// Draws the next access.
@@ -146,7 +146,7 @@ impl Stream {
         if mix.len() == 1 {
             return mix[0];
         }
-        let mut offset = self.random.below(self.weights);
+        let mut offset = self.random.below(self.weight_sum);
         let chosen = mix.iter().find(|part| match offset.checked_sub(u64::from(part.weight)) {
             None => true,
             Some(less) => {

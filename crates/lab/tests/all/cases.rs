@@ -10,7 +10,7 @@ mod fail_write_k;
 mod flash_devices;
 mod flash_log;
 mod flash_pages;
-mod flash_shares;
+mod flash_quotas;
 mod flash_states;
 mod flush_ends;
 mod hangs;

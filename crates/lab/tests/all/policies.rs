@@ -53,7 +53,7 @@ fn memory_replacement_beats_the_best_of_nine_policies_per_row() {
     let Some(traces) = Traces::open() else { return };
     let mut rows = Vec::new();
     println!("{:28} {:>4} {:>8} {:>8} {:>8} {:>8}", "4 KiB", "size", "default", "S3-FIFO", "LRU", "Belady");
-    for row in traces.published().into_iter().filter(|row| !row.large) {
+    for row in traces.published().into_iter().filter(|row| !row.is_page_sized) {
         let measured = Replacement::Default.run(row.slots, traces.pages(&row)).miss_ratio();
         let [s3, lru, belady] = ["S3FIFO", "LRU", "Belady"].map(|column| row.miss_ratio(column));
         println!("{:28} {:>2} % {measured:>8.4} {s3:>8.4} {lru:>8.4} {belady:>8.4}", row.trace, row.percent);
@@ -89,7 +89,8 @@ fn measure_admission(name: &'static str, rows: &[(Row, Outcome)], run: impl Fn(&
 #[test]
 fn flash_beats_lru_hits_with_an_eighth_of_its_writes() {
     let Some(traces) = Traces::open() else { return };
-    let rows: Vec<_> = traces.published().into_iter().filter(|row| row.large && SIZES.contains(&row.percent)).collect();
+    let rows: Vec<_> =
+        traces.published().into_iter().filter(|row| row.is_page_sized && SIZES.contains(&row.percent)).collect();
     let rows: Vec<_> = rows
         .into_iter()
         .map(|row| {
@@ -154,7 +155,7 @@ fn sampled_curve_is_close_to_the_exact_one() {
             (exact.miss_ratio(slots) - sampled.miss_ratio(slots as u64)).abs()
         };
         let error = mean((1..=100).map(off));
-        println!("{:28} {:>6} KiB: off by {error:.4}", row.trace, if row.large { 64 } else { 4 });
+        println!("{:28} {:>6} KiB: off by {error:.4}", row.trace, if row.is_page_sized { 64 } else { 4 });
         assert!(error <= 0.03, "{}: the curve is off by {error:.4}", row.trace);
         let published = (exact.miss_ratio(row.slots) - row.miss_ratio("LRU")).abs();
         assert!(published <= 0.0002, "the exact curve differs from the published one by {published:.4}");

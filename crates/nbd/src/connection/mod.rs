@@ -96,13 +96,13 @@ impl<S: Seam> Connection<S> {
     fn is_full(&self) -> bool {
         self.is_streaming.get()
             || self.requests_in_flight.get() >= self.limits.options.requests_max
-            || self.duplex.queued_bytes() + self.held_bytes.get() >= self.limits.held_bytes()
+            || self.duplex.queued_bytes() + self.held_bytes.get() >= self.limits.held_quota_bytes()
             || self.is_full_of_payload()
     }
 
     /// True while no further write data is accepted; implies [`Connection::is_full`].
     fn is_full_of_payload(&self) -> bool {
-        self.payload_bytes.get() >= self.limits.payload_bytes()
+        self.payload_bytes.get() >= self.limits.payload_quota_bytes()
     }
 }
 

@@ -11,8 +11,8 @@ use std::rc::Rc;
 use compio::BufResult;
 
 use super::RealSeam;
+use super::descriptor_shortage::count_accept_error;
 use super::op::{Action, Operation, submit};
-use super::shortage::count_accept_error;
 use super::stream::RealStream;
 use crate::{Address, Listener};
 

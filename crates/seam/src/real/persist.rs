@@ -385,7 +385,7 @@ impl PersistedPool {
         self.map.head().overflowed.load(Ordering::Relaxed) == 0
     }
 
-    /// The owners that have tags.
+    /// IDs of the volumes that have tags.
     pub fn owners(&self) -> Vec<u64> {
         self.images.borrow().keys().copied().collect()
     }

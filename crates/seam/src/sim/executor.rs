@@ -1,7 +1,7 @@
 //! The task executor: one thread; ready tasks run in order of arrival or in an order drawn from the seed.
 //!
-//! A task's waker is made with its slot and serves all later tasks of the slot, unless a clone of the waker remains.
-//! Neither waking nor polling allocates, and a stale waker wakes no task.
+//! Tasks that reuse a slot share one waker, unless a clone of the waker outlives its task. Neither waking nor polling
+//! allocates, and a stale waker wakes no task.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use std::task::{Wake, Waker};
 
 use crate::rng::Rng;
 
-/// Index of the task that `run_until` polls in place; it has no slot.
+/// Index of the task that `run_until` polls in place. Its entry in `Tasks` stays empty.
 pub(super) const MAIN: u32 = 0;
 
 /// Order of ready tasks.
@@ -30,28 +30,28 @@ pub(super) type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Indices of the ready tasks. Wakers are `Send` by their type, hence the lock, which is never contended.
 #[derive(Default)]
-struct Queue(Mutex<VecDeque<u32>>);
+struct ReadyIndices(Mutex<VecDeque<u32>>);
 
-impl Queue {
+impl ReadyIndices {
     fn lock(&self) -> MutexGuard<'_, VecDeque<u32>> {
         self.0.lock().expect("no holder of the queue panics")
     }
 }
 
 /// The target of a waker.
-struct Slot {
+struct WakeTarget {
     index: u32,
     queued: AtomicBool,
-    queue: Arc<Queue>,
+    queue: Arc<ReadyIndices>,
 }
 
-impl Slot {
-    fn new(index: u32, queue: &Arc<Queue>) -> Arc<Slot> {
-        Arc::new(Slot { index, queued: AtomicBool::new(false), queue: Arc::clone(queue) })
+impl WakeTarget {
+    fn new(index: u32, queue: &Arc<ReadyIndices>) -> Arc<WakeTarget> {
+        Arc::new(WakeTarget { index, queued: AtomicBool::new(false), queue: Arc::clone(queue) })
     }
 }
 
-impl Wake for Slot {
+impl Wake for WakeTarget {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -63,14 +63,14 @@ impl Wake for Slot {
     }
 }
 
-/// The ready queue: the part of the executor that wakers reach.
+/// The ready queue and the waker of each slot.
 #[derive(Default)]
-pub(super) struct ReadyQueue {
-    queue: Arc<Queue>,
-    slots: RefCell<Vec<Arc<Slot>>>,
+pub(super) struct ReadyTasks {
+    queue: Arc<ReadyIndices>,
+    wake_targets: RefCell<Vec<Arc<WakeTarget>>>,
 }
 
-impl ReadyQueue {
+impl ReadyTasks {
     /// Empties the ready queue.
     pub(super) fn clear(&self) {
         self.queue.lock().clear();
@@ -78,17 +78,17 @@ impl ReadyQueue {
 
     /// The waker of a started task.
     pub(super) fn waker(&self, index: u32) -> Waker {
-        Waker::from(Arc::clone(&self.slots.borrow()[index as usize]))
+        Waker::from(Arc::clone(&self.wake_targets.borrow()[index as usize]))
     }
 
     /// Makes a slot's new task ready for its first poll.
     pub(super) fn start(&self, index: u32) {
-        let mut slots = self.slots.borrow_mut();
-        while slots.len() <= index as usize {
-            let next = slots.len() as u32;
-            slots.push(Slot::new(next, &self.queue));
+        let mut targets = self.wake_targets.borrow_mut();
+        while targets.len() <= index as usize {
+            let next = targets.len() as u32;
+            targets.push(WakeTarget::new(next, &self.queue));
         }
-        slots[index as usize].wake_by_ref();
+        targets[index as usize].wake_by_ref();
     }
 
     /// Takes the next task to run.
@@ -102,22 +102,22 @@ impl ReadyQueue {
             _ => queue.pop_front()?,
         };
         drop(queue);
-        self.slots.borrow()[index as usize].queued.store(false, Ordering::Relaxed);
+        self.wake_targets.borrow()[index as usize].queued.store(false, Ordering::Relaxed);
         Some(index)
     }
 
     /// Ends a task: its remaining wakers have no effect.
     pub(super) fn end(&self, index: u32) {
-        let slot = &mut self.slots.borrow_mut()[index as usize];
-        if slot.queued.load(Ordering::Relaxed) {
+        let target = &mut self.wake_targets.borrow_mut()[index as usize];
+        if target.queued.load(Ordering::Relaxed) {
             self.queue.lock().retain(|other| *other != index);
         }
-        // A remaining waker keeps the old slot, which stays marked as queued.
-        if Arc::strong_count(slot) > 1 {
-            slot.queued.store(true, Ordering::Relaxed);
-            *slot = Slot::new(index, &self.queue);
+        // A remaining waker keeps the old target, which stays marked as queued.
+        if Arc::strong_count(target) > 1 {
+            target.queued.store(true, Ordering::Relaxed);
+            *target = WakeTarget::new(index, &self.queue);
         } else {
-            slot.queued.store(false, Ordering::Relaxed);
+            target.queued.store(false, Ordering::Relaxed);
         }
     }
 }
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn waker_of_an_ended_task_has_no_effect() {
-        let (rng, ready) = (Rng::new(1, 1), ReadyQueue::default());
+        let (rng, ready) = (Rng::new(1, 1), ReadyTasks::default());
         ready.start(1);
         assert_eq!(ready.pop(TaskOrder::Fifo, &rng), Some(1));
         let stale = ready.waker(1);
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn task_woken_twice_runs_once() {
-        let (rng, ready) = (Rng::new(1, 1), ReadyQueue::default());
+        let (rng, ready) = (Rng::new(1, 1), ReadyTasks::default());
         ready.start(3);
         ready.waker(3).wake();
         assert_eq!(ready.pop(TaskOrder::Fifo, &rng), Some(3));
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn ready_task_that_ends_does_not_run_again() {
-        let (rng, ready) = (Rng::new(1, 1), ReadyQueue::default());
+        let (rng, ready) = (Rng::new(1, 1), ReadyTasks::default());
         ready.start(1);
         ready.start(2);
         ready.end(1);

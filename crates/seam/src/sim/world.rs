@@ -9,7 +9,7 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
 use super::block::{Content, Pool};
-use super::executor::{MAIN, ReadyQueue, TaskOrder, Tasks};
+use super::executor::{MAIN, ReadyTasks, TaskOrder, Tasks};
 use super::metadata_sectors::MetadataSectors;
 use super::persist::{PersistTags, PersistedPool};
 use super::timer::{Action, Event, Timers};
@@ -91,7 +91,7 @@ pub(super) struct WorldState {
     order_rng: Rng,
     pub(super) disk_rng: Rng,
     pub(super) wire_rng: Rng,
-    ready: ReadyQueue,
+    ready: ReadyTasks,
     tasks: RefCell<Tasks>,
     pub(super) timers: RefCell<Timers>,
     trace: RefCell<Trace>,
@@ -176,7 +176,7 @@ impl World {
             order_rng: Rng::new(seed, 2),
             disk_rng: Rng::new(seed, 3),
             wire_rng: Rng::new(seed, 4),
-            ready: ReadyQueue::default(),
+            ready: ReadyTasks::default(),
             tasks: RefCell::default(),
             timers: RefCell::default(),
             trace: RefCell::new(Trace::new(spec.trace)),

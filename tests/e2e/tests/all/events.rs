@@ -332,7 +332,7 @@ fn tls_webhook_receives_posts_only_with_a_trusted_certificate() {
     let daemon = distrusting.start();
     daemon.command(&["volume", "pause", "v"]);
     let reason = wait_for("a refusal", || status(&daemon)["webhook"]["failed"].as_str().map(str::to_owned));
-    assert!(reason.contains("an authority that is not trusted here"), "{reason}");
+    assert!(reason.contains("a CA that is not trusted here"), "{reason}");
     assert!(bodies.try_recv().is_err() && !status(&daemon).to_string().contains("s3cret"));
     daemon.stop();
     let trusting = fixture_trusting(&certificate);

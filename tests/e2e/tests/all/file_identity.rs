@@ -15,9 +15,9 @@ const MIB: u64 = 1 << 20;
 struct Mounted(PathBuf);
 
 impl Mounted {
-    fn of(device: &Path, place: &Path) -> Option<Mounted> {
-        std::fs::create_dir_all(place).expect("the folder can be created");
-        run(Command::new("mount").arg(device).arg(place)).then(|| Mounted(place.to_owned()))
+    fn of(device: &Path, mount_point: &Path) -> Option<Mounted> {
+        std::fs::create_dir_all(mount_point).expect("the folder can be created");
+        run(Command::new("mount").arg(device).arg(mount_point)).then(|| Mounted(mount_point.to_owned()))
     }
 }
 
@@ -35,11 +35,11 @@ fn run(command: &mut Command) -> bool {
 
 /// A mounted XFS file system in a file on a loop device; prints `SKIPPED` and returns
 /// `None` where that is impossible.
-fn xfs(fixture: &Fixture, file: &Path, place: &Path) -> Option<(LoopDevice, Mounted)> {
+fn xfs(fixture: &Fixture, file: &Path, mount_point: &Path) -> Option<(LoopDevice, Mounted)> {
     // The smallest file system that `mkfs.xfs` creates.
     let made = LoopDevice::attach(file, 320 * MIB, 512).ok();
     let made = made.filter(|device| run(Command::new("mkfs.xfs").arg("-q").arg(device.path())));
-    let mounted = made.and_then(|device| Mounted::of(device.path(), place).map(|mounted| (device, mounted)));
+    let mounted = made.and_then(|device| Mounted::of(device.path(), mount_point).map(|mounted| (device, mounted)));
     if mounted.is_none() {
         let folder = fixture.folder.path().display();
         let _ =
@@ -51,9 +51,9 @@ fn xfs(fixture: &Fixture, file: &Path, place: &Path) -> Option<(LoopDevice, Moun
 #[test]
 fn file_on_xfs_is_the_same_backing_on_another_device_number() {
     let mut fixture = Fixture::new();
-    let (image, place) = (fixture.folder.join("xfs.img"), fixture.folder.join("mounted"));
-    let Some((device, mounted)) = xfs(&fixture, &image, &place) else { return };
-    let backing = place.join("v.img");
+    let (image, mount_point) = (fixture.folder.join("xfs.img"), fixture.folder.join("mounted"));
+    let Some((device, mounted)) = xfs(&fixture, &image, &mount_point) else { return };
+    let backing = mount_point.join("v.img");
     File::create(&backing).and_then(|file| file.set_len(MIB)).expect("the file system can be written");
     fixture.add_volume_on("v", &backing.display().to_string(), "");
     let daemon = fixture.start();
@@ -69,7 +69,7 @@ fn file_on_xfs_is_the_same_backing_on_another_device_number() {
     let other = LoopDevice::attach(&fixture.folder.join("other.img"), MIB, 512).expect("loop devices are permitted");
     let device = LoopDevice::attach_existing(&image, 512).expect("loop devices are permitted");
     assert!(other.path() == first || device.path() != first, "the device number has changed");
-    let _mounted = Mounted::of(device.path(), &place).expect("mounting is permitted");
+    let _mounted = Mounted::of(device.path(), &mount_point).expect("mounting is permitted");
     let daemon = fixture.start();
     let mut client =
         Client::connect(&fixture.endpoint(), "v").unwrap_or_else(|error| panic!("{error}:\n{}", daemon.log()));

@@ -23,25 +23,25 @@ pub struct NbdTarget {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NbdTargetError {
     /// The URI has another scheme.
-    #[error("\"{0}\" is not an NBD URI: write nbd://host:port/export or nbd+unix:///export?socket=/path")]
+    #[error("\"{0}\" is not an NBD URI; write nbd://host:port/export or nbd+unix:///export?socket=/path")]
     Scheme(String),
     /// TLS is not supported as a client.
     #[error("\"{0}\": TLS towards a backing is not supported; use nbd:// inside a tunnel, or nbd+unix://")]
     Tls(String),
     /// The port is not a valid number.
-    #[error("\"{0}\" is not a port: use a number from 1 to 65535")]
+    #[error("\"{0}\" is not a port; use a number from 1 to 65535")]
     Port(String),
     /// The host is missing.
-    #[error("no host: write nbd://host:port/export")]
+    #[error("no host; write nbd://host:port/export")]
     NoHost,
     /// The socket is missing.
-    #[error("no socket: write nbd+unix:///export?socket=/path")]
+    #[error("no socket; write nbd+unix:///export?socket=/path")]
     NoSocket,
     /// A query parameter is unknown.
     #[error("\"{0}\" is not a parameter of an NBD URI; nbd+unix:// takes socket=/path")]
     Parameter(String),
     /// A percent escape is malformed.
-    #[error("\"{0}\" has an invalid percent escape: two hexadecimal digits of UTF-8 must follow each percent sign")]
+    #[error("\"{0}\" has an invalid percent escape; write two hexadecimal digits of UTF-8 after each percent sign")]
     Escape(String),
     /// The name is longer than the protocol allows.
     #[error("the export's name has {0} bytes; the maximum is 4096")]

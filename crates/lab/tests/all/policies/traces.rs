@@ -9,7 +9,7 @@ pub struct Row {
     /// File name of the trace.
     pub trace: String,
     /// True for pages of 64 KiB, false for blocks of 4 KiB.
-    pub large: bool,
+    pub is_page_sized: bool,
     /// Cache size in percent of the footprint.
     pub percent: u64,
     /// Cache size in pages.
@@ -60,7 +60,7 @@ impl Traces {
                 let number = |at: usize| fields[at].parse::<f64>().expect("the field is a number");
                 let columns = (4..fields.len()).map(|at| (heads[at].to_owned(), number(at))).collect();
                 let (percent, slots) = (number(2) as u64, number(3) as usize);
-                Row { trace: fields[0].to_owned(), large: fields[1] == "64k", percent, slots, columns }
+                Row { trace: fields[0].to_owned(), is_page_sized: fields[1] == "64k", percent, slots, columns }
             })
             .collect()
     }
@@ -72,7 +72,7 @@ impl Traces {
             .iter()
             .find(|(name, _)| *name == row.trace)
             .expect("the folder contains every trace of the table");
-        if row.large { &recording.pages } else { &recording.blocks }
+        if row.is_page_sized { &recording.pages } else { &recording.blocks }
     }
 
     /// Reads one trace.

@@ -1,4 +1,4 @@
-//! Flash shares: a reserved minimum holds beside a greedy neighbour, and a maximum is never exceeded.
+//! Flash quotas: a minimum holds beside a greedy neighbour, and a maximum is never exceeded.
 
 use engine::{CoreSpec, FlashQuota, PageAmount, PageNo, QuotaError, Volume};
 use lab::fixture::{Fixture, Target, out_of_order_disk, read, write};
@@ -10,7 +10,7 @@ use seam::sim::{SimSeam, WorldSpec};
 const MIB: u64 = 1 << 20;
 
 /// Creates a world with flash for at least 150 pages, and two volumes.
-fn two_volumes(seed: u64, shares: [FlashQuota; 2]) -> (Fixture, [Volume<SimSeam>; 2]) {
+fn two_volumes(seed: u64, quotas: [FlashQuota; 2]) -> (Fixture, [Volume<SimSeam>; 2]) {
     let spec = WorldSpec { blocks: 128, time_max: Nanos::from_secs(100_000), ..WorldSpec::new(seed) };
     let fixture = Fixture::new(spec, CoreSpec { readahead_max_bytes: 0, ..CoreSpec::default() });
     let devices = FlashOptions::plain(2, MIB, 8);
@@ -19,8 +19,8 @@ fn two_volumes(seed: u64, shares: [FlashQuota; 2]) -> (Fixture, [Volume<SimSeam>
     opened.expect("the devices are empty");
     let volumes = ["small", "greedy"].map(|name| {
         fixture.add_disk(name, out_of_order_disk(64 * MIB));
-        let share = shares[usize::from(name == "greedy")].clone();
-        fixture.attach(name, |spec| spec.flash = share).expect("the log has no data of it")
+        let quota = quotas[usize::from(name == "greedy")].clone();
+        fixture.attach(name, |spec| spec.flash = quota).expect("the log has no data of the volume")
     });
     fixture.world.run_for(Nanos::from_secs(1)).expect("no task is stuck");
     (fixture, volumes)
@@ -41,10 +41,10 @@ fn min(pages: u64) -> FlashQuota {
 }
 
 #[test]
-fn case_24_minimum_share_holds_beside_a_greedy_neighbour() {
+fn case_24_minimum_quota_holds_beside_a_greedy_neighbour() {
     // Without a minimum the neighbour takes the pages, so the test can fail.
-    for (reserved, share) in [(40, min(40)), (0, FlashQuota::default())] {
-        let (fixture, [small, greedy]) = two_volumes(1, [share, FlashQuota::default()]);
+    for (reserved, quota) in [(40, min(40)), (0, FlashQuota::default())] {
+        let (fixture, [small, greedy]) = two_volumes(1, [quota, FlashQuota::default()]);
         read_rounds(&fixture, &small, 3 * MIB, 20, || ());
         let before = small.stats().flash.pages;
         assert!(before >= 40, "{before} pages of its hot set were promoted");
@@ -68,8 +68,8 @@ fn case_24_minimum_share_holds_beside_a_greedy_neighbour() {
 fn case_24_pinned_pages_are_loaded_kept_and_updated() {
     // Without a pin none of the pages would be there, so the test can fail.
     for pinned in [vec![PageNo(8)..PageNo(20), PageNo(40)..PageNo(48)], Vec::new()] {
-        let share = FlashQuota { pinned: pinned.clone(), ..FlashQuota::default() };
-        let (fixture, [small, greedy]) = two_volumes(4, [share.clone(), FlashQuota::default()]);
+        let quota = FlashQuota { pinned: pinned.clone(), ..FlashQuota::default() };
+        let (fixture, [small, greedy]) = two_volumes(4, [quota.clone(), FlashQuota::default()]);
         fixture.world.run_for(Nanos::from_secs(10)).expect("no task is stuck");
         let flash = small.stats().flash;
         let count = pinned.iter().map(PageNo::count).sum::<u64>();
@@ -95,7 +95,7 @@ fn case_24_pinned_pages_are_loaded_kept_and_updated() {
         let before = counts();
         fixture.world.run_for(Nanos::from_secs(3_600)).expect("no task is stuck");
         assert_eq!(counts(), before, "case 21: an hour without clients");
-        small.set_flash_quota(FlashQuota::default()).expect("a smaller share is always accepted");
+        small.set_flash_quota(FlashQuota::default()).expect("a smaller quota is always accepted");
         read_rounds(&fixture, &greedy, 16 * MIB, 25, || ());
         assert!(small.stats().flash.pages < count, "unpinned pages are evicted like others");
     }
@@ -117,9 +117,9 @@ fn pinning_more_than_fits_is_refused() {
 }
 
 #[test]
-fn maximum_share_holds_and_admits_a_new_hot_set() {
-    let share = FlashQuota { max: Some(PageAmount::Pages(50)), ..FlashQuota::default() };
-    let (fixture, [small, _]) = two_volumes(2, [share, FlashQuota::default()]);
+fn maximum_quota_holds_and_admits_a_new_hot_set() {
+    let quota = FlashQuota { max: Some(PageAmount::Pages(50)), ..FlashQuota::default() };
+    let (fixture, [small, _]) = two_volumes(2, [quota, FlashQuota::default()]);
     let check_max = || assert!(small.stats().flash.pages <= 50, "{} pages", small.stats().flash.pages);
     read_rounds(&fixture, &small, 6 * MIB, 20, check_max);
     assert!(small.stats().flash.pages >= 45, "{:?}", small.stats().flash);
@@ -138,12 +138,12 @@ fn overcommitted_minimum_is_refused_and_live_changes_hold() {
     assert_eq!(greedy.flash_quota(), FlashQuota::default());
     let backwards = FlashQuota { max: Some(PageAmount::Pages(3)), ..min(4) };
     assert!(matches!(greedy.set_flash_quota(backwards), Err(QuotaError::MinAboveMax { .. })));
-    small.set_flash_quota(FlashQuota::default()).expect("a smaller share is always accepted");
+    small.set_flash_quota(FlashQuota::default()).expect("a smaller quota is always accepted");
     greedy.set_flash_quota(min(slots - 50)).expect("nothing is reserved for others");
     read_rounds(&fixture, &greedy, 16 * MIB, 30, || ());
     greedy
         .set_flash_quota(FlashQuota { max: Some(PageAmount::PerMille(100)), ..FlashQuota::default() })
-        .expect("a smaller share is always accepted");
+        .expect("a smaller quota is always accepted");
     read_rounds(&fixture, &small, 9 * MIB, 30, || ());
     let pages_on_flash = greedy.stats().flash.pages;
     assert!(pages_on_flash < slots / 2, "pages above its maximum are evicted first: {pages_on_flash} of {slots}");
