@@ -21,7 +21,7 @@ const SEVERITY: Severity = Severity::Warning;
 /// Reads the keys; `None` without a mail server, and after a problem.
 pub(super) fn read_mail(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Option<MailConfig> {
     let encryption = section.get::<Encryption>("mail_tls", source);
-    let authorities = section.get::<String>("mail_ca", source).map(|text| folder.join(text.value));
+    let ca_file = section.get::<String>("mail_ca", source).map(|text| folder.join(text.value));
     let user = section.get::<String>("mail_user", source);
     let password_file = section.get::<String>("mail_password_file", source);
     let min_severity = section.get::<Severity>("mail_severity", source).map_or(SEVERITY, |severity| severity.value);
@@ -60,7 +60,7 @@ pub(super) fn read_mail(section: &Section<'_>, folder: &Path, source: &mut Sourc
         source.problem(&span, format!("\"{server}\" is not a mail server"), remedy);
         return None;
     };
-    let server = MailServer { host, port, encryption: encryption_in_force, authorities, login };
+    let server = MailServer { host, port, encryption: encryption_in_force, ca_file, login };
     Some(MailConfig { server, from: from?.value, to: to?, min_severity })
 }
 

@@ -193,7 +193,7 @@ fn mail_keys_are_validated_together() {
     );
     let login = Login { user: "u".to_owned(), password_file: "/etc/hotset/p".into() };
     assert_eq!((whole.server.port, whole.server.login), (587, Some(login)));
-    assert_eq!((whole.server.authorities, whole.min_severity), (Some("/etc/hotset/ca.crt".into()), Severity::Info));
+    assert_eq!((whole.server.ca_file, whole.min_severity), (Some("/etc/hotset/ca.crt".into()), Severity::Info));
     assert_eq!(mail("mail_server = \"[::1]:2525\"\nmail_tls = \"none\"").server.port, 2525);
 }
 

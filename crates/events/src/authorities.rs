@@ -25,9 +25,9 @@ pub fn trusted_authorities(file: Option<&Path>, key: &str) -> Result<Vec<tls::Ce
 pub fn tls_error_text(error: &Error, key: &str, no_tls: &str) -> Option<String> {
     match error {
         // `BadSignature`: an authority with the name of a trusted one, and another key.
-        Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => Some(format!(
-            "its certificate was signed by a CA that is not trusted here; specify it in [alerts] {key}"
-        )),
+        Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
+            Some(format!("its certificate was signed by a CA that is not trusted here; specify it in [alerts] {key}"))
+        }
         Error::InvalidCertificate(error) => Some(format!("its certificate is refused: {error}")),
         Error::InvalidMessage(_) => Some(format!("it does not speak TLS; {no_tls}")),
         _ => None,

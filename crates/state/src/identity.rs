@@ -303,6 +303,7 @@ impl State {
         if let Some(content) = record.and_then(|record| record.content.as_mut()) {
             // The places of samples depend on the size.
             *content = ContentRecord { size_bytes, samples: String::new(), ..content.clone() };
+            self.revision += 1;
         }
     }
 
@@ -378,6 +379,7 @@ impl State {
             record.volume_id = drawn;
             record.dirty_on_flash = None;
             record.cached_on = None;
+            self.revision += 1;
             stores.iter().for_each(|store| self.discard_data(volume_id, Some(store)));
         }
         drawn

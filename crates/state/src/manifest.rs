@@ -157,8 +157,8 @@ fn check_age(current: &State, inventory: &StoreInventory) -> Result<(), RebuildE
 
 /// Rebuilds the records from the findings on a store's devices. Fields of `current` that no device can know (tokens,
 /// wear) stay. Every volume counts as not cleanly stopped. Clean pages are trusted only for volumes with dirty data in
-/// the store, which are served with that store or not at all. A volume that another directory, or this one with newer
-/// records, has served since keeps its present record: its data in the log is older than its backing.
+/// the store, which are served with that store or not at all. A volume that was served without the store's data since,
+/// by another directory or by this one, keeps its present record: its data in the log is older than its backing.
 pub fn rebuild(current: State, inventory: &StoreInventory) -> Result<(State, Vec<Holding>), RebuildError> {
     if inventory.ownership.is_none() {
         return Err(RebuildError::NoOwner);
@@ -169,16 +169,19 @@ pub fn rebuild(current: State, inventory: &StoreInventory) -> Result<(State, Vec
     let Ownership { owner, epoch, life } = inventory.ownership;
     let is_own = uuid_of(&current.identity) == Some(owner);
     // The store's copy is written at the next start with it, so this directory's records may be newer.
-    let is_newer_here = is_own && current.revision > manifest.revision;
-    let mut volumes = manifest.volumes.clone();
-    let served_since = |volume: &VolumeRecord| {
-        let is_match = |one: &VolumeRecord| one.backing_identity == volume.backing_identity || one.name == volume.name;
-        current.served_beside.contains(&volume.backing_identity) || current.volumes.iter().any(is_match)
+    let directory_is_newer = is_own && current.revision > manifest.revision;
+    let given_up_in = |stores: &[StoreRecord]| {
+        stores.iter().find(|record| record.store == inventory.store).map(|record| record.given_up.clone())
     };
-    let keeps_present = !is_own || is_newer_here;
-    if keeps_present {
-        volumes.retain(|volume| !served_since(volume));
-    }
+    let mut given_up = given_up_in(&manifest.stores).unwrap_or_default();
+    given_up.extend(given_up_in(&current.stores).unwrap_or_default());
+    let mut volumes = manifest.volumes.clone();
+    volumes.retain(|volume| {
+        let is_match = |one: &VolumeRecord| one.backing_identity == volume.backing_identity || one.name == volume.name;
+        let is_served_since =
+            current.served_beside.contains(&volume.backing_identity) || !is_own && current.volumes.iter().any(is_match);
+        !is_served_since && !given_up.contains(&show_volume_id(volume.volume_id))
+    });
     for volume in &mut volumes {
         volume.clean = false;
         let mut cached_on = volume.cached_on.take().unwrap_or_default();
@@ -192,10 +195,18 @@ pub fn rebuild(current: State, inventory: &StoreInventory) -> Result<(State, Vec
             content.destaged = content.destaged.max(u64::from(!is_trusted));
         }
     }
-    if keeps_present {
-        volumes.extend(current.volumes.iter().cloned());
+    if !is_own || directory_is_newer {
+        let is_restored = |one: &VolumeRecord| {
+            volumes.iter().any(|volume| {
+                volume.volume_id == one.volume_id
+                    || volume.name == one.name
+                    || volume.backing_identity == one.backing_identity
+            })
+        };
+        let kept: Vec<VolumeRecord> = current.volumes.iter().filter(|one| !is_restored(one)).cloned().collect();
+        volumes.extend(kept);
     }
-    let manifest = match is_newer_here {
+    let manifest = match directory_is_newer {
         false => manifest,
         true => Manifest {
             stores: current.stores,
@@ -227,10 +238,13 @@ pub fn rebuild(current: State, inventory: &StoreInventory) -> Result<(State, Vec
         ..current
     };
     let record = state.store_mut(&inventory.store);
-    let given_up = std::mem::take(&mut record.given_up);
-    *record =
-        StoreRecord { generation: inventory.generation, epoch, life, given_up, ..StoreRecord::new(&inventory.store) };
-    let given_up = record.given_up.clone();
+    *record = StoreRecord {
+        generation: inventory.generation,
+        epoch,
+        life,
+        given_up: given_up.clone(),
+        ..StoreRecord::new(&inventory.store)
+    };
     let holding = |(volume_id, blocks): (&VolumeId, &u64)| {
         let volume = state.by_id(*volume_id);
         Holding {
@@ -303,6 +317,13 @@ mod tests {
         removed.forget(served);
         let (made, _) = rebuild(removed, &inventory).expect("the records are complete");
         assert_eq!(made.by_name("web"), None, "it was served without that data, and removed since");
+        let mut discarded = made.clone();
+        discarded.identify(&Claim::plain("web", "disk-3"), || VolumeId(72)).expect("new");
+        discarded.store_mut("ab").given_up.insert(show_volume_id(VolumeId(7)));
+        discarded.served_beside.clear();
+        let (kept, holdings) = rebuild(discarded, &inventory).expect("the records are complete");
+        assert_eq!(kept.by_name("web").map(|web| web.volume_id), Some(VolumeId(72)), "the old data was given up");
+        assert!(holdings.iter().all(|holding| holding.volume_id != show_volume_id(VolumeId(7))));
         let (again, _) = rebuild(made, &inventory).expect("the records are complete");
         assert_eq!(again.by_name("web"), None, "a second rebuild takes no more than the first one");
         let nameless = StoreInventory { ownership: Ownership::default(), ..inventory.clone() };

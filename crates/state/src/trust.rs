@@ -395,8 +395,9 @@ impl fmt::Display for Refusal {
             Refusal::BackingGrew { name, known_bytes, found_bytes, loss } => write!(
                 f,
                 "its backing has {found_bytes} bytes and had {known_bytes}, which is not a multiple of 4096, and there \
-                 is dirty data of the last block: it would overwrite content past the former end. Restore the former \
-                 size, start, and let the served volume grow (hotset volume resize {name}); or, to keep the present \
+                 is dirty data of the last block: it would overwrite content past the former end. Unless clients have \
+                 written past that end, restore the former size, start, and let the served volume grow (hotset volume \
+                 resize {name}); or, to keep the present \
                  content of the backing: hotset volume adopt {name} --give-up {}, which discards {loss}",
                 loss.volume_id
             ),

@@ -70,7 +70,7 @@ impl Attachments {
             Ok(findings) => findings,
             Err(failure) => return requested.iter().map(|_| Err(failure.clone())).collect(),
         };
-        let mut served = self.volumes.served_names();
+        let mut served = self.volumes.occupied_names(requested);
         let mut unclean = Vec::new();
         let identified = self.records.change(|state| {
             let admissions =

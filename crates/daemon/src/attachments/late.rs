@@ -16,6 +16,8 @@ impl Attachments {
         tokio::task::spawn_local(async move {
             let name = requested.0.name.clone();
             match attach.end().await {
+                // `volume add` has failed meanwhile.
+                Err(_) if !parts.volumes.contains(&name) => {}
                 Ok(may_be_logged) => parts.serve_late(requested, placement, may_be_logged).await,
                 Err(failure) => {
                     log::error!(target: VOLUME, volume = name, "volume {name} is not served: {}", failure.message);
@@ -29,7 +31,7 @@ impl Attachments {
     async fn serve_late(&self, requested: RequestedVolume, placement: Placement, may_be_logged: bool) {
         let name = requested.0.name.clone();
         if !self.volumes.contains(&name) {
-            // The command that wanted it has failed.
+            // `volume add` has failed meanwhile.
             let (progress, _) = ProgressSender::new();
             if let Err(failure) = self.detach(&name, placement.core, &progress).await {
                 log::error!(target: VOLUME, volume = name, "{}", failure.message);

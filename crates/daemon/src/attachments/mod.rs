@@ -68,6 +68,10 @@ impl Attachments {
         accept: Acceptance,
         limit: Duration,
     ) -> Vec<Result<(), Failure>> {
+        let _guard = match self.volumes.begin_attach() {
+            Ok(guard) => guard,
+            Err(failure) => return requested.iter().map(|_| Err(failure.clone())).collect(),
+        };
         let opened = self.open_all(&requested, accept.adopt, limit).await;
         // Many volumes on few disks are identified at once, so a healthy backing may take longer than its opening.
         let request_limit = limit.max(PATH_TIMEOUT);

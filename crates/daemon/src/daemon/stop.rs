@@ -52,6 +52,7 @@ impl Daemon {
         let drain = Rc::new(Drain::new(records, cores, flash, notifier, self.memory.survives_restart()));
         let stored = drain.disconnect_clients(self.stop.clients()).await;
         // The drain does not see a volume before its attach has ended. Its data may be in this daemon's memory alone.
+        self.volumes.end_attaches().await;
         let had_late_attach = self.volumes.has_late_attach();
         let DrainResult { fault, is_recorded, left } = drain.run(uses_flash_log).await;
         let is_hung = had_late_attach || self.volumes.has_late_attach();

@@ -232,6 +232,10 @@ async fn identify_store(
                 let path = names.show(&device);
                 absent.push(AbsentDevice::new(&path, format!("{path} is not a member of a flash store ({reason})")));
                 disks.retain(|disk| disk.identity() != device);
+                // Two devices may report one identity.
+                if disks.is_empty() {
+                    return Err(unused(&StoreError::NoStore { device, reason }, names, absent));
+                }
             }
             error @ StoreError::NoStore { .. } => {
                 return Err(unused(not_empty.as_ref().unwrap_or(&error), names, absent));

@@ -3,10 +3,10 @@
 
 pub mod open_attempts;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use engine::VolumeId;
 use messages::{ErrorKind, Failure};
@@ -72,6 +72,9 @@ impl KnownVolume {
     }
 }
 
+/// Interval at which a stop checks whether attaches have ended.
+const ATTACH_CHECK_PAUSE: Duration = Duration::from_millis(20);
+
 /// All volumes, by name. Nothing in here stays borrowed when a method returns.
 #[derive(Default)]
 pub struct Volumes {
@@ -80,6 +83,10 @@ pub struct Volumes {
     changing: RefCell<BTreeSet<String>>,
     /// Volumes whose attach continues after its caller has stopped waiting.
     late_attaches: RefCell<BTreeSet<String>>,
+    /// Number of attaches that a caller waits for.
+    attaches: Cell<usize>,
+    /// True once a stop has begun: no attach begins any more.
+    is_stopping: Cell<bool>,
     /// Planned attempts at volumes whose backings could not be opened.
     attempts: RefCell<OpenAttempts>,
 }
@@ -96,7 +103,43 @@ impl Drop for ChangeGuard<'_> {
     }
 }
 
+/// Guard of an attach: a stop waits while this lives.
+pub struct AttachGuard<'a>(&'a Volumes);
+
+impl Drop for AttachGuard<'_> {
+    fn drop(&mut self) {
+        self.0.attaches.set(self.0.attaches.get() - 1);
+    }
+}
+
 impl Volumes {
+    /// Begins an attach; fails once a stop has begun, because the stop's drain would not see the volume.
+    pub fn begin_attach(&self) -> Result<AttachGuard<'_>, Failure> {
+        if self.is_stopping.get() {
+            return Err(Failure::new(ErrorKind::Unavailable, "the daemon is stopping"));
+        }
+        self.attaches.set(self.attaches.get() + 1);
+        Ok(AttachGuard(self))
+    }
+
+    /// Permits no further attach, and waits for those that have begun. They end within their limits, or as late ones.
+    pub async fn end_attaches(&self) {
+        self.is_stopping.set(true);
+        while self.attaches.get() > 0 {
+            tokio::time::sleep(ATTACH_CHECK_PAUSE).await;
+        }
+    }
+
+    /// Volumes other than `requested` that are served, or whose attach or other change is under way: their backings
+    /// belong to them.
+    pub fn occupied_names(&self, requested: &[RequestedVolume]) -> Vec<String> {
+        let mut names: BTreeSet<String> = self.served_names().into_iter().collect();
+        let unended = self.changing.borrow().union(&self.late_attaches.borrow()).cloned().collect::<BTreeSet<_>>();
+        let is_requested = |name: &String| requested.iter().any(|(config, _)| config.name == *name);
+        names.extend(unended.into_iter().filter(|name| !is_requested(name)));
+        names.into_iter().collect()
+    }
+
     /// Begins a change of a volume; fails while another is under way.
     pub fn lock_for_change(&self, name: &str) -> Result<ChangeGuard<'_>, Failure> {
         if self.late_attaches.borrow().contains(name) || !self.changing.borrow_mut().insert(name.to_owned()) {

@@ -6,9 +6,12 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
+use std::time::{Duration, Instant};
 
 /// Size of a huge page. In a mapping it lies at a multiple of its size, in memory and in the file.
 pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Time of a request for a huge page that counts as a refusal.
+const SLOW: Duration = Duration::from_millis(5);
 /// Number of consecutive refusals after which no more huge pages are requested: each attempt may compact memory.
 const REFUSALS_MAX: u32 = 4;
 
@@ -54,10 +57,13 @@ impl HugeMapping {
                 return;
             }
             debug_assert!(start + HUGE_PAGE_BYTES <= self.len, "the range lies in the file");
+            let started_at = Instant::now();
             // SAFETY: the range lies in the mapping; the content stays.
             let result =
                 unsafe { libc::madvise(self.data.add(start).as_ptr().cast(), HUGE_PAGE_BYTES, libc::MADV_COLLAPSE) };
-            self.refusals.set(if result == 0 { 0 } else { self.refusals.get() + 1 });
+            // The core's thread must not wait while the kernel compacts memory.
+            let is_refused = result != 0 || started_at.elapsed() > SLOW;
+            self.refusals.set(if is_refused { self.refusals.get() + 1 } else { 0 });
         }
     }
 }
