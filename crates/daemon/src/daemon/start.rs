@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use engine::CoreSpec;
 use messages::ErrorKind;
-use seam::real::{PersistFile, RealCoreSpec};
+use seam::real::{PATH_TIMEOUT, PersistFile, RealCoreSpec};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::super::certificates::ListenerCertificate;
@@ -203,7 +203,10 @@ async fn start_serving(
     if daemon.settings.current().flash.is_some() {
         daemon.notifier.status("replaying the flash log");
     }
-    daemon.flash.open(START_LIMIT).await.map_err(|failure| Failure::failed(failure.message))?;
+    // Without the devices, volumes with dirty data there would be refused until the next start.
+    let holds_dirty = daemon.records.view().volumes.iter().any(|record| record.dirty_on_flash.is_some());
+    let flash_limit = if holds_dirty { PATH_TIMEOUT } else { START_LIMIT };
+    daemon.flash.open(flash_limit).await.map_err(|failure| Failure::failed(failure.message))?;
     let datastores = daemon.settings.current().datastores.clone();
     daemon.cores.set_datastores(&datastores).await.map_err(|failure| Failure::failed(failure.message))?;
     daemon.notifier.status(&format!("opening volumes: {}", requested.len()));

@@ -331,3 +331,36 @@ fn path_to_check(config: &VolumeConfig) -> Option<PathBuf> {
         BackingSpec::Nbd(_) | BackingSpec::Sim(..) | BackingSpec::SimArray(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn stop_waits_for_attaches_and_permits_no_further_one() {
+        let volumes = Volumes::default();
+        let attach = volumes.begin_attach().expect("no stop has begun");
+        let mut end = std::pin::pin!(volumes.end_attaches());
+        assert!(end.as_mut().now_or_never().is_none(), "an attach has not ended");
+        assert!(volumes.begin_attach().is_err());
+        drop(attach);
+        end.await;
+    }
+
+    #[test]
+    fn backings_of_unended_changes_are_occupied() {
+        let volumes = Volumes::default();
+        let changing = volumes.lock_for_change("web").expect("no other change");
+        volumes.begin_late_attach("db");
+        assert_eq!(volumes.occupied_names(&[]), ["db", "web"]);
+        let requested = (VolumeConfig::new("web", BackingSpec::Path(PathBuf::from("/w.img"))), true);
+        assert_eq!(volumes.occupied_names(&[requested]), ["db"], "a volume does not occupy its own backing");
+        drop(changing);
+        volumes.end_late_attach("db");
+        assert!(volumes.occupied_names(&[]).is_empty());
+    }
+}
