@@ -408,6 +408,8 @@ export interface components {
       drives_unread: string | null;
       /** @description Segments of the log that are free. */
       free_segments: number;
+      /** @description Paths of the configured devices that did not answer when the daemon started. */
+      hung: string[];
       /** @description True while flushes are acknowledged from it. */
       in_use: boolean;
       job: components['schemas']['FlashJobReport'] | null;

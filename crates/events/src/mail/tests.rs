@@ -305,7 +305,7 @@ fn reason_of_a_failure_is_reported_with_its_remedy() {
     fs::write(&wrong_password, "wrong\n").expect("written");
     let login = |file: PathBuf| Some(Login { user: "me".to_owned(), password_file: file });
     let with_tls = |answers| Script { tls: Some(trusted.config()), answers, ..Script::default() };
-    let not_trusted = "by an authority that is not trusted here; specify it in [alerts] mail_ca";
+    let not_trusted = "by a CA that is not trusted here; specify it in [alerts] mail_ca";
     let missing = trusted.folder.path().join("none");
     let cases = [
         (Script { tls: Some(other.config()), ..Script::default() }, Encryption::Tls, None, not_trusted),

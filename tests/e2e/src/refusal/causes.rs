@@ -309,19 +309,22 @@ pub fn grown_backing() -> Fixture {
     let fixture = on_file();
     let made = File::create(fixture.backing("v")).and_then(|file| file.set_len(SHORT_BYTES));
     made.expect("the folder can be written");
+    let write_last_sector = |content| {
+        let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+        let written = client.write(SHORT_BYTES - 512, &[content; 512]).and_then(|()| client.flush());
+        written.expect("the volume can be written");
+    };
     for _ in 0..ATTEMPTS_MAX {
         let daemon = fixture.start();
-        let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
-        let written = client.write(SHORT_BYTES - 512, &[LAST_SECTOR; 512]).and_then(|()| client.flush());
-        written.expect("the volume can be written");
-        drop(client);
+        write_last_sector(LAST_SECTOR);
         daemon.stop();
         if backing(&fixture)[SHORT_BYTES as usize - 1] != LAST_SECTOR {
             set_backing_size(&fixture, VOLUME_BYTES);
             return fixture;
         }
-        set_backing_size(&fixture, SHORT_BYTES - 512);
-        set_backing_size(&fixture, SHORT_BYTES);
+        let daemon = fixture.start();
+        write_last_sector(!LAST_SECTOR);
+        daemon.command(&["stop", "--destage"]);
     }
     panic!("every stop came after the destage");
 }

@@ -69,10 +69,11 @@ fn silence_holds_across_a_restart_and_acknowledgement_does_not() {
 
 #[test]
 fn test_of_the_channels_shows_the_error_of_each() {
-    let daemon_without = fixture("").start();
-    let none = daemon_without.try_command(&["alerts", "test"]);
+    let without_channels = fixture("");
+    let daemon = without_channels.start();
+    let none = daemon.try_command(&["alerts", "test"]);
     assert!(text_of(&none).contains("no alert channel is configured"), "{none:?}");
-    daemon_without.stop();
+    daemon.stop();
     let closed = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
     let fixture = fixture(&format!(
         "[alerts]\nwebhook = \"http://{closed}/s3cret\"\nmail_server = \"{closed}\"\nmail_tls = \"none\"\n\
