@@ -309,21 +309,27 @@ pub fn grown_backing() -> Fixture {
     let fixture = on_file();
     let made = File::create(fixture.backing("v")).and_then(|file| file.set_len(SHORT_BYTES));
     made.expect("the folder can be written");
-    let write_last_sector = |content| {
+    let write = |at, content: &[u8]| {
         let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
-        let written = client.write(SHORT_BYTES - 512, &[content; 512]).and_then(|()| client.flush());
+        let written = client.write(at, content).and_then(|()| client.flush());
         written.expect("the volume can be written");
     };
-    for _ in 0..ATTEMPTS_MAX {
+    // Destaged blocks prove that the backing is the same one.
+    let daemon = fixture.start();
+    write(0, &[1; 64 << 10]);
+    daemon.command(&["stop", "--destage"]);
+    for version in 0..ATTEMPTS_MAX as u8 {
         let daemon = fixture.start();
-        write_last_sector(LAST_SECTOR);
+        // Destage in address order reaches the last sector last.
+        (0..SHORT_BYTES >> 20).for_each(|mib| write(mib << 20, &vec![version + 2; 1 << 20]));
+        write(SHORT_BYTES - 512, &[LAST_SECTOR; 512]);
         daemon.stop();
         if backing(&fixture)[SHORT_BYTES as usize - 1] != LAST_SECTOR {
             set_backing_size(&fixture, VOLUME_BYTES);
             return fixture;
         }
         let daemon = fixture.start();
-        write_last_sector(!LAST_SECTOR);
+        write(SHORT_BYTES - 512, &[!LAST_SECTOR; 512]);
         daemon.command(&["stop", "--destage"]);
     }
     panic!("every stop came after the destage");
