@@ -1,5 +1,5 @@
 //! The web page in a real Chromium: `ui/tests` on the real daemon. The file name is early in the alphabet because its
-//! tests take longest.
+//! test takes longest.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -47,32 +47,15 @@ fn page_assets_are_cached_and_the_page_is_revalidated() {
 }
 
 #[test]
-fn page_passes_one_half_of_its_browser_tests() {
-    run_browser_tests(0);
-}
-
-#[test]
-fn page_passes_the_other_half_of_its_browser_tests() {
-    run_browser_tests(1);
-}
-
-/// Runs every second file of browser tests, in the order of their sizes, so that both halves take about as long.
-fn run_browser_tests(half: usize) {
+fn page_passes_its_browser_tests() {
     let has_chromium = Path::new("/usr/bin/chromium").exists();
     if !has_page() || !has_chromium || !ui().join("node_modules").exists() {
         eprintln!("SKIPPED: the page's tests want /usr/bin/chromium (apt-get install chromium) and `npm ci` in ui/");
         return;
     }
-    let entries = std::fs::read_dir(ui().join("tests")).expect("the page has tests").flatten();
-    let tests = entries.filter(|entry| entry.file_name().to_string_lossy().ends_with(".test.js"));
-    let mut files: Vec<(u64, PathBuf)> =
-        tests.map(|entry| (entry.metadata().map_or(0, |meta| meta.len()), entry.path())).collect();
-    files.sort();
-    let files: Vec<PathBuf> = files.into_iter().skip(half).step_by(2).map(|(_, path)| path).collect();
-    assert!(!files.is_empty());
-    // The limit is generous, because the tests wait for the browser often and the machine may be busy.
+    // The limit is generous, because the test waits for the browser often and the machine may be busy.
     let mut command = Command::new("timeout");
-    command.args(["--kill-after=5", "900", "node", "--test", "--test-concurrency=1"]).args(files);
-    let output = command.env("HOTSET_BIN", binary()).current_dir(ui()).output().expect("node runs");
+    command.args(["--kill-after=5", "900", "npm", "test"]).env("HOTSET_BIN", binary()).current_dir(ui());
+    let output = command.output().expect("npm runs");
     assert!(output.status.success(), "{}", text_of(&output));
 }
