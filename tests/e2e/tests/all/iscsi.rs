@@ -183,6 +183,13 @@ pub fn signal(process: u32, name: &str) {
     e2e::tool::tool("kill").arg(format!("-{name}")).arg(process.to_string()).ok();
 }
 
+/// True if all threads of a process are stopped.
+fn is_stopped(process: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("the process is running").flatten();
+    let mut states = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
+    states.all(|stat| stat.rsplit(')').next().is_some_and(|fields| fields.starts_with(" T")))
+}
+
 #[test]
 fn pings_and_aborts_are_answered_while_the_backing_hangs() {
     let mut fixture = Fixture::new();
@@ -194,6 +201,8 @@ fn pings_and_aborts_are_answered_while_the_backing_hangs() {
     expect_good_status(session.write(lun(0), 0, &sector(1)));
 
     signal(backing.pid(), "STOP");
+    // The signal takes effect a little later: a thread on another processor may still answer a request.
+    wait_for("the backing to stop", || is_stopped(backing.pid()).then_some(()));
     let read = session
         .send_command(lun(0), &Initiator::transfer(opcode::READ_16, 1024, 8), &[], 8 * SECTOR)
         .expect("the request is sent");
