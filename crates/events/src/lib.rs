@@ -31,6 +31,8 @@ mod delivery;
 mod file;
 mod log;
 mod mail;
+#[cfg(test)]
+mod test_certificate;
 mod webhook;
 
 pub use audit::{RequestedChange, requested_change};

@@ -9,10 +9,9 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use messages::report::{AlertKind, AlertReport};
-use rcgen::{CertificateParams, DnType, KeyPair};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
-use tempfile::TempDir;
 
+use super::super::test_certificate::Certificate;
 use super::*;
 
 static QUICK: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(10)];
@@ -114,34 +113,6 @@ fn converse(stream: TcpStream, script: &mut Script, accepted: &mpsc::Sender<Acce
         say(&mut stream, answer)?;
     }
     Ok(())
-}
-
-/// A self-signed certificate, in a folder that is removed with it.
-struct Certificate {
-    folder: TempDir,
-}
-
-impl Certificate {
-    fn new(name: &str) -> Certificate {
-        let folder = tempfile::tempdir().expect("a folder for the test");
-        let key = KeyPair::generate().expect("random");
-        let mut params = CertificateParams::new([name.to_owned()]).expect("a plain name");
-        params.distinguished_name.push(DnType::CommonName, name);
-        let certificate = params.self_signed(&key).expect("a valid key").pem();
-        fs::write(folder.path().join("server.crt"), certificate).expect("the folder can be written");
-        fs::write(folder.path().join("server.key"), key.serialize_pem()).expect("the folder can be written");
-        Certificate { folder }
-    }
-
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("server.crt")
-    }
-
-    fn config(&self) -> Arc<ServerConfig> {
-        let key = self.folder.path().join("server.key");
-        let files = tls::Files { certificate: self.path(), key, client_ca: None };
-        Arc::new(files.read().expect("certificate and key match").config)
-    }
 }
 
 fn mail_config(port: u16, encryption: Encryption) -> MailConfig {

@@ -1,20 +1,18 @@
 //! The webhook against test servers with TLS and without: retries, dropped messages, trusted certificates.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::time::Instant;
 
 use messages::report::AlertReport;
-use rcgen::{CertificateParams, DnType, KeyPair};
 use rustls::{ServerConnection, StreamOwned};
 use serde_json::Value;
-use tempfile::TempDir;
 
 use super::super::alerts::Transition;
 use super::super::delivery::{DeliveryError, QUEUE_MAX};
+use super::super::test_certificate::Certificate;
 use super::*;
 
 static QUICK: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(10)];
@@ -64,38 +62,12 @@ fn server(answers: &'static [&'static str]) -> (String, mpsc::Receiver<Request>)
     (format!("http://127.0.0.1:{port}/hook"), requests)
 }
 
-/// A self-signed certificate, in a folder that is removed with it.
-struct Certificate {
-    folder: TempDir,
-}
-
-impl Certificate {
-    fn new(name: &str) -> Certificate {
-        let folder = tempfile::tempdir().expect("a folder for the test");
-        let key = KeyPair::generate().expect("random");
-        let mut params = CertificateParams::new([name.to_owned()]).expect("a plain name");
-        params.distinguished_name.push(DnType::CommonName, name);
-        let certificate = params.self_signed(&key).expect("a valid key").pem();
-        fs::write(folder.path().join("server.crt"), certificate).expect("the folder can be written");
-        fs::write(folder.path().join("server.key"), key.serialize_pem()).expect("the folder can be written");
-        Certificate { folder }
-    }
-
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("server.crt")
-    }
-
-    /// Starts a server that presents the certificate.
-    fn server(&self, answers: &'static [&'static str]) -> (u16, mpsc::Receiver<Request>) {
-        let key = self.folder.path().join("server.key");
-        let identity =
-            tls::Files { certificate: self.path(), key, client_ca: None }.read().expect("certificate and key match");
-        let config = Arc::new(identity.config);
-        let wrap = move |stream| {
-            StreamOwned::new(ServerConnection::new(config.clone()).expect("a valid configuration"), stream)
-        };
-        serve(answers, wrap)
-    }
+/// Starts a server that presents a certificate.
+fn tls_server(certificate: &Certificate, answers: &'static [&'static str]) -> (u16, mpsc::Receiver<Request>) {
+    let config = certificate.config();
+    let wrap =
+        move |stream| StreamOwned::new(ServerConnection::new(config.clone()).expect("a valid configuration"), stream);
+    serve(answers, wrap)
 }
 
 fn change(cause: &str) -> Change {
@@ -184,7 +156,7 @@ fn newest_messages_are_kept_without_an_answer_and_no_caller_waits() {
 #[test]
 fn receiver_with_tls_gets_alerts_if_its_ca_is_trusted() {
     let certificate = Certificate::new("localhost");
-    let (port, requests) = certificate.server(&["HTTP/1.1 200 Yes\r\n\r\n"]);
+    let (port, requests) = tls_server(&certificate, &["HTTP/1.1 200 Yes\r\n\r\n"]);
     let webhook = fast_webhook_trusting(&format!("https://localhost:{port}/hook?key=s3cret"), Some(certificate.path()));
     webhook.send(1, &[change("one")]);
     let (head, body) = requests.recv_timeout(Duration::from_secs(30)).expect("a request");
@@ -207,7 +179,7 @@ fn untrusted_certificate_gets_no_alerts_and_the_reason_is_reported() {
         (&trusted, missing, "none.crt cannot be read: No such file"),
     ];
     for (shown, ca_file, expected) in cases {
-        let (port, requests) = shown.server(&["HTTP/1.1 200 Yes\r\n\r\n"]);
+        let (port, requests) = tls_server(&shown, &["HTTP/1.1 200 Yes\r\n\r\n"]);
         let webhook = fast_webhook_trusting(&format!("https://localhost:{port}/s3cret"), Some(ca_file));
         webhook.send(1, &[change("one")]);
         let health = wait_for(&webhook, |health| health.failures > 2);
