@@ -71,6 +71,11 @@ pub fn former_short_block(size_bytes: u64, size_before: Option<u64>) -> Option<B
     Some(BlockNo(before / BLOCK_BYTES))
 }
 
+/// True if the [`former_short_block`] is dirty. `dirty_from` counts the dirty blocks from a block on.
+pub fn is_short_block_dirty(size_bytes: u64, size_before: Option<u64>, dirty_from: impl Fn(BlockNo) -> u64) -> bool {
+    former_short_block(size_bytes, size_before).is_some_and(|short| dirty_from(short) > dirty_from(short.next()))
+}
+
 /// Text form of samples, as in the record.
 pub fn show_samples(checksums: &[u32]) -> String {
     checksums.iter().map(|checksum| format!("{checksum:08x}")).collect()

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use format_version::NewerFormat;
 
 pub use content::{
-    ContentRecord, ContentVerdict, Evidence, compare_content, end_block, former_short_block, sampled_blocks,
+    ContentRecord, ContentVerdict, Evidence, compare_content, end_block, is_short_block_dirty, sampled_blocks,
     show_samples,
 };
 pub use fields::show_volume_id;

@@ -3,7 +3,7 @@
 //! The copy lists the volumes, their backings, and the flash stores that may hold dirty data of each. It contains no
 //! secrets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use engine::VolumeId;
 use flash::{Ownership, StoreGeneration};
@@ -26,7 +26,7 @@ struct Manifest {
     displaced: Vec<VolumeRecord>,
     stores: Vec<StoreRecord>,
     removed: BTreeMap<String, String>,
-    retired_luns: std::collections::BTreeSet<u16>,
+    retired_luns: BTreeSet<u16>,
     host: u64,
 }
 
@@ -170,11 +170,9 @@ pub fn rebuild(current: State, inventory: &StoreInventory) -> Result<(State, Vec
     let is_own = uuid_of(&current.identity) == Some(owner);
     // The store's copy is written at the next start with it, so this directory's records may be newer.
     let directory_is_newer = is_own && current.revision > manifest.revision;
-    let given_up_in = |stores: &[StoreRecord]| {
-        stores.iter().find(|record| record.store == inventory.store).map(|record| record.given_up.clone())
-    };
-    let mut given_up = given_up_in(&manifest.stores).unwrap_or_default();
-    given_up.extend(given_up_in(&current.stores).unwrap_or_default());
+    // An ID that was given up is never used again, so both lists count.
+    let records = manifest.stores.iter().chain(&current.stores).filter(|record| record.store == inventory.store);
+    let given_up: BTreeSet<String> = records.flat_map(|record| record.given_up.iter().cloned()).collect();
     let mut volumes = manifest.volumes.clone();
     volumes.retain(|volume| {
         let is_match = |one: &VolumeRecord| one.backing_identity == volume.backing_identity || one.name == volume.name;

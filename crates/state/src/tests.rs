@@ -395,9 +395,10 @@ fn grown_backing_with_a_dirty_short_block_is_refused() {
     assert!(admitted.drops_pages, "a page may have content past the former end");
     state.record_pages_dropped(id, "ab");
     assert!(!state.identify(&claim(&evidence(16_384, false)), || VolumeId(8)).expect("grown").drops_pages);
-    assert_eq!(former_short_block(12_288, Some(8_704)), Some(engine::BlockNo(2)));
+    assert_eq!(content::former_short_block(12_288, Some(8_704)), Some(engine::BlockNo(2)));
     assert_eq!(
-        [(8_704, 12_288), (12_288, 8_192), (8_704, 8_704)].map(|(size, before)| former_short_block(size, Some(before))),
+        [(8_704, 12_288), (12_288, 8_192), (8_704, 8_704)]
+            .map(|(size, before)| content::former_short_block(size, Some(before))),
         [None; 3]
     );
 }

@@ -13,7 +13,7 @@ use futures_util::stream::{self, StreamExt};
 use messages::{ErrorKind, Failure};
 use seam::real::RealSeam;
 use seam::{Disk, Nanos, Seam};
-use state::{ContentRecord, Evidence, UndestagedBlocks, end_block, former_short_block, sampled_blocks, show_samples};
+use state::{ContentRecord, Evidence, UndestagedBlocks, end_block, is_short_block_dirty, sampled_blocks, show_samples};
 
 use super::data_core::CoreLocal;
 use super::hang::wait_for_hang;
@@ -152,13 +152,12 @@ async fn examine(local: &CoreLocal, backing: Backing<RealSeam>, volume: Examined
         None => Default::default(),
     };
     let has_dirty = in_log.blocks + memory.blocks > 0;
-    let short_block = former_short_block(size_bytes, volume.size_before);
-    let is_short_block_dirty = volume.volume_id.zip(short_block).is_some_and(|(volume_id, short)| {
-        let dirty_from = |block| {
+    let dirty_from = |block| {
+        volume.volume_id.map_or(0, |volume_id| {
             local.engine.waiting_in_log(volume_id, block).past_end + in_memory(local, volume_id, block).past_end
-        };
-        dirty_from(short) > dirty_from(short.next())
-    });
+        })
+    };
+    let is_short_block_dirty = is_short_block_dirty(size_bytes, volume.size_before, dirty_from);
     let destaged = match volume.volume_id.filter(|_| has_dirty && volume.trusts_store) {
         Some(volume_id) => local.engine.compare_destaged(volume_id, &backing).await,
         None => DestagedComparison::default(),

@@ -11,7 +11,7 @@ use seam::sim::{SimDisk, SimSeam, World};
 use seam::{Disk, DiskOpen, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 use state::{
     Acceptance, Admission, Claim, ContentRecord, Evidence, Refusal, State, StoreFound, StoreInventory, StoreUse,
-    UndestagedBlocks, end_block, former_short_block, loss_to_report, sampled_blocks, show_samples, show_uuid,
+    UndestagedBlocks, end_block, is_short_block_dirty, loss_to_report, sampled_blocks, show_samples, show_uuid,
     unflushed_loss,
 };
 
@@ -269,11 +269,8 @@ async fn collect_evidence(
     let before = record.and_then(|record| record.content.as_ref()).map(|content| content.size_bytes);
     let end = end_block(size_bytes, before);
     let in_log = volume_id.map(|volume_id| core.waiting_in_log(volume_id, end)).unwrap_or_default();
-    let is_short_block_dirty =
-        volume_id.zip(former_short_block(size_bytes, before)).is_some_and(|(volume_id, short)| {
-            let dirty_from = |block| core.waiting_in_log(volume_id, block).past_end;
-            dirty_from(short) > dirty_from(short.next())
-        });
+    let dirty_from = |block| volume_id.map_or(0, |volume_id| core.waiting_in_log(volume_id, block).past_end);
+    let is_short_block_dirty = is_short_block_dirty(size_bytes, before, dirty_from);
     let cached_on = record.and_then(|record| record.cached_on.as_ref());
     let is_cached_here = cached_on.is_some_and(|stores| store.is_some_and(|store| stores.contains(store)));
     let destaged = match volume_id.filter(|_| in_log.blocks > 0 && is_cached_here) {
