@@ -6,11 +6,12 @@ pub mod open_attempts;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use engine::VolumeId;
 use messages::{ErrorKind, Failure};
 use seam::Geometry;
+use tokio::sync::Notify;
 
 use self::open_attempts::OpenAttempts;
 use config::volume_qos::VolumeQos;
@@ -72,9 +73,6 @@ impl KnownVolume {
     }
 }
 
-/// Interval at which a stop checks whether attaches have ended.
-const ATTACH_CHECK_PAUSE: Duration = Duration::from_millis(20);
-
 /// All volumes, by name. Nothing in here stays borrowed when a method returns.
 #[derive(Default)]
 pub struct Volumes {
@@ -85,6 +83,7 @@ pub struct Volumes {
     late_attaches: RefCell<BTreeSet<String>>,
     /// Number of attaches that a caller waits for.
     attaches: Cell<usize>,
+    attach_ended: Notify,
     /// True once a stop has begun: no attach begins any more.
     is_stopping: Cell<bool>,
     /// Planned attempts at volumes whose backings could not be opened.
@@ -109,6 +108,7 @@ pub struct AttachGuard<'a>(&'a Volumes);
 impl Drop for AttachGuard<'_> {
     fn drop(&mut self) {
         self.0.attaches.set(self.0.attaches.get() - 1);
+        self.0.attach_ended.notify_one();
     }
 }
 
@@ -126,7 +126,7 @@ impl Volumes {
     pub async fn end_attaches(&self) {
         self.is_stopping.set(true);
         while self.attaches.get() > 0 {
-            tokio::time::sleep(ATTACH_CHECK_PAUSE).await;
+            self.attach_ended.notified().await;
         }
     }
 
