@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { badge, axeFindings, logIn, openPage, streamInstead } from './browser.js';
+import { badge, axeFindings, logIn, openPage, recordHealth, streamInstead } from './browser.js';
 import { begin, end, skip, until } from './daemon.js';
 import { mailServer } from './smtp.js';
 
@@ -90,15 +90,7 @@ test('the badge counts a silenced critical alert and names the silence', { skip 
     ...{ cause: 'A cause.', effect: 'An effect.', remedy: 'A remedy.', acknowledged: null, silenced },
   };
   const status = { ...(await daemon.json('status')), active_alerts: [alert] };
-  // The prepared stream ends at once: the badge shows its alerts until the page notices.
-  const levels = [];
-  await page.exposeFunction('note', (level) => levels.push(level));
-  await page.addInitScript(() =>
-    new MutationObserver(() => {
-      const level = document.querySelector('[data-health]')?.textContent.replaceAll(/\s+/g, ' ').trim();
-      if (level) window.note(level);
-    }).observe(document, { subtree: true, childList: true, characterData: true, attributes: true }),
-  );
+  const levels = await recordHealth(page);
   await streamInstead(page, { at_unix_ms: Date.now(), status, totals: {}, events: [], volumes: {} });
   await until('the badge', () => levels.some((level) => level.includes('✖ Health: Critical, 1 alert (1 silenced)')));
 });

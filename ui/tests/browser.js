@@ -49,6 +49,22 @@ export async function streamInstead(page, sample) {
   await page.reload();
 }
 
+/**
+ * Records the texts of the health badge from the next load on. A prepared stream ends at once, and the badge shows its
+ * alerts only until the page notices.
+ */
+export async function recordHealth(page) {
+  const levels = [];
+  await page.exposeFunction('note', (level) => levels.push(level));
+  await page.addInitScript(() =>
+    new MutationObserver(() => {
+      const level = document.querySelector('[data-health]')?.textContent.replaceAll(/\s+/g, ' ').trim();
+      if (level) window.note(level);
+    }).observe(document, { subtree: true, childList: true, characterData: true, attributes: true }),
+  );
+  return levels;
+}
+
 export const badge = (page, kind) => page.waitForSelector(`[data-badge=${kind}]`, { timeout: 15_000 });
 
 /** Simulates tab visibility; Playwright's tabs stay visible. */

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { badge, axeFindings, openPage, streamInstead } from './browser.js';
+import { badge, axeFindings, openPage, recordHealth, streamInstead } from './browser.js';
 import { begin, end, skip, until } from './daemon.js';
 
 let daemon, browser;
@@ -69,15 +69,7 @@ test('the highest severity counts; the dialog passes axe in light and dark at 39
   for (const colorScheme of ['light', 'dark']) {
     const page = await open(t, '#/events', { colorScheme, viewport: { width: 390, height: 800 } });
     await badge(page, 'live');
-    // The prepared stream ends at once: the badge shows its alerts until the page notices.
-    const levels = [];
-    await page.exposeFunction('note', (level) => levels.push(level));
-    await page.addInitScript(() =>
-      new MutationObserver(() => {
-        const level = document.querySelector('[data-health]')?.textContent.replaceAll(/\s+/g, ' ').trim();
-        if (level) window.note(level);
-      }).observe(document, { subtree: true, childList: true, characterData: true, attributes: true }),
-    );
+    const levels = await recordHealth(page);
     await streamInstead(page, sample(alerts));
     await until('the warning', () => levels.some((level) => level.includes('▲ Health: Warning, 1 alert')));
     await page.unroute('**/api/v1/stream?*');

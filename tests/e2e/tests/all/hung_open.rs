@@ -178,9 +178,9 @@ fn no_file_is_created_after_its_command_has_failed() {
     daemon.stop();
 }
 
-#[test]
-fn hang_after_identification_refuses_only_its_volume() {
-    let Some((mut fixture, fuse)) = fixture(1) else { return };
+/// Volume `hung`, whose first block has its newest content in the memory of a killed daemon alone.
+fn fixture_with_data_in_memory() -> Option<(Fixture, Fuse)> {
+    let (mut fixture, fuse) = fixture(1)?;
     // The content identifies the backing, because its file system has no birth times.
     fs::write(image(&fuse, 0), vec![5; 4 * MIB as usize]).expect("the file system can be written");
     fixture.add_volume_on("hung", &image(&fuse, 0).display().to_string(), "");
@@ -191,6 +191,12 @@ fn hang_after_identification_refuses_only_its_volume() {
     client.write(0, &[7; BLOCK as usize]).expect("memory has space");
     daemon.kill();
     fuse.resume();
+    Some((fixture, fuse))
+}
+
+#[test]
+fn hang_after_identification_refuses_only_its_volume() {
+    let Some((mut fixture, fuse)) = fixture_with_data_in_memory() else { return };
     // The next daemon writes the recovered data to the backing, because its own memory is not persisted.
     fixture.keep_in = "none".to_owned();
     fuse.hang_at(Operation::Write);
@@ -214,16 +220,7 @@ fn hang_after_identification_refuses_only_its_volume() {
 
 #[test]
 fn stop_beside_a_hung_attach_keeps_the_volume_s_data() {
-    let Some((mut fixture, fuse)) = fixture(1) else { return };
-    // The content identifies the backing, because its file system has no birth times.
-    fs::write(image(&fuse, 0), vec![5; 4 * MIB as usize]).expect("the file system can be written");
-    fixture.add_volume_on("hung", &image(&fuse, 0).display().to_string(), "");
-    let daemon = fixture.start();
-    fuse.hang();
-    let mut client = Client::connect(&fixture.endpoint(), "hung").expect("the volume is served");
-    client.write(0, &[7; BLOCK as usize]).expect("memory has space");
-    daemon.kill();
-    fuse.resume();
+    let Some((mut fixture, fuse)) = fixture_with_data_in_memory() else { return };
     let kept_in = std::mem::replace(&mut fixture.keep_in, "none".to_owned());
     fuse.hang_at(Operation::Write);
     let mut daemon = fixture.start();
