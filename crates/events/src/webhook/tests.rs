@@ -179,7 +179,7 @@ fn untrusted_certificate_gets_no_alerts_and_the_reason_is_reported() {
         (&trusted, missing, "none.crt cannot be read: No such file"),
     ];
     for (shown, ca_file, expected) in cases {
-        let (port, requests) = tls_server(&shown, &["HTTP/1.1 200 Yes\r\n\r\n"]);
+        let (port, requests) = tls_server(shown, &["HTTP/1.1 200 Yes\r\n\r\n"]);
         let webhook = fast_webhook_trusting(&format!("https://localhost:{port}/s3cret"), Some(ca_file));
         webhook.send(1, &[change("one")]);
         let health = wait_for(&webhook, |health| health.failures > 2);
